@@ -14,8 +14,10 @@ from clozeline.orchestration.deployments import (
     PrefectFile,
     answering_server,
     deploy_all,
+    limit_work_queues,
     make_work_pools,
     remove_others,
+    set_automations,
 )
 
 PREFECT_FILE = Path("infra/prefect.yaml")
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def deploy(prefect_file: Path) -> None:
-    """Create the work pools, deploy everything in the file, and remove our deployments that it no longer names.
+    """Apply the file: pools, queues, deployments, automations; remove those of ours that it no longer names.
 
     Raises:
         ParamsError: PREFECT_API_URL is not set.
@@ -32,11 +34,13 @@ def deploy(prefect_file: Path) -> None:
         pydantic.ValidationError: the file is invalid, or one of its deployments lacks `OWNED_TAG`.
         subprocess.CalledProcessError: `prefect deploy` refused; its own output says why.
     """
-    wanted = PrefectFile.read(prefect_file).deployments
+    file = PrefectFile.read(prefect_file)
     with answering_server() as client:
-        make_work_pools(client, wanted)
+        make_work_pools(client, file.deployments)
+        limit_work_queues(client, file.work_queues)
         deploy_all(prefect_file)
-        remove_others(client, wanted)
+        remove_others(client, file.deployments)
+        set_automations(client, file.automations)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from clozeline.errors import ClozelineError
 from clozeline.flows.pipeline import pipeline
 from clozeline.flows.release import release
 from clozeline.orchestration.releasing import HeldError, Release
+from clozeline.orchestration.restarts import leave_to, living_run, require_no_crash_loop
 from clozeline.reporting.report import write
 from clozeline.workspace import Workspace
 
@@ -24,8 +25,13 @@ def nightly(project: Path = Path()) -> State[object] | None:
     """Run `pipeline` on a new snapshot, then `release`; any error fails this flow. The report is written in any case.
 
     If a version is held, the final state is `Held`: nobody watches a schedule, so a version that waits for a person
-    must not look like a night that went well.
+    must not look like a night that went well. A run that was started because Prefect lost sight of another one leaves
+    the work to that one.
     """
+    living = living_run(Workspace(project.resolve()).lock_file)
+    if living:
+        return leave_to(living)
+    require_no_crash_loop()
     try:
         pipeline(project, refresh=True)
         releases = release(project)

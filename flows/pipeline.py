@@ -15,6 +15,7 @@ from clozeline.orchestration.disk_space import require_disk_space
 from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
 from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
 from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, RETRIES, tell_errors_plainly
+from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import forget_old_runs
 from clozeline.params import read_params
@@ -47,7 +48,7 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
     workspace = Workspace(project.resolve())
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
-    with run_lock(workspace.lock_file) as lock:
+    with run_lock(workspace.lock_file, flow_run=flow_run_id()) as lock:
         forget_old_runs(workspace.logs)
         is_due = refresh and not params.preprocess.source.is_watched
         graph = read_stage_graph(workspace.root, again={_SNAPSHOT} if is_due else ())

@@ -20,6 +20,7 @@ from clozeline.orchestration.releasing import (
     register,
     require_locked,
 )
+from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.trials import Trials
 from clozeline.orchestration.workspace_identity import identity_of
@@ -47,7 +48,7 @@ def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     workspace = Workspace(project.resolve())
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
-    with run_lock(workspace.lock_file):
+    with run_lock(workspace.lock_file, flow_run=flow_run_id()):
         publisher = open_registry(workspace)
         releases = [
             release_package.with_options(name=f"release:{package}", task_run_name=package)(

@@ -19,6 +19,7 @@ _QUIET_TOOLS = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # job workers for traces, which this project does not make
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "ORT_DISABLE_TELEMETRY": "1",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # seconds, for which infra/prefect.yaml waits
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }

@@ -1,17 +1,22 @@
 """infra/prefect.yaml and flows/deploy.py with a real Prefect server, and with a worker that picks up a run."""
 
 import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 from ruamel.yaml import YAML
+
+from tests.processes import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +59,8 @@ class Server:
     environment: dict[str, str]
     api: httpx.Client
     run_to_end: Run
+    own_environment: dict[str, str]
+    """Environment of the server; `environment` is that of its clients."""
 
     def deploy(self, change: Callable[[dict[str, Any]], None] = lambda file: None) -> None:
         """Deploy infra/prefect.yaml as committed, except for `change`."""
@@ -102,14 +109,18 @@ def server(
     client = compose.environment("prefect-deploy", home / "client", **access)
     user, _, password = client["PREFECT_API_AUTH_STRING"].partition(":")
     with (
-        running(compose.command("prefect"), environment, home, f"{url}/health"),
+        running(compose.command("prefect"), environment, ROOT / "infra/prefect", f"{url}/health"),
         httpx.Client(base_url=url, auth=(user, password), timeout=30) as api,
     ):
-        yield Server(home / "server", project, compose.command("prefect-deploy"), client, api, run_to_end)
+        yield Server(home / "server", project, compose.command("prefect-deploy"), client, api, run_to_end, environment)
 
 
 def add_leftover(file: dict[str, Any]) -> None:
     file["deployments"].append(file["deployments"][0] | {"name": "leftover"})
+
+
+def add_automation(file: dict[str, Any]) -> None:
+    file["automations"].append(file["automations"][0] | {"name": "clozeline-leftover"})
 
 
 def drop_schedules(file: dict[str, Any]) -> None:
@@ -154,12 +165,65 @@ def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server)
     assert schedule["schedule"]["timezone"] == "Europe/Paris"
     assert second["nightly"]["work_pool_name"] == "clozeline"
     assert [schedule["active"] for schedule in second["drift"]["schedules"]] == [False]
-    assert second["nightly"]["global_concurrency_limit"]["limit"] == 1
-    assert second["nightly"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    assert second["nightly"]["global_concurrency_limit"] is None, "its lease would cancel a run that cannot renew it"
+    queues = server.api.post("/work_pools/clozeline/queues/filter", json={}).raise_for_status().json()
+    assert {queue["name"]: queue["concurrency_limit"] for queue in queues} == {"default": None, "nightly": 1}
+    assert second["nightly"]["work_queue_name"] == "nightly"
     assert server.api.get("/work_pools/clozeline").raise_for_status().json()["type"] == "process"
 
     server.deploy(drop_schedules)
     assert server.nightly()["schedules"] == [], "a schedule that left the file stayed on the server"
+
+
+def test_the_automations_are_those_of_the_file(server: Server) -> None:
+    def found() -> dict[str, dict[str, Any]]:
+        answer = server.api.post("/automations/filter", json={}).raise_for_status()
+        return {automation["name"]: automation for automation in answer.json()}
+
+    server.deploy(add_automation)
+    first = found()
+    server.deploy()
+    second = found()
+    assert set(first) - set(second) == {"clozeline-leftover"}
+    assert {name: automation["id"] for name, automation in first.items() if name in second} == {
+        name: automation["id"] for name, automation in second.items()
+    }
+    crashed = second["clozeline-crashed"]
+    heartbeat_seconds = int(server.environment["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    assert 2 * heartbeat_seconds < crashed["trigger"]["within"] <= 120 - 30, "two heartbeats late, and within 2 minutes"
+    assert crashed["actions"][0]["state"] == "CRASHED"
+
+
+PUT_OFF = "import asyncio, start_server; asyncio.run(start_server.put_off_deadlines())"
+
+
+def test_a_server_that_starts_again_gives_every_run_time_for_its_next_heartbeat(server: Server) -> None:
+    server.deploy()
+    heartbeat = {
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": "prefect.flow-run.heartbeat",
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{uuid4()}"},
+        "related": [
+            {
+                "prefect.resource.id": f"prefect.flow.{uuid4()}",
+                "prefect.resource.role": "flow",
+                "prefect.resource.name": "pipeline",
+            }
+        ],
+        "id": str(uuid4()),
+    }
+    server.api.post("/events", json=[heartbeat]).raise_for_status()
+    database = sqlite3.connect(f"file:{server.home.parent / 'prefect.db'}?mode=ro", uri=True)
+
+    def deadlines() -> list[datetime]:
+        found = database.execute('SELECT "end" FROM automation_bucket').fetchall()
+        return [datetime.fromisoformat(end).replace(tzinfo=UTC) for (end,) in found]
+
+    assert wait_for(lambda: bool(deadlines()), 60), "the automation does not hear heartbeats"
+    assert max(deadlines()) < datetime.now(UTC) + timedelta(seconds=90)
+    server.run_to_end([sys.executable, "-c", PUT_OFF], server.own_environment, ROOT / "infra/prefect")
+    assert min(deadlines()) > datetime.now(UTC) + timedelta(seconds=60)
+    database.close()
 
 
 def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
@@ -179,7 +243,6 @@ def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
     with running(compose.command("worker"), environment, tmp_path, f"http://127.0.0.1:{port}/health"):
         state = wait_for_the_end(server.api, run["id"])
     assert state["type"] == "COMPLETED", f"{state['message']}\n{(tmp_path / 'log.txt').read_text(encoding='utf-8')}"
-    assert list((server.home / "concurrency_leases").iterdir()), "the lease of the run's slot was kept in memory only"
     assert (server.project / "ran-in.txt").read_text(encoding="utf-8") == str(server.project)
 
 

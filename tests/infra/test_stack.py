@@ -17,6 +17,7 @@ from tests.postgres_server import Postgres, running_postgres
 ROOT = Path(__file__).parents[2]
 # Working directory of the MLflow services; the image has the same files there.
 MLFLOW_FOLDER = ROOT / "infra/mlflow"
+PREFECT_FOLDER = ROOT / "infra/prefect"
 
 Run = Callable[..., str]
 Running = Callable[..., AbstractContextManager[None]]
@@ -160,12 +161,12 @@ def test_prefect_keeps_its_state_in_postgres_over_a_restart(
     pages = {"PREFECT_SERVER_UI_STATIC_DIRECTORY": tmp_path / "ui"}
     environment = compose.environment("prefect", tmp_path, **where, **here, **pages)
     user, _, password = environment["PREFECT_SERVER_API_AUTH_STRING"].partition(":")
-    server = running(compose.command("prefect"), environment, tmp_path, f"{url}/health")
+    server = running(compose.command("prefect"), environment, PREFECT_FOLDER, f"{url}/health")
     pool = {"name": "kept", "type": "process"}
     with server, httpx.Client(base_url=url, auth=(user, password), timeout=30) as api:
         assert api.post("/work_pools/", json=pool).status_code == 201
         assert httpx.get(f"{url}/work_pools/kept").status_code == 401
 
-    server = running(compose.command("prefect"), environment, tmp_path, f"{url}/health")
+    server = running(compose.command("prefect"), environment, PREFECT_FOLDER, f"{url}/health")
     with server, httpx.Client(base_url=url, auth=(user, password), timeout=30) as api:
         assert api.get("/work_pools/kept").status_code == 200

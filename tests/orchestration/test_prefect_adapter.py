@@ -12,6 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 from prefect import flow_engine, task_engine
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import TerminationSignal
 from prefect.states import Failed
 
@@ -22,6 +23,7 @@ from clozeline.orchestration.prefect_adapter import (
     LOGGERS,
     ONE_AT_A_TIME,
     SERVER_WITHOUT_SCHEDULES,
+    AutomationCore,
     WithoutLinks,
     WithoutTraceback,
     tell_errors_plainly,
@@ -115,6 +117,12 @@ def test_a_problem_is_told_by_its_message_once(
     assert (told.getMessage(), told.exc_info) == (f"error: {problem}", None)
     assert problem.is_told, "so that the command does not tell it again"
     assert bug.exc_info, "a bug keeps its traceback"
+
+
+def test_an_automation_of_the_file_is_one_that_a_client_sends() -> None:
+    sent = inspect.signature(SyncPrefectClient.create_automation).parameters["automation"].annotation
+    assert "AutomationCore" in str(sent)
+    assert set(AutomationCore.model_fields) >= {"name", "description", "trigger", "actions"}
 
 
 def test_a_server_says_that_it_is_ready_at_that_path(tmp_path: Path, free_port: Callable[[], int]) -> None:

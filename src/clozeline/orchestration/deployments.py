@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel
 from ruamel.yaml import YAML
 
 from clozeline.errors import ParamsError, TransientError
-from clozeline.orchestration.prefect_adapter import api_url
+from clozeline.orchestration.prefect_adapter import AutomationCore, api_url
 
 OWNED_TAG = "clozeline"
 
@@ -45,8 +45,18 @@ class Deployment(BaseModel):
     schedules: list[dict[str, object]] = []
 
 
+class WorkQueue(BaseModel):
+    """A queue of a work pool, with the number of runs that may be active at once."""
+
+    name: str
+    work_pool: str
+    concurrency_limit: int
+
+
 class PrefectFile(BaseModel):
     deployments: list[Deployment]
+    work_queues: list[WorkQueue] = []
+    automations: list[AutomationCore] = []
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -91,6 +101,34 @@ def make_work_pools(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> 
             template = ProcessWorker.get_default_base_job_template()
             client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
             logger.info("created work pool %s", name)
+
+
+def limit_work_queues(client: SyncPrefectClient, wanted: Sequence[WorkQueue]) -> None:
+    """Create the missing queues, and give each its limit."""
+    for queue in wanted:
+        try:
+            known = client.read_work_queue_by_name(queue.name, work_pool_name=queue.work_pool)
+            client.update_work_queue(known.id, concurrency_limit=queue.concurrency_limit)
+        except ObjectNotFound:
+            client.create_work_queue(
+                queue.name, work_pool_name=queue.work_pool, concurrency_limit=queue.concurrency_limit
+            )
+            logger.info("created work queue %s of %s", queue.name, queue.work_pool)
+
+
+def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore]) -> None:
+    """Create or update the automations of the file, and delete our others: those whose name starts with `OWNED_TAG`."""
+    known = {automation.name: automation.id for automation in client.read_automations()}
+    for automation in wanted:
+        if automation.name in known:
+            client.update_automation(known[automation.name], automation)
+        else:
+            client.create_automation(automation)
+            logger.info("created automation %s", automation.name)
+    for name in known.keys() - {automation.name for automation in wanted}:
+        if name.startswith(f"{OWNED_TAG}-"):
+            client.delete_automation(known[name])
+            logger.info("deleted automation %s: it is no longer in the file", name)
 
 
 def deploy_all(prefect_file: Path) -> None:

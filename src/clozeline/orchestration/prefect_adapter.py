@@ -11,6 +11,7 @@ from typing import Any, Final, TypedDict, cast
 
 from prefect import State
 from prefect.context import refresh_global_settings_context
+from prefect.events.schemas.automations import AutomationCore as AutomationCore  # an automation as a server takes it
 from prefect.futures import PrefectFuture
 from prefect.settings import get_current_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner

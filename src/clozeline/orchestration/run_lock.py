@@ -17,10 +17,10 @@ _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
-def run_lock(path: Path, *, wait_seconds: float = 15.0) -> Iterator[int]:
+def run_lock(path: Path, *, wait_seconds: float = 15.0, flow_run: str | None = None) -> Iterator[int]:
     """Hold the lock; yield its file descriptor, which child processes may inherit to hold it too.
 
-    `wait_seconds` is as long as a killed run may take to end.
+    `wait_seconds` is as long as a killed run may take to end. `flow_run`: id of the flow run that holds the lock.
 
     Raises:
         TransientError: another run still holds the lock after `wait_seconds`.
@@ -29,7 +29,8 @@ def run_lock(path: Path, *, wait_seconds: float = 15.0) -> Iterator[int]:
     with path.open("a+", encoding="utf-8") as file:
         _acquire(file.fileno(), path, wait_seconds)
         file.truncate(0)
-        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S%z')}\n")
+        holder = f"process {os.getpid()}" + (f", flow run {flow_run}," if flow_run else "")
+        file.write(f"{holder} since {time.strftime('%Y-%m-%d %H:%M:%S%z')}\n")
         file.flush()
         yield file.fileno()
 

@@ -1,0 +1,51 @@
+"""A scheduled run does not work beside one that lives, and a deployment that always crashes is not run for ever."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.states import Completed, Crashed, Running
+
+from clozeline.flows.nightly import nightly
+from clozeline.orchestration.restarts import _last_crashes, leave_to, living_run
+from clozeline.orchestration.run_lock import run_lock
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+
+
+@flow
+def work() -> None:
+    pass
+
+
+def test_a_run_beside_one_that_lives_leaves_it_the_work_and_corrects_its_state(tmp_path: Path) -> None:
+    with get_client(sync_client=True) as client:
+        living = str(client.create_flow_run(work, state=Running()).id)
+        client.set_flow_run_state(UUID(living), Crashed(message="no heartbeat"), force=True)
+        with run_lock(tmp_path / "run.lock", flow_run=living):
+            assert living_run(tmp_path / "run.lock", wait_seconds=0) == living
+            state = leave_to(living)
+        assert state.is_cancelled()
+        assert client.read_flow_run(UUID(living)).state.is_running()
+    assert living_run(tmp_path / "run.lock", wait_seconds=0) is None
+
+
+def test_only_crashes_in_a_row_are_counted() -> None:
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(work), "crashing")
+        for state in (Crashed(), Completed(), Crashed(), Crashed()):
+            run = client.create_flow_run_from_deployment(deployment)
+            client.set_flow_run_state(run.id, Running(), force=True)
+            client.set_flow_run_state(run.id, state, force=True)
+        own = client.create_flow_run_from_deployment(deployment)
+        client.set_flow_run_state(own.id, Running(), force=True)
+        assert _last_crashes(client, deployment) == 2
+
+
+def test_the_nightly_flow_looks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozeline.flows.nightly.living_run", lambda lock_file: "the id of the living run")
+    monkeypatch.setattr("clozeline.flows.nightly.leave_to", lambda run: Completed(message=run))
+    monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project: pytest.fail("it ran beside the other"))
+    assert nightly(tmp_path, return_state=True).message == "the id of the living run"
