@@ -16,7 +16,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # Stages run as `python`, which has to be this project's interpreter.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test check test-clients lint bench setup system deploy clean help
+.PHONY: run test check test-clients lint bench drill setup system deploy clean help
 
 run: setup  ## Run every stage from raw text to INT8 packages, release the models, and print the results
 	$(BIN)/clozeline run
@@ -45,6 +45,11 @@ lint: setup  ## Check style and types
 
 bench: setup  ## Benchmark Clozeline beside its alternatives; NAME=… runs one benchmark, ARGS='…' are its options
 	@$(BIN)/python tests/benchmarks $(if $(findstring command,$(origin NAME)),$(NAME)) $(ARGS)
+
+ROUNDS := 20
+
+drill: setup system  ## Kill runs, pushes, releases, a worker and each server (ROUNDS=20; ARGS=--outage-seconds=60 for short outages)
+	@$(BIN)/python -m tests.drill --rounds $(ROUNDS) $(ARGS)
 
 setup: $(READY)  ## Create .venv with the packages of requirements.lock
 

@@ -1,0 +1,54 @@
+"""`python -m tests.drill --rounds N`: kills and outages; the last line is JSON, and the exit code 0 if all survived."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.drill.kills import Tally, drill_pushes, drill_runs
+from tests.drill.outages import drill_mlflow, drill_prefect
+
+RELEASES = ("tests/registry/test_killed_release.py", "tests/registry/test_killed_promotion.py")
+"""The release, killed after its n-th write for every n, with real packages and a real registry."""
+
+
+def main() -> int:
+    arguments = _arguments()
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
+        drill_runs(folder / "runs", arguments.rounds, arguments.seed, tally)
+        _say(tally, "runs")
+        drill_pushes(folder / "pushes", max(arguments.rounds // 2, 1), arguments.seed, tally)
+        _say(tally, "pushes")
+        drill_mlflow(folder / "mlflow", arguments.outage_seconds, tally)
+        _say(tally, "an outage of MLflow")
+        drill_prefect(folder / "prefect", arguments.outage_seconds, tally)
+        _say(tally, "an outage of Prefect's server, and a worker that is killed")
+    killed = subprocess.run([sys.executable, "-m", "pytest", "-n0", "-q", *RELEASES], check=False)
+    tally.rounds += 1
+    tally.survived += killed.returncode == 0
+    tally.kills["release, after every write"] += 1
+    sys.stdout.writelines(f"{number:4} x {place}\n" for place, number in sorted(tally.kills.items()))
+    sys.stdout.writelines(f"fault: {fault}\n" for fault in tally.faults)
+    sys.stdout.write(json.dumps(tally.counts) + "\n")
+    return int(not tally.all_survived)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.drill", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20, help="kills of runs; half as many of pushes")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments and the ways")
+    parser.add_argument("--outage-seconds", type=float, default=600, help="for which each server is away")
+    return parser.parse_args()
+
+
+def _say(tally: Tally, what: str) -> None:
+    sys.stdout.write(f"{what}: {tally.survived} of {tally.rounds} rounds survived so far\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

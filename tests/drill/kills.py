@@ -1,0 +1,163 @@
+"""Kill `clozeline run` or `dvc push` at seeded random moments of every stage, repeat the command, and check the end."""
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clozeline.workspace import Workspace
+from tests.drill.project import (
+    STAGES,
+    copy_of,
+    digest,
+    make_project,
+    orphans,
+    require_clean,
+    run_command,
+    said,
+    start,
+)
+from tests.processes import wait_for
+
+WAYS: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
+    "-9": lambda process: process.kill(),
+    "TERM": lambda process: process.terminate(),
+    "-9 to the group": lambda process: os.killpg(process.pid, signal.SIGKILL),
+}
+_LONGEST_SECONDS = 600.0
+
+
+@dataclass
+class Tally:
+    """What was killed how often, and what came of it."""
+
+    rounds: int = 0
+    survived: int = 0
+    orphans: int = 0
+    different_bytes: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    """Kills by place and way."""
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the last line says."""
+        return {
+            "rounds": self.rounds,
+            "survived": self.survived,
+            "orphans": self.orphans,
+            "different_bytes": self.different_bytes,
+        }
+
+    @property
+    def all_survived(self) -> bool:
+        return self.survived == self.rounds and not (self.orphans or self.different_bytes or self.faults)
+
+
+def drill_runs(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
+    """Kill a run once in each round, at the next stage and in the next way; a run that ends begins anew."""
+    chance = random.Random(seed)
+    folder.mkdir()
+    pristine = make_project(folder / "pristine")
+    reference = copy_of(pristine, folder / "reference")
+    assert run_command(reference).wait(_LONGEST_SECONDS) == 0, said(reference)
+    wanted = digest(reference)
+    root: Path | None = None
+    pending = 0  # kills since the last check of the end
+    for number in range(rounds):
+        root = root or copy_of(pristine, folder / f"from-{number}")
+        stage, way = STAGES[(seed + number) % len(STAGES)], chance.choice(list(WAYS))
+        process = run_command(root)
+        _wait_for_stage(process, root, stage)
+        time.sleep(chance.uniform(0, 2))
+        if process.poll() is None:
+            WAYS[way](process)
+            tally.kills[f"stage {stage}, {way}"] += 1
+        process.wait(_LONGEST_SECONDS)
+        tally.rounds += 1
+        pending += 1
+        left = orphans(root)
+        tally.orphans += len(left)
+        if process.returncode == 0 or number == rounds - 1:
+            _check(root, wanted, pending, left, tally)
+            root, pending = None, 0
+
+
+def _check(root: Path, wanted: str, pending: int, left: list[str], tally: Tally) -> None:
+    """Repeat the command to its end, and compare."""
+    ended = run_command(root).wait(_LONGEST_SECONDS)
+    left = left + orphans(root)
+    is_same = ended == 0 and digest(root) == wanted
+    tally.different_bytes += not is_same
+    try:
+        assert ended == 0, said(root)[-3000:]
+        require_clean(root, Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
+    except AssertionError as error:
+        tally.faults.append(f"{root.parent.name}: {error}")
+    else:
+        tally.survived += pending if is_same and not left else 0
+
+
+def _wait_for_stage(process: subprocess.Popen[bytes], root: Path, stage: str) -> None:
+    """Wait until a log of `stage` is new, or the command has ended: the stage was up to date."""
+    before = set((root / "work/logs").glob(f"*/{stage}.log"))
+    later = STAGES[STAGES.index(stage) :]
+
+    def is_reached() -> bool:
+        logs = {path for name in later for path in (root / "work/logs").glob(f"*/{name}.log")}
+        return bool(logs - before) or process.poll() is not None
+
+    wait_for(is_reached, _LONGEST_SECONDS)
+
+
+def drill_pushes(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
+    """Kill `dvc push` to a folder at random moments; the push after it completes what it began."""
+    chance = random.Random(seed)
+    folder.mkdir()
+    root = make_project(folder)
+    (root / "many").mkdir()
+    for number in range(400):
+        (root / "many" / f"{number}.txt").write_text(str(number) * 500)
+    remote = folder / "remote"
+    for command in (("add", "many"), ("remote", "add", "-d", "store", str(remote))):
+        assert start(root, "dvc", *command).wait(_LONGEST_SECONDS) == 0, said(root)
+    for _ in range(rounds):
+        left = _kill_push(root, remote, chance, tally)
+        tally.rounds += 1
+        tally.orphans += len(left)
+        ended = start(root, "dvc", "push").wait(_LONGEST_SECONDS)
+        whole = _whole_files(remote)
+        tally.different_bytes += whole != 401  # 400 files and their list
+        tally.survived += ended == 0 and whole == 401 and not left
+        if ended:
+            tally.faults.append(said(root)[-3000:])
+        shutil.rmtree(remote)
+
+
+def _kill_push(root: Path, remote: Path, chance: random.Random, tally: Tally) -> list[str]:
+    """Return the processes that a killed push leaves."""
+    process = start(root, "dvc", "push")
+    wait_for(lambda: remote.exists() or process.poll() is not None, _LONGEST_SECONDS)
+    time.sleep(chance.uniform(0, 0.5))
+    way = chance.choice(list(WAYS))
+    if process.poll() is None:
+        WAYS[way](process)
+        tally.kills[f"push, {way}"] += 1
+    process.wait(_LONGEST_SECONDS)
+    return orphans(root)
+
+
+def _whole_files(remote: Path) -> int:
+    """Return the number of files in the remote whose content has the hash in their name."""
+    files = [path for path in remote.rglob("*") if path.is_file()]
+    return sum(
+        hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == (path.parent.name + path.name)[:32]
+        for path in files
+    )

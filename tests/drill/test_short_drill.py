@@ -1,0 +1,14 @@
+"""The short drill: a run that is killed in its training and a push that is killed, as `make drill` kills many."""
+
+from pathlib import Path
+
+from tests.drill.kills import Tally, drill_pushes, drill_runs
+
+
+def test_a_killed_run_and_a_killed_push_are_finished_by_their_repetition(tmp_path: Path) -> None:
+    tally = Tally()
+    drill_runs(tmp_path / "runs", rounds=1, seed=1, tally=tally)
+    drill_pushes(tmp_path / "pushes", rounds=1, seed=1, tally=tally)
+    assert tally.faults == []
+    assert tally.counts == {"rounds": 2, "survived": 2, "orphans": 0, "different_bytes": 0}
+    assert tally.all_survived
