@@ -194,6 +194,18 @@ def test_the_automations_are_those_of_the_file(server: Server) -> None:
     assert crashed["actions"][0]["state"] == "CRASHED"
 
 
+def test_the_schedule_plans_the_next_runs(server: Server) -> None:
+    """With SQLAlchemy 2.1, Prefect 3.8's scheduler fails at each of its inserts, so no scheduled run ever starts."""
+    server.deploy()
+
+    def planned() -> list[dict[str, Any]]:
+        body = {"deployments": {"name": {"any_": ["nightly"]}}}
+        runs = server.api.post("/flow_runs/filter", json=body).raise_for_status().json()
+        return [run for run in runs if run["auto_scheduled"]]
+
+    assert wait_for(lambda: bool(planned()), 120)
+
+
 PUT_OFF = "import asyncio, start_server; asyncio.run(start_server.put_off_deadlines())"
 
 
