@@ -75,6 +75,14 @@ def test_its_prose_is_shown_as_prose_and_its_code_as_code(browser: Browser, clie
     assert browser.overflow() == 0
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+def test_an_example_is_shown_whole(browser: Browser, client: httpx.Client, width: int) -> None:
+    browser.open(str(client.base_url.join("/docs")), width=width)
+    field = section_of(browser, "/answer").find_element(By.TAG_NAME, "textarea")
+    cut_pixels = browser.driver.execute_script("return arguments[0].scrollHeight - arguments[0].clientHeight", field)
+    assert cut_pixels == 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_can_be_read(browser: Browser, client: httpx.Client, scheme: Scheme) -> None:
     browser.open(str(client.base_url.join("/docs")), scheme=scheme)
