@@ -46,6 +46,22 @@ def test_lengths_unknown_tokens_and_confidence_of_each_model_are_read(client: ht
     assert served["library"].traffic.num_answers == 1
 
 
+def test_feedback_on_answers_is_counted_once_by_model_and_stores_no_text(client: httpx.Client) -> None:
+    def traffic() -> Traffic:
+        return ask(str(client.base_url), KEY)["library"].traffic
+
+    before = traffic()
+    answer = client.post("/classify", json={"inputs": ["the list", "open a file"]}).raise_for_status()
+    best = [labels[0]["label"] for labels in answer.json()]
+    told = {"request_id": answer.headers["x-request-id"], "right": [best[0], "another label"]}
+    assert client.post("/feedback", json={**told, "right": best[:1]}).status_code == 422
+    scored = client.post("/feedback", json=told).raise_for_status().json()
+    assert (scored["model"], scored["num_right"], scored["num_wrong"]) == ("library", 1, 1)
+    assert client.post("/feedback", json=told).status_code == 404
+    after = traffic().since(before)
+    assert (after.right, after.wrong, after.num_scored, after.wrong_rate) == (1, 1, 2, 0.5)
+
+
 def test_a_server_that_refuses_or_does_not_answer_is_reported(client: httpx.Client) -> None:
     with pytest.raises(TransientError, match="does not return its counters"):
         ask(str(client.base_url))

@@ -70,3 +70,17 @@ def test_what_is_known_is_kept_in_a_file(tmp_path: Path) -> None:
     file.write_text("{", encoding="utf-8")
     with pytest.raises(ArtifactError, match=r"server\.json cannot be used"):
         Watch.read(file)
+
+
+def scored(right: int, wrong: int) -> dict[str, Served]:
+    """Return the counts of a server that got no other texts than those that feedback has scored."""
+    return {"library": Served(version="1", sha256="1", traffic=Traffic(right=right, wrong=wrong))}
+
+
+def test_more_wrong_answers_than_at_first_are_drift_once_enough_are_scored() -> None:
+    first, few, worse, as_before = looked(scored(180, 20), scored(280, 70), scored(330, 120), scored(510, 140))
+    assert not first.shifts
+    assert not few.shifts
+    assert worse.is_drift
+    assert "wrong_increase 0.3000, at most 0.1000: DRIFT" in str(worse)
+    assert not as_before.is_drift

@@ -19,6 +19,12 @@ class Limits:
     """Largest population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
     max_unknown_increase: float = 0.01
     """Largest increase of the share of unknown tokens, 0-1."""
+    min_scored: int = 200
+    """Smallest number of answers on each side that feedback has scored."""
+    max_wrong_increase: float = 0.1
+    """Largest increase of the share of scored answers that were wrong, 0-1. By chance alone an increase of 0.1 comes
+    about once in 200 comparisons of 200 answers, 80 % of them right.
+    """
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -72,6 +78,13 @@ def shifts(reference: Traffic, now: Traffic, limits: Limits) -> list[Shift]:
         index = stability_index(reference.answers_by_confidence, now.answers_by_confidence)
         found.append(Shift("confidence_index", index, limits.max_index))
     return found
+
+
+def feedback_shift(reference: Traffic, now: Traffic, limits: Limits) -> Shift | None:
+    """Return the shift in the share of wrong answers; None if feedback has scored too few."""
+    if min(reference.num_scored, now.num_scored) < limits.min_scored:
+        return None
+    return Shift("wrong_increase", now.wrong_rate - reference.wrong_rate, limits.max_wrong_increase)
 
 
 def stability_index(expected: Mapping[str, int], actual: Mapping[str, int]) -> float:

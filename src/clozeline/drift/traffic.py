@@ -17,6 +17,7 @@ _LENGTHS: Final = "clozeline_text_tokens_bucket"
 _CONFIDENCES: Final = "clozeline_confidence_bucket"
 _TOKENS: Final = "clozeline_tokens_total"
 _UNKNOWN: Final = "clozeline_unknown_tokens_total"
+_FEEDBACK: Final = "clozeline_feedback_total"
 
 
 class Traffic(BaseModel):
@@ -30,6 +31,9 @@ class Traffic(BaseModel):
     """Answers by upper bound of the probability of the best answer; empty for an embedder."""
     tokens: int = 0
     unknown_tokens: int = 0
+    right: int = 0
+    """Answers that feedback has called right."""
+    wrong: int = 0
 
     @property
     def num_texts(self) -> int:
@@ -38,6 +42,15 @@ class Traffic(BaseModel):
     @property
     def num_answers(self) -> int:
         return sum(self.answers_by_confidence.values())
+
+    @property
+    def num_scored(self) -> int:
+        return self.right + self.wrong
+
+    @property
+    def wrong_rate(self) -> float:
+        """Share of the scored answers that were wrong, 0-1."""
+        return self.wrong / self.num_scored if self.num_scored else 0.0
 
     @property
     def unknown_rate(self) -> float:
@@ -52,7 +65,7 @@ class Traffic(BaseModel):
         later = self._with(earlier, -1)
         counts = (
             *(*later.texts_by_length.values(), *later.answers_by_confidence.values()),
-            *(later.tokens, later.unknown_tokens),
+            *(later.tokens, later.unknown_tokens, later.right, later.wrong),
         )
         return self if min(counts) < 0 else later
 
@@ -62,6 +75,8 @@ class Traffic(BaseModel):
             answers_by_confidence=_sum(self.answers_by_confidence, other.answers_by_confidence, sign),
             tokens=self.tokens + sign * other.tokens,
             unknown_tokens=self.unknown_tokens + sign * other.unknown_tokens,
+            right=self.right + sign * other.right,
+            wrong=self.wrong + sign * other.wrong,
         )
 
 
@@ -125,11 +140,14 @@ def read(text: str, source: str) -> dict[str, Served]:
 
 def _traffic(samples: list[Sample]) -> Traffic:
     totals = {sample.name: int(sample.value) for sample in samples if "le" not in sample.labels}
+    scored = {sample.labels["answer"]: int(sample.value) for sample in samples if sample.name == _FEEDBACK}
     return Traffic(
         texts_by_length=_buckets(samples, _LENGTHS),
         answers_by_confidence=_buckets(samples, _CONFIDENCES),
         tokens=totals.get(_TOKENS, 0),
         unknown_tokens=totals.get(_UNKNOWN, 0),
+        right=scored.get("right", 0),
+        wrong=scored.get("wrong", 0),
     )
 
 

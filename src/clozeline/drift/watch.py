@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clozeline.drift.comparison import Limits, Shift, shifts
+from clozeline.drift.comparison import Limits, Shift, feedback_shift, shifts
 from clozeline.drift.traffic import Served, Traffic
 from clozeline.errors import ArtifactError
 from clozeline.storage.atomic import replacing_file
@@ -25,6 +25,10 @@ class Watched(BaseModel):
     """First traffic of this version; grows until it holds at least `Limits.min_texts` texts."""
     since: Traffic = Traffic()
     """Traffic after the reference that has not been compared yet."""
+    scored_reference: Traffic = Traffic()
+    """First traffic of this version with at least `Limits.min_scored` answers that feedback has scored."""
+    scored_since: Traffic = Traffic()
+    """Traffic after that whose scored answers have not been compared yet."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Watch(BaseModel):
         """Return the new state, and a verdict for each model."""
         watched = {name: self._carried_on(name, model) for name, model in served.items()}
         verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
-        compared = {verdict.model for verdict in verdicts if verdict.shifts}
+        compared = {verdict.model for verdict in verdicts if verdict.num_texts}
         kept = {
             name: model.model_copy(update={"since": Traffic()}) if name in compared else model
             for name, model in watched.items()
@@ -94,28 +98,42 @@ class Watch(BaseModel):
         if before is None or before.sha256 != served.sha256:
             # Counters continue when one version replaces another, so they are not all traffic of the new version.
             came = Traffic() if before else served.traffic
-            return Watched(version=served.version, sha256=served.sha256, seen=served.traffic, since=came)
+            return Watched(
+                version=served.version, sha256=served.sha256, seen=served.traffic, since=came, scored_since=came
+            )
         came = served.traffic.since(before.seen)
         return before.model_copy(
-            update={"version": served.version, "seen": served.traffic, "since": before.since.plus(came)}
+            update={
+                "version": served.version,
+                "seen": served.traffic,
+                "since": before.since.plus(came),
+                "scored_since": before.scored_since.plus(came),
+            }
         )
 
 
 def _settled(watched: Watched, limits: Limits) -> Watched:
-    """Add new traffic to the reference until it is large enough; keep it fixed from then on."""
-    if watched.reference.num_texts >= limits.min_texts:
-        return watched
-    return watched.model_copy(update={"reference": watched.reference.plus(watched.since), "since": Traffic()})
+    """Add new traffic to the references until they are large enough; keep them fixed from then on."""
+    if watched.reference.num_texts < limits.min_texts:
+        watched = watched.model_copy(update={"reference": watched.reference.plus(watched.since), "since": Traffic()})
+    if watched.scored_reference.num_scored < limits.min_scored:
+        reference = watched.scored_reference.plus(watched.scored_since)
+        return watched.model_copy(update={"scored_reference": reference, "scored_since": Traffic()})
+    if watched.scored_since.num_scored >= limits.min_scored:  # it was compared
+        return watched.model_copy(update={"scored_since": Traffic()})
+    return watched
 
 
 def _verdict(name: str, watched: Watched, limits: Limits) -> Verdict:
+    scored = tuple(filter(None, [feedback_shift(watched.scored_reference, watched.scored_since, limits)]))
+
     def waiting(num_texts: int, what: str) -> Verdict:
         reason = f"{num_texts:,} of {limits.min_texts:,} texts {what}"
-        return Verdict(model=name, version=watched.version, num_texts=0, shifts=(), waits_for=reason)
+        return Verdict(model=name, version=watched.version, num_texts=0, shifts=scored, waits_for=reason)
 
     if watched.reference.num_texts < limits.min_texts:
         return waiting(watched.reference.num_texts + watched.since.num_texts, "for the reference")
     if watched.since.num_texts < limits.min_texts:
         return waiting(watched.since.num_texts, "since the last comparison")
-    found = tuple(shifts(watched.reference, watched.since, limits))
+    found = (*shifts(watched.reference, watched.since, limits), *scored)
     return Verdict(model=name, version=watched.version, num_texts=watched.since.num_texts, shifts=found)

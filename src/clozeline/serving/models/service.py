@@ -7,6 +7,7 @@ from clozeline.serving import DEFAULT_TIMEOUT_SECONDS
 from clozeline.serving.errors import ApiError, not_ready
 from clozeline.serving.models.answer_cache import AnswerCache
 from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.given_answers import GivenAnswers
 from clozeline.serving.observe.metrics import Metrics
 from clozeline.serving.observe.tracing import NoTracing, Tracing
 from clozeline.serving.scheduling.admission import Admission
@@ -47,6 +48,7 @@ class Service:
         self.asking = Asking(self.scheduler, self.metrics, self.tracing, capacity.timeout_seconds)
         self.batch_tokens = capacity.batch_tokens
         self.cache = AnswerCache(capacity.cache_bytes)
+        self.given = GivenAnswers()
         self._catalogue: Catalogue | None = None
         self._stopping = False
 

@@ -65,6 +65,7 @@ class Metrics:
         self._tokens = self._counter("tokens", "Tokens in admitted texts", "model")
         self._unknown = self._counter("unknown_tokens", "Unknown tokens in admitted texts", "model")
         self._confidence = self._histogram("confidence", "Probability of the best answer", _PROBABILITIES, "model")
+        self._feedback = self._counter("feedback", "Texts whose right answer a client told", "model", "answer")
         self._models = self._gauge("model_info", "1 for each served model", *_IDENTITY)
         self._swaps = self._counter("model_swaps", "Times a served model was replaced", "model")
         self._refused_versions = self._counter("refused_versions", "New versions that could not be served", "model")
@@ -98,6 +99,11 @@ class Metrics:
         """Observe the probability of the best candidate of each answer."""
         for probability in probabilities:
             self._confidence.labels(model).observe(probability)
+
+    def scored(self, model: str, *, num_right: int, num_wrong: int) -> None:
+        """Count answers whose right answer is known now."""
+        self._feedback.labels(model, "right").inc(num_right)
+        self._feedback.labels(model, "wrong").inc(num_wrong)
 
     def ran(self, batch: Batch, seconds: float) -> None:
         self._batch_seconds.observe(seconds)

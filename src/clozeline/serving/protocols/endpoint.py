@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
+from clozeline.serving.models.given_answers import REQUEST_ID
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import Dialects
 from clozeline.serving.protocols.fields import TimeoutMilliseconds
@@ -93,7 +94,9 @@ class Endpoint:
         service.metrics.looked_for_a_kept_answer(was_there=kept is not None)
         if kept:
             body, headers = kept
-            no_time = {name: "0.00" for name in TIMES if name in headers}  # the cached times belong to another request
+            # The id and the times belong to the request that was answered first.
+            headers = {name: value for name, value in headers.items() if name != REQUEST_ID}
+            no_time = {name: "0.00" for name in TIMES if name in headers}
             return Response(body, headers=headers | no_time | {"x-cache": "hit"})
         response = await self._made(call, raw)
         if response.status_code == HTTPStatus.OK:

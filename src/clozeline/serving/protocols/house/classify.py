@@ -12,6 +12,7 @@ from clozeline.inference.classifier import LabelScore as Scored
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import Ability
+from clozeline.serving.models.given_answers import REQUEST_ID
 from clozeline.serving.protocols.fields import (
     MAX_TEXTS,
     PAIR_TAG,
@@ -133,7 +134,10 @@ async def classify(call: Call, body: ClassifyRequest) -> Response:
         _check_labels(served.model, wanted)
     reply = await labelled(call, served, given, truncate=body.truncate, function=parameters.function_to_apply)
     top_k = parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else len(served.model.manifest.labels))
-    return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=reply.headers)
+    identity, best = served.identity, [scores[0].label for scores in reply.answers]
+    request_id = call.service.given.keep(identity.name, identity.version, best)
+    headers = {**reply.headers, REQUEST_ID: request_id}
+    return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=headers)
 
 
 def classifier_of(call: Call, given: Sequence[Given], name: str | None = None) -> ServedModel[Classifier]:
