@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clozeline.artifacts.lock import Lock
+from clozeline.artifacts.preprocess.clean_text import file_of
 from clozeline.contract.accepted import FILE, Accepted
 from clozeline.contract.findings import Clause, broken, label_clauses, text_clauses
 from clozeline.contract.label_profile import LabelProfile
@@ -61,7 +62,7 @@ def _text_profile(root: Path) -> TextProfile | None:
     return TextProfile.read(
         preprocess=root / preprocess.argument("metrics"),
         tokenize=root / tokenize.argument("metrics"),
-        train=root / preprocess.argument("out") / "train.parquet",
+        train=file_of(root / preprocess.argument("out"), "train"),
     )
 
 

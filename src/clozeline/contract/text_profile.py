@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from clozeline.artifacts.preprocess.clean_text import TEXT
+
 _MOST_TEXTS = 2_000
 _MOST_ROW_GROUPS = 64
 _MOST_CHARACTERS = 1_000
@@ -96,7 +98,7 @@ def sample_of(path: Path) -> Iterator[str]:
         groups = groups[: file.num_row_groups]
         stride = max(sum(file.metadata.row_group(group).num_rows for group in groups) // _MOST_TEXTS, 1)
         for group in groups:
-            texts = file.read_row_group(group, columns=["text"]).column("text")
+            texts = file.read_row_group(group, columns=[TEXT]).column(TEXT)
             yield from texts.take(np.arange(0, len(texts), stride)).to_pylist()
 
 
