@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
+from clozeline.cli import app
 from clozeline.contract.accepted import FILE, Accepted
 from clozeline.contract.before_training import ContractError, under_contract
 from clozeline.errors import ArtifactError
@@ -97,6 +100,18 @@ def test_a_short_or_foreign_feed_stops_before_the_training_and_names_what_differ
     (accepted / FILE).unlink()
     train(accepted)  # a person has accepted the new text
     assert (accepted / FILE).exists()
+
+
+def test_the_command_of_the_stage_in_dvc_yaml_stops_before_it_trains(
+    accepted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(PROJECT / "params.yaml", accepted)
+    write(accepted, night(ENGLISH, 240))
+    monkeypatch.chdir(accepted)
+    command = YAML(typ="safe").load(PROJECT / "dvc.yaml")["stages"]["pretrain"]["cmd"].split()
+    result = CliRunner().invoke(app, command[command.index("stage") :])
+    assert isinstance(result.exception, ContractError)
+    assert not (accepted / "models").exists()
 
 
 @pytest.mark.parametrize(

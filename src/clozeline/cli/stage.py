@@ -12,7 +12,6 @@ import typer
 
 from clozeline.cli import torchrun
 from clozeline.cli.knobs import in_params
-from clozeline.contract.before_training import under_contract
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params import Params, read_params
 
@@ -42,6 +41,8 @@ def stage(
     if torchrun.is_wanted(name):
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
         return
+    from clozeline.contract.before_training import under_contract
+
     run, params = _stage_named(name), read_params(PARAMS)
     given = _arguments_for(run, name, params, arguments)
     try:
