@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from clozeline.params import LabelledParams
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.reading import task_records
 from clozeline.tasks.splitting import part_of
