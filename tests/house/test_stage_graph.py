@@ -174,9 +174,10 @@ def test_a_snapshot_depends_on_the_knobs_that_say_what_is_read() -> None:
     assert set(stages()["snapshot"]["params"]) == knobs
 
 
-def test_params_have_a_section_for_each_stage_and_for_the_release() -> None:
+def test_params_have_a_section_for_each_stage_for_the_contract_and_for_the_release() -> None:
     """Stage `snapshot` takes `preprocess.source`."""
-    assert set(Params.model_fields) == {*stages(), "seed", "recipes", "finetune_defaults", "release"} - {"snapshot"}
+    others = {"seed", "contract", "recipes", "finetune_defaults", "release"}
+    assert set(Params.model_fields) == {*stages(), *others} - {"snapshot"}
 
 
 @pytest.mark.parametrize("name", list(stages()))
