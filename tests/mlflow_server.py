@@ -13,18 +13,18 @@ from clozeline.workspace import Workspace
 
 
 class MlflowServer:
-    """Listens on one port of the loopback, over a database and an artifact folder in `folder`."""
+    """Listens on one port of the loopback, over a database (by default SQLite) and an artifact folder in `folder`."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, database: str = "") -> None:
         self._folder = folder
+        self._database = database or f"sqlite:///{folder / 'server.db'}"
         self._port = port
         self.url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        database = f"sqlite:///{self._folder / 'server.db'}"
-        prepare(database)
-        options = ["--backend-store-uri", database, "--artifacts-destination", str(self._folder / "artifacts")]
+        prepare(self._database)
+        options = ["--backend-store-uri", self._database, "--artifacts-destination", str(self._folder / "artifacts")]
         command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", *options]
         self._process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(self._port)],

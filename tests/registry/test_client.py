@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import requests
 from mlflow.artifacts import download_artifacts
 
 from clozeline.errors import ArtifactError
@@ -25,6 +26,8 @@ def httpserver() -> Iterator[Callable[[int], str]]:
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(b"Permission denied")
+
+            do_PUT = do_GET
 
             def log_message(self, format: str, *told: object) -> None:
                 pass
@@ -60,12 +63,30 @@ def test_files_in_a_store_whose_client_is_not_installed_are_told_with_the_comman
     assert f"pip install {package}`" in caught.value.do
 
 
-@pytest.mark.parametrize(("status", "told_as"), [(401, "401 Unauthorized"), (403, "403 Forbidden")])
+REFUSED = [(401, "401 Unauthorized"), (403, "403 Forbidden")]
+
+
+@pytest.mark.parametrize(("status", "told_as"), REFUSED)
 def test_a_server_that_refuses_the_caller_is_told_as_that(
-    httpserver: Callable[[int], str], status: int, told_as: str
+    httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
 ) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
     address = httpserver(status)
     with pytest.raises(ArtifactError, match="refuses the request") as caught:
         Registry.open(address).at("clozeline-encoder", "champion")
-    assert caught.value.given == f"{address}: {told_as}"
+    assert caught.value.given == f"{address}/api/2.0/mlflow/registered-models/alias: {told_as}, as user ada"
     assert "MLFLOW_TRACKING_USERNAME" in caught.value.do
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("status", "told_as"), REFUSED)
+def test_a_server_that_refuses_a_file_is_told_as_that(
+    httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
+    address = httpserver(status)
+    answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
+    with pytest.raises(ArtifactError, match="refuses the request") as caught, told("evidence", address):
+        answer.raise_for_status()
+    assert caught.value.given.startswith(f"{answer.url}: {told_as}, as nobody")

@@ -1,6 +1,6 @@
-"""`clozeline release` and `rollback`: which version of a model is the champion."""
+"""`clozeline release`, `rollback` and `history`: which version of a model is the champion."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,11 +8,14 @@ from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here, sound_project_here
 from clozeline.errors import ArtifactError, ParamsError
 
+if TYPE_CHECKING:
+    from clozeline.registry.versions import Registry
+
 _PANEL = "Make a model"
 
 
 def add_to(app: typer.Typer) -> None:
-    for verb in (release, rollback):
+    for verb in (release, rollback, history):
         app.command(rich_help_panel=_PANEL)(verb)
 
 
@@ -53,6 +56,7 @@ def rollback(
         str | None, typer.Option("--to", metavar="VERSION", help="Go back to this version, however old.")
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Make the rolled-back version the champion again.")] = False,
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason, kept in the record of the change.")] = "",
 ) -> None:
     """Make the previous version the champion again; a second rollback in a row is refused.
 
@@ -66,7 +70,7 @@ def rollback(
 
     `clozeline rollback library --undo`
 
-    `clozeline rollback library --to 3`
+    `clozeline rollback library --to 3 --why "wrong labels in version 4"`
     """
     if to and undo:
         raise ParamsError(
@@ -75,6 +79,34 @@ def rollback(
             expected="--to VERSION or --undo, not both",
             do=f"`clozeline rollback {model} --to {to}`, or `clozeline rollback {model} --undo`",
         )
+    name, registry = _registered_model(model)
+    done = registry.roll_back(name, to=to, undo=undo, why=why)
+    typer.echo(f"{done.name}: version {done.champion} is the champion, version {done.previous} the previous one")
+
+
+def history(
+    model: Annotated[str, typer.Argument(help="Name of a registered model, or its name in dist/.")] = "encoder",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record for each change.")] = False,
+) -> None:
+    """Show each change of the champion: who made it, when, why, and on which evidence.
+
+    Examples:
+
+    `clozeline history`
+
+    `clozeline history library --json`
+    """
+    name, registry = _registered_model(model)
+    for change in registry.changes(name):
+        typer.echo(change.model_dump_json() if as_json else f"{change}{change.evidence and f' ({change.evidence})'}")
+
+
+def _registered_model(model: str) -> "tuple[str, Registry]":
+    """Return the full name of `model`, and the registry of the project in this folder.
+
+    Raises:
+        ArtifactError: the registry has other models, but not this one.
+    """
     workspace = project_here()
     from clozeline.registry import CHAMPION, MODEL_PREFIX, model_name
     from clozeline.registry.versions import Registry
@@ -90,5 +122,4 @@ def rollback(
             expected=f"one of: {', '.join(sorted(known))}",
             do="correct the name, or release that model first (`clozeline release`)",
         )
-    done = registry.roll_back(name, to=to, undo=undo)
-    typer.echo(f"{done.name}: version {done.champion} is the champion, version {done.previous} the previous one")
+    return name, registry

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from prefect import runtime
 
@@ -21,6 +22,7 @@ from clozeline.orchestration.trials import Trials, Tried
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import ReleaseParams
 from clozeline.registry import CANDIDATE, model_name
+from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.decision import Decision, Outcome
 from clozeline.registry.gates import Gate, gates
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
@@ -28,6 +30,8 @@ from clozeline.registry.versions import Registered
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
+
+_MOST_DECISIONS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -189,14 +193,30 @@ def _why_fp32(manifest: Manifest, version: Registered) -> str:
 def decide(
     publisher: Publisher, version: Registered, params: ReleaseParams, figures: PackageMetrics, trials: Trials
 ) -> Decision:
-    """Pass `version` through the gates, move the aliases accordingly, and store the decision beside the version."""
+    """Pass `version` through the gates, move the aliases accordingly, and store the decision beside the version.
+
+    If someone else changes the champion meanwhile, it is decided again, against the new one.
+
+    Raises:
+        ChampionChangedError: that happened again and again.
+    """
+    for _ in range(_MOST_DECISIONS - 1):
+        with suppress(ChampionChangedError):
+            return _decide(publisher, version, params, figures, trials)
+    return _decide(publisher, version, params, figures, trials)
+
+
+def _decide(
+    publisher: Publisher, version: Registered, params: ReleaseParams, figures: PackageMetrics, trials: Trials
+) -> Decision:
     registry = publisher.registry
     champion = registry.settle(version.name)
     if champion == version:
         return Decision(outcome="unchanged", model=version.name, version=version.version)
     tried = trials.against(champion) if champion else Tried()
     checked = gates(params, figures, tried.figures)
-    outcome, reason = _outcome(version, checked, _doubts(params, champion, tried), trials.accept_held)
+    doubts = _doubts(params, champion, tried)
+    outcome, reason = _outcome(version, checked, doubts, trials.accept_held)
     decision = Decision(
         outcome=outcome,
         reason=reason,
@@ -209,11 +229,13 @@ def decide(
         prefect_flow_run_id=str(runtime.flow_run.id),
     )
     # First: a release that is killed later is decided again, and no champion lacks its record.
-    publisher.record(version, decision, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
+    record = publisher.record(version, decision, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
     if not version.was_rolled_back:
         registry.nominate(version)
     if outcome == "promoted":
-        registry.promote(version)
+        overruled = [*(str(gate) for gate in checked if not gate.is_passed), *doubts]
+        why = f"accepted by hand (--accept): {'; '.join(overruled)}" if overruled else "every gate passed"
+        registry.promote(version, replacing=champion.version if champion else None, why=why, evidence=record)
     return decision
 
 

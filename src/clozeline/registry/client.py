@@ -9,7 +9,7 @@ from mlflow.exceptions import MlflowException
 
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.tracking.database import check_allowed
-from clozeline.tracking.mlflow_adapter import files_are_gone, is_absent
+from clozeline.tracking.mlflow_adapter import files_are_gone, is_absent, is_of_a_server
 
 _STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
 """Package to install for a module that MLflow imports to reach a store, where the two names differ."""
@@ -26,8 +26,10 @@ def told(what: str, tracking_uri: str) -> Iterator[None]:
     """
     try:
         yield
-    except MlflowException as error:
-        if is_absent(error):
+    except (MlflowException, OSError) as error:
+        if not is_of_a_server(error):
+            raise
+        if isinstance(error, MlflowException) and is_absent(error):
             raise ArtifactError(
                 f"the registry has no {what}",
                 given=what,

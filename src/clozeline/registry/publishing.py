@@ -71,7 +71,8 @@ class Publisher:
                     (folder / _EVIDENCE / stored).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(file, folder / _EVIDENCE / stored)
                 _write_card(package, evidence.card, folder / _EVIDENCE)
-                self._client.log_artifacts(run_id, str(folder))
+                with told(f"run of {name}", self._tracking_uri):
+                    self._client.log_artifacts(run_id, str(folder))
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
             return self.registry.register(
@@ -123,11 +124,12 @@ class Publisher:
                 do="export the model again (`dvc repro`)",
             )
 
-    def record(self, version: Registered, decision: Decision, file_name: str) -> None:
-        """Store a decision about `version` beside its evidence, and its outcome as a tag."""
+    def record(self, version: Registered, decision: Decision, file_name: str) -> str:
+        """Store a decision about `version` beside its evidence, and its outcome as a tag; return its address."""
         with told(str(version), self._tracking_uri):
             self._client.log_dict(version.run_id, decision.as_record(), f"decisions/{file_name}")
         self.registry.tag(version, "clozeline.decision", decision.outcome)
+        return f"runs:/{version.run_id}/decisions/{file_name}"
 
     def measured(self, version: Registered, values: Mapping[str, float]) -> None:
         """Log figures measured on this machine, such as latency, to the version's run. No gate reads them."""
@@ -143,7 +145,9 @@ class Publisher:
 
     @contextmanager
     def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:
-        run = self._client.create_run(experiment_id(self._client, self._tracking_uri), run_name=name, tags=dict(tags))
+        experiment = experiment_id(self._client, self._tracking_uri)
+        with told("runs", self._tracking_uri):
+            run = self._client.create_run(experiment, run_name=name, tags=dict(tags))
         status: Literal["FINISHED", "FAILED"] = "FAILED"
         try:
             yield str(run.info.run_id)

@@ -1,6 +1,9 @@
 """Versions of the registered models, and the aliases that say which version is live."""
 
+import random
+import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 from mlflow.entities.model_registry import ModelVersion
@@ -8,16 +11,20 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.export.manifest import Precision
-from clozeline.errors import ArtifactError
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PACKAGE_SHA256, PREVIOUS
+from clozeline.registry.changes import Change, ChangeList, Changes, Kind
 from clozeline.registry.client import told
 from clozeline.registry.own_database import INT8_SPEEDUP, SERVED, SERVED_AS, SERVED_ON
+from clozeline.registry.refusals import no_second_time, nowhere_to_go
 from clozeline.tracking.database import prepare
-from clozeline.tracking.mlflow_adapter import is_absent
+from clozeline.tracking.mlflow_adapter import is_absent, is_busy
 
 ROLLED_BACK: Final = "clozeline.rolled_back"
-REPLACED: Final = "clozeline.replaced"
-"""Tag of a champion: the version that was live before it. Written first, so that a killed change can be finished."""
+ANY: Final = "any"
+_NOT_BY_HAND: Final = timedelta(minutes=10)
+"""Until then after a change, an alias that differs from it is taken for one that is still being written."""
+_TRIES: Final = 10
+_BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Registry:
     def __init__(self, client: MlflowClient, tracking_uri: str) -> None:
         self._client = client
         self._tracking_uri = tracking_uri
+        self._list = ChangeList(client)
 
     @classmethod
     def open(cls, tracking_uri: str) -> Self:
@@ -154,78 +162,121 @@ class Registry:
         with told(str(version), self._tracking_uri):
             self._client.set_registered_model_alias(version.name, CANDIDATE, version.version)
 
-    def promote(self, version: Registered) -> None:
-        """Make `version` the champion, and the champion the previous one. A killed promotion can be repeated."""
-        champion = self.settle(version.name)
-        if champion is None or champion.version != version.version:
-            self._put_up(version, champion)
+    def promote(self, version: Registered, *, replacing: str | None = ANY, why: str = "", evidence: str = "") -> None:
+        """Make `version` the champion, and the champion the previous version. A killed promotion can be repeated.
+
+        `replacing`: version that the champion must still be; None: there must be no champion.
+
+        Raises:
+            ChampionChangedError: the champion is another one.
+        """
+        if replacing == ANY:
+            champion = self.settle(version.name)
+            replacing = champion.version if champion else None
+        if replacing != version.version:
+            change = Change(kind="promotion", before=replacing or "", after=version.version, why=why, evidence=evidence)
+            self._change(version, change)
+
+    def changes(self, name: str) -> tuple[Change, ...]:
+        """Return the changes of the champion of model `name`, oldest first."""
+        with told(f"model {name}", self._tracking_uri):
+            return tuple(entry.change for entry in self._list.read(name).entries)
 
     def settle(self, name: str) -> Registered | None:
-        """Finish a change of the champion of model `name` that was killed halfway; return the champion, if any."""
-        champion = self.at(name, CHAMPION)
-        if champion is None:
-            return None
-        previous, candidate = self.at(name, PREVIOUS), self.at(name, CANDIDATE)
+        """Finish a change of the champion of model `name` that was killed halfway; return the champion, if any.
+
+        An alias that was moved without Clozeline is entered in the list of changes.
+        """
         with told(name, self._tracking_uri):
-            replaced = self._client.get_model_version(name, champion.version).tags.get(REPLACED)
-            if replaced and (previous is None or previous.version != replaced):
-                self._client.set_registered_model_alias(name, PREVIOUS, replaced)
-            if champion.was_rolled_back:
-                self._client.delete_model_version_tag(name, champion.version, ROLLED_BACK)
-            if candidate and candidate.version == champion.version:
-                self._client.delete_registered_model_alias(name, CANDIDATE)
-        return champion
+            changes = self._list.read(name)
+            if changes.pending:
+                self._follow(name)
+        champion = self.at(name, CHAMPION)
+        last = changes.last if not changes.pending else None
+        given = champion.version if champion else ""
+        if last is None or last.change.after == given:
+            return champion
+        with told(name, self._tracking_uri):
+            if datetime.now(UTC) - last.change.when < _NOT_BY_HAND:  # another process may be writing the aliases
+                self._follow(name, since=last.number)
+            else:
+                about = champion or self.version(name, last.change.after)
+                by_hand = Change(kind="by hand", before=last.change.after, after=given, who="", why=_BY_HAND)
+                self._list.append(name, by_hand, about.address, about.run_id)
+                self._follow(name)
+        return self.at(name, CHAMPION)
 
-    def _put_up(self, version: Registered, champion: Registered | None) -> None:
-        if champion is not None:
-            self.tag(version, REPLACED, champion.version)
+    def _change(self, version: Registered, change: Change) -> None:
         with told(str(version), self._tracking_uri):
-            self._client.set_registered_model_alias(version.name, CHAMPION, version.version)
-        self.settle(version.name)
+            self._list.append(version.name, change, version.address, version.run_id)
+            self._follow(version.name)
 
-    def roll_back(self, name: str, *, to: str | None = None, undo: bool = False) -> Rollback:
+    def _follow(self, name: str, since: int | None = None) -> None:
+        """Let the aliases follow the list; try again while MLflow's database is busy."""
+        for is_last_try in (*[False] * (_TRIES - 1), True):
+            try:
+                self._write_aliases(name, self._list.read(name), since)
+                return
+            except MlflowException as error:
+                if is_last_try or not is_busy(error):
+                    raise
+            time.sleep(random.uniform(0.1, 1.0))
+
+    def _write_aliases(self, name: str, changes: Changes, since: int | None) -> None:
+        """Write the aliases and marks that follow from the changes, and again if another change came meanwhile.
+
+        Several processes may do this at once. Each looks at the list after its last write, so the last one to write
+        leaves what the list says.
+        """
+        first = since or (changes.pending[0].number if changes.pending else None)
+        while first is not None and changes.last is not None:
+            for version, is_rolled_back in changes.rolled_back_since(first).items():
+                self._mark(name, version, is_rolled_back)
+            last = changes.last.change
+            if last.after:
+                self._client.set_registered_model_alias(name, CHAMPION, last.after)
+            if last.before:
+                self._client.set_registered_model_alias(name, PREVIOUS, last.before)
+            if str(self._client.get_registered_model(name).aliases.get(CANDIDATE)) == last.after:
+                self._client.delete_registered_model_alias(name, CANDIDATE)
+            again = self._list.read(name)
+            if again.last and again.last.number == changes.last.number:
+                self._list.done(name, [entry for entry in again.pending if entry.number >= first])
+                return
+            changes = again
+
+    def _mark(self, name: str, version: str, is_rolled_back: bool) -> None:
+        is_marked = self._client.get_model_version(name, version).tags.get(ROLLED_BACK) == "true"
+        if is_rolled_back and not is_marked:
+            self._client.set_model_version_tag(name, version, ROLLED_BACK, "true")
+        elif is_marked and not is_rolled_back:
+            self._client.delete_model_version_tag(name, version, ROLLED_BACK)
+
+    def roll_back(self, name: str, *, to: str | None = None, undo: bool = False, why: str = "") -> Rollback:
         """Make version `to` the champion, by default the previous one; the champion becomes the previous one.
 
         Without `undo`, mark the old champion as rolled back, so that no release promotes it again; with it, take the
-        mark of the previous version away. A version named by `to` loses its mark, too.
+        mark of the previous version away. A version named by `to` loses its mark, too. The same rollback is finished
+        if it was killed halfway.
 
         Raises:
             ArtifactError: version `to`, the champion or the previous version is missing; `to` is the champion; or the
                 previous version was rolled back itself (with `undo`: was not).
+            ChampionChangedError: someone else changed the champion at the same time.
         """
+        kind: Kind = "undo" if undo else "rollback"
+        with told(name, self._tracking_uri):
+            cut_off = self._list.read(name).pending
         champion = self.settle(name)
+        if cut_off and cut_off[-1].change.kind == kind and to in {None, cut_off[-1].change.after}:
+            return Rollback(name=name, champion=cut_off[-1].change.after, previous=cut_off[-1].change.before)
         goal = self.version(name, to) if to else self.at(name, PREVIOUS)
         if not champion or not goal or champion.version == goal.version:
-            asked = f"asked for: version {to}" if to else f"previous: {goal or 'none'}"
-            raise ArtifactError(
-                f"{name} has no version to go back to",
-                given=f"champion: {champion or 'none'}; {asked}",
-                expected="a champion that replaced another version",
-                do=f"name another version (`clozeline rollback {name} --to VERSION`); without one, release a second"
-                " version first (`clozeline run` after a change)",
-            )
+            raise nowhere_to_go(name, champion, f"version {to}" if to else f"previous: {goal or 'none'}")
         if to is None and goal.was_rolled_back is not undo:
-            raise _no_second_time(champion, goal)
-        if not undo:
-            self.tag(champion, ROLLED_BACK, "true")
-        self._put_up(goal, champion)
+            raise no_second_time(champion, goal)
+        self._change(goal, Change(kind=kind, before=champion.version, after=goal.version, why=why))
         return Rollback(name=name, champion=goal.version, previous=champion.version)
-
-
-def _no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
-    if previous.was_rolled_back:
-        return ArtifactError(
-            f"{champion.name} is rolled back already",
-            given=f"champion: {champion}; previous: {previous}, which was rolled back",
-            expected="a previous version that was not rolled back",
-            do=f"leave it, or put version {previous.version} back with `clozeline rollback {champion.name} --undo`",
-        )
-    return ArtifactError(
-        f"{champion.name} has no rollback to undo",
-        given=f"champion: {champion}; previous: {previous}, which was not rolled back",
-        expected="a previous version that was rolled back",
-        do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
-    )
 
 
 def _registered(version: ModelVersion) -> Registered:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.tracking.addresses import database_of, files_beside
-from clozeline.tracking.mlflow_adapter import client_of_database
+from clozeline.tracking.mlflow_adapter import client_of_database, is_of_a_server, refusal_in
 
 EXPERIMENT: Final = "clozeline"
 
@@ -88,21 +89,31 @@ def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
         return client.create_experiment(name, artifact_location=files.as_uri() if files else None)
 
 
-_REFUSALS: Final = {"UNAUTHENTICATED": "401 Unauthorized", "PERMISSION_DENIED": "403 Forbidden"}
+_REFUSALS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
+_WHO_MAY: Final = {
+    401: "a user and a password that the server knows",
+    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
+}
+_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 
 
-def check_allowed(error: MlflowException, tracking_uri: str) -> None:
+def check_allowed(error: Exception, tracking_uri: str) -> None:
     """Raise ArtifactError if MLflow's server refused the caller: retrying would not help.
 
     Raises:
         ArtifactError: the server answered 401 or 403.
     """
-    if error.error_code in _REFUSALS:
+    status, path = refusal_in(error)
+    if status in _REFUSALS:
+        user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+        caller = f"user {user}" if user else "nobody: no user is set"
         raise ArtifactError(
             "MLflow's server refuses the request",
-            given=f"{tracking_uri}: {_REFUSALS[error.error_code]}",
-            expected="a user that the server knows and allows to do this",
-            do="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or ask its administrator for the permission",
+            given=f"{tracking_uri}{path}: {_REFUSALS[status]}, as {caller}",
+            expected=_WHO_MAY[status],
+            do=_LOG_IN
+            if status == 401 or not user
+            else f"ask its administrator for it, or {_LOG_IN} of someone who may",
         ) from error
 
 
@@ -116,7 +127,9 @@ def answering(tracking_uri: str) -> Iterator[None]:
     """
     try:
         yield
-    except MlflowException as error:
+    except (MlflowException, OSError) as error:
+        if not is_of_a_server(error):
+            raise
         check_allowed(error, tracking_uri)
         raise TransientError(
             "MLflow does not answer",

@@ -4,9 +4,12 @@ All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.ar
 `clozeline.registry.own_database` reads the tables of a project's own database; it never writes them.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -20,6 +23,8 @@ _OUTDATED: Final = "out-of-date database schema"
 _MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
 _NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
 """Error code for a missing alias, and for a version that is not a number."""
+_REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
+_ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
 
 
 def monitors() -> Sequence[Any]:
@@ -48,6 +53,32 @@ def loaded_as(model: Path) -> tuple[str, str] | None:
 def is_absent(error: MlflowException) -> bool:
     """Whether MLflow answered that the model, version, alias or run is missing."""
     return error.error_code in {_MISSING, _NO_ALIAS}
+
+
+def is_of_a_server(error: Exception) -> bool:
+    """Whether MLflow's server answered with an error; what it says about files is an error of requests."""
+    return isinstance(error, MlflowException) or getattr(error, "response", None) is not None
+
+
+def refusal_in(error: Exception) -> tuple[int, str]:
+    """Return the HTTP status with which MLflow's server refused the caller, and the path that it refused.
+
+    MLflow has no error class for it, and names the path only in its message.
+
+    Returns:
+        401 or 403 with the path; (0, "") if the server did not refuse.
+    """
+    if not isinstance(error, MlflowException):
+        answer = getattr(error, "response", None)
+        return (0, "") if answer is None else (answer.status_code, urlsplit(answer.url).path)
+    status = _REFUSALS.get(error.error_code, 0)
+    path = _ENDPOINT.search(str(error)) if status else None
+    return status, path[1] if path else ""
+
+
+def is_busy(error: MlflowException) -> bool:
+    """Whether MLflow's database was busy with the same table: it gives up after three collisions of version numbers."""
+    return error.error_code in {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}
 
 
 def files_are_gone(error: MlflowException) -> bool:

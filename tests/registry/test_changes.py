@@ -1,0 +1,142 @@
+"""The list of changes decides which change of the champion counts, and records who made it, when and why."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from clozeline.registry import CHAMPION, PREVIOUS
+from clozeline.registry import changes as changes_module
+from clozeline.registry.changes import ChampionChangedError, Change, ChangeList
+from clozeline.registry.versions import Registered, Registry
+
+NAME = "clozeline-encoder"
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture
+def registry(address: str) -> Registry:
+    """Versions 1 to 4; version 2 is the champion, version 1 the previous one."""
+    registry = Registry.open(address)
+    for number in "1234":
+        registry.register(NAME, source="s3://models/x", run_id="", package_sha256=number, description="")
+    for number in "12":
+        registry.promote(registry.version(NAME, number))
+    return registry
+
+
+def at(registry: Registry, alias: str) -> str | None:
+    found = registry.at(NAME, alias)
+    return found.version if found else None
+
+
+def version(registry: Registry, number: str) -> Registered:
+    return registry.version(NAME, number)
+
+
+def test_a_change_is_recorded_with_who_when_why_and_its_evidence(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+    registry.promote(version(registry, "3"), replacing="2", why="better", evidence="runs:/7/decisions/x.json")
+    registry.roll_back(NAME, to="1", why="wrong labels")
+    promotion, rollback = registry.changes(NAME)[-2:]
+    assert (promotion.kind, promotion.before, promotion.after) == ("promotion", "2", "3")
+    assert (promotion.why, promotion.evidence) == ("better", "runs:/7/decisions/x.json")
+    assert promotion.who.startswith("ada@")
+    assert timedelta() <= datetime.now(UTC) - promotion.when < timedelta(hours=1)
+    assert (rollback.kind, rollback.before, rollback.after, rollback.why) == ("rollback", "3", "1", "wrong labels")
+
+
+@pytest.mark.parametrize("replacing", [None, "1", "4"])
+def test_a_promotion_over_another_champion_than_the_one_that_was_looked_at_is_refused(
+    registry: Registry, replacing: str | None
+) -> None:
+    with pytest.raises(ChampionChangedError) as caught:
+        registry.promote(version(registry, "3"), replacing=replacing)
+    assert "version 1 to 2" in caught.value.given
+    assert (at(registry, CHAMPION), at(registry, PREVIOUS), len(registry.changes(NAME))) == ("2", "1", 2)
+
+
+def test_of_two_changes_that_were_appended_at_once_the_first_counts(registry: Registry, address: str) -> None:
+    both = ChangeList(MlflowClient(address))
+    for number in "34":  # as two processes do that both have seen version 2 as the champion
+        both._create(NAME, Change(kind="promotion", before="2", after=number), "s3://models/x", "")
+    assert [change.after for change in registry.changes(NAME)] == ["1", "2", "3"]
+    assert registry.settle(NAME) == version(registry, "3")
+    registry.promote(version(registry, "4"))
+    assert [change.after for change in registry.changes(NAME)] == ["1", "2", "3", "4"]
+
+
+def test_a_change_that_was_sent_twice_counts_once(registry: Registry, address: str) -> None:
+    change = Change(kind="promotion", before="2", after="3")
+    for _ in range(2):
+        ChangeList(MlflowClient(address))._create(NAME, change, "s3://models/x", "")
+    assert registry.changes(NAME)[-1] == change
+    assert len(registry.changes(NAME)) == 3
+
+
+def test_a_late_writer_of_aliases_leaves_what_the_list_says(
+    registry: Registry, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at the list, stalls while someone else promotes, writes its alias, and then finds the new change."""
+    late = MlflowClient(address)
+    late_write = MlflowClient.set_registered_model_alias
+
+    def stalled(client: MlflowClient, name: str, alias: str, number: str) -> None:
+        if client is late and alias == CHAMPION and number == "3":
+            registry.promote(version(registry, "4"))
+            assert at(registry, CHAMPION) == "4"
+        late_write(client, name, alias, number)
+
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", stalled)
+    Registry(late, address).promote(version(registry, "3"), replacing="2")
+    assert (at(registry, CHAMPION), at(registry, PREVIOUS)) == ("4", "3")
+    assert [(change.before, change.after) for change in registry.changes(NAME)[2:]] == [("2", "3"), ("3", "4")]
+
+
+@pytest.mark.parametrize(("age", "champion"), [(timedelta(minutes=1), "2"), (timedelta(hours=1), "1")])
+def test_an_alias_that_was_moved_in_mlflow_is_entered_once_no_change_can_be_under_way(
+    registry: Registry, address: str, monkeypatch: pytest.MonkeyPatch, age: timedelta, champion: str
+) -> None:
+    MlflowClient(address).set_registered_model_alias(NAME, CHAMPION, "1")
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime.now(UTC) + age
+
+    monkeypatch.setattr("clozeline.registry.versions.datetime", Later)
+    settled = registry.settle(NAME)
+    assert settled
+    assert (settled.version, at(registry, CHAMPION)) == (champion, champion)
+    by_hand = [(change.before, change.after) for change in registry.changes(NAME) if change.kind == "by hand"]
+    assert by_hand == ([("2", "1")] if champion == "1" else [])
+    registry.promote(version(registry, "3"))
+    assert registry.changes(NAME)[-1].before == champion
+
+
+def test_a_registry_from_before_there_was_a_list_goes_on_from_its_champion(address: str) -> None:
+    registry, client = Registry.open(address), MlflowClient(address)
+    for number in "12":
+        registry.register(NAME, source="s3://models/x", run_id="", package_sha256=number, description="")
+    client.set_registered_model_alias(NAME, CHAMPION, "1")
+    assert registry.settle(NAME) == version(registry, "1")
+    registry.promote(version(registry, "2"))
+    assert [(change.before, change.after) for change in registry.changes(NAME)] == [("1", "2")]
+    assert at(registry, PREVIOUS) == "1"
+
+
+def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
+
+    def nameless() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(changes_module.getpass, "getuser", nameless)
+    assert changes_module.who().startswith("uid ")
