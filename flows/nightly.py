@@ -1,7 +1,6 @@
-"""The scheduled flow: bring every stage up to date, release the packages, and write the report."""
+"""The scheduled flow: bring every stage up to date, release the packages, push, and write the report."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from prefect.client.schemas.objects import StateType
 
 from clozeline.errors import ClozelineError
 from clozeline.flows.pipeline import pipeline
+from clozeline.flows.push import push
 from clozeline.flows.release import release
 from clozeline.orchestration.releasing import HeldError, Release
 from clozeline.orchestration.restarts import leave_to, living_run, require_no_crash_loop
@@ -22,9 +22,9 @@ HELD = "Held"
 
 @flow(name="nightly")
 def nightly(project: Path = Path()) -> State[object] | None:
-    """Run `pipeline` on a new snapshot, then `release`; any error fails this flow. The report is written in any case.
+    """Run `pipeline` on a new snapshot and `release`, push to the remote, and write the report, even if one fails.
 
-    If a version is held, the final state is `Held`: nobody watches a schedule, so a version that waits for a person
+    Any error fails this flow; the first one is raised. If a version is held, the final state is `Held`: nobody watches a schedule, so a version that waits for a person
     must not look like a night that went well. A run that was started because Prefect lost sight of another one leaves
     the work to that one.
     """
@@ -32,14 +32,20 @@ def nightly(project: Path = Path()) -> State[object] | None:
     if living:
         return leave_to(living)
     require_no_crash_loop()
+    errors: list[ClozelineError] = []
+    releases: Sequence[Release] = ()
     try:
         pipeline(project, refresh=True)
         releases = release(project)
-    except ClozelineError:
-        with suppress(ClozelineError):  # the first error is the one to tell
-            _report(project)
-        raise
-    _report(project)
+    except ClozelineError as error:
+        errors.append(error)
+    for step in (push, _report):
+        try:
+            step(project.resolve())
+        except ClozelineError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return _held(releases)
 
 
@@ -53,4 +59,4 @@ def _held(releases: Sequence[Release]) -> State[object] | None:
 
 
 def _report(project: Path) -> None:
-    write(Workspace(project.resolve()), datetime.now(UTC))
+    write(Workspace(project), datetime.now(UTC))

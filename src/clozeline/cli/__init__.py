@@ -15,6 +15,7 @@ from clozeline.cli import (
     plan,
     predict,
     release,
+    remote,
     report,
     run,
     search,
@@ -38,6 +39,7 @@ run.add_to(app)
 plan.add_to(app)
 demo.add_to(app)
 release.add_to(app)
+remote.add_to(app)
 predict.add_to(app)
 choosing.add_to(app)
 tag_and_answer.add_to(app)

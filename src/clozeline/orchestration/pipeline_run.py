@@ -23,7 +23,8 @@ from clozeline.tracking.flow_run import FlowRun, StageRecord
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.tracking.outbox import Status
 from clozeline.versions.graph import StageNode, fingerprint
-from clozeline.versions.reproduce import Outcome
+from clozeline.versions.remote import fetch_runs
+from clozeline.versions.reproduce import RESTORE_FROM_REMOTE, Outcome
 from clozeline.workspace import Workspace, tracking_uri
 
 _LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all of them
@@ -49,6 +50,7 @@ class PipelineRun:
         self._workspace = workspace
         self._processes = processes
         self._logs = workspace.logs / str(runtime.flow_run.id)
+        self._can_restore = any(node.is_changed for node in graph) and fetch_runs(workspace.root)
         self._tags = {
             **git_tags(workspace.root),
             WORKSPACE: identity_of(workspace),
@@ -103,6 +105,8 @@ class PipelineRun:
         root = self._workspace.root
         run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
         environment = stage_environment(self._workspace, self._tracked.environment(run_id))
+        if self._can_restore:
+            environment[RESTORE_FROM_REMOTE] = "1"
         log = self._logs / f"{node.name.replace('/', '_')}.log"
         hearing = _Hearing()
         ended = self._processes.reproduce(

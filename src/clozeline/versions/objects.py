@@ -4,11 +4,12 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 from clozeline.versions.project import open_project
+from clozeline.versions.remote import check, has_remote
 
 _FOLDER: Final = ".dir"
 
@@ -31,6 +32,9 @@ class Objects:
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
         """Return what is missing or damaged of `path` at `md5`; None if every byte of it is available."""
         fault = self._fault_in_cache(md5)
+        if fault is not None and has_remote(self._repo):
+            self._fetch(md5)
+            fault = self._fault_in_cache(md5)
         if fault is None or self.md5_of(self._root / path) == md5 or self._md5_in_git(path, commit) == md5:
             return None
         return fault
@@ -57,6 +61,19 @@ class Objects:
 
     def _cached(self, md5: str) -> Path:
         return self._cache / md5[:2] / md5[2:]
+
+    def _fetch(self, md5: str) -> None:
+        """Fetch a file or folder from the remote, if it is there.
+
+        Raises:
+            ArtifactError, TransientError: the remote cannot be used.
+        """
+        from dvc.exceptions import DvcException
+        from dvc_data.hashfile.hash_info import HashInfo
+
+        check(self._repo)
+        with suppress(DvcException, FileNotFoundError):
+            self._repo.cloud.pull([HashInfo("md5", md5)])
 
     def _fault_in_cache(self, md5: str) -> str | None:
         file = self._cached(md5)

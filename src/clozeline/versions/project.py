@@ -1,7 +1,9 @@
 """The DVC repository of a project: the one way to open it."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from clozeline.errors import StorageError
@@ -10,8 +12,12 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 
-def open_project(root: Path, *, waits_for_lock: bool = False) -> "Repo":
+def open_project(
+    root: Path, *, waits_for_lock: bool = False, settings: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+) -> "Repo":
     """Return the project in `root` as a context manager. Outside a git repository DVC works without git.
+
+    `settings` are laid over those of `.dvc/config`.
 
     Raises:
         dvc.exceptions.DvcException: the project is missing or unreadable.
@@ -20,8 +26,10 @@ def open_project(root: Path, *, waits_for_lock: bool = False) -> "Repo":
 
     root = root.resolve()
     is_in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
-    config = None if is_in_git else {"core": {"no_scm": True}}
-    return Repo(str(root), config=config, _wait_for_lock=waits_for_lock)
+    own = {name: dict(section) for name, section in settings.items()}
+    if not is_in_git:
+        own.setdefault("core", {})["no_scm"] = True
+    return Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
 
 
 def require_writable_cache(root: Path) -> None:

@@ -13,14 +13,19 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from clozeline.errors import ClozelineError, TransientError
 from clozeline.versions.project import open_project
 
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
 Outcome = Literal["executed", "restored", "unchanged"]
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
 AGAIN: Final = "--again"
+RESTORE_FROM_REMOTE: Final = "CLOZELINE_RESTORE_FROM_REMOTE"
+"""Variable that is set if outputs may be fetched from the project's remote."""
 _FAILED: Final = 1
 _KILLED: Final = 137
 
@@ -67,13 +72,20 @@ def reproduce(name: str, *, again: bool = False) -> int:
         repo.scm_context.quiet = True  # no advice on git's commands
         shell = _Shell(Path(folder).resolve())
         os.environ["SHELL"] = str(shell.path)
+        was_missing = _lacks_outputs(repo, name)
         try:
-            was_out_of_date = bool(repo.reproduce(name, single_item=True, force=again))
+            # DVC then also looks for outputs at the remote, and calls a stage that it only fetched up to date.
+            is_fetching = RESTORE_FROM_REMOTE in os.environ
+            was_out_of_date = bool(repo.reproduce(name, single_item=True, force=again, pull=is_fetching)) or was_missing
         except DvcException as error:
             return _exit_code_of(shell.exit_code) if shell.exit_code else _tell(_error_of(name, error))
         if not was_out_of_date:
             return EXIT_CODES["unchanged"]
         return EXIT_CODES["restored" if shell.exit_code is None else "executed"]
+
+
+def _lacks_outputs(repo: "Repo", name: str) -> bool:
+    return any(not out.exists for stage in repo.stage.collect(name) for out in stage.outs)
 
 
 def _exit_code_of(command: int) -> int:

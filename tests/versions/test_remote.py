@@ -1,0 +1,117 @@
+"""What one machine pushes to the remote, another restores; a push that fails loses nothing."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clozeline.artifacts.lock import Lock
+from clozeline.errors import ArtifactError, ParamsError, TransientError
+from clozeline.versions import remote, reproduce
+from clozeline.versions.objects import Objects
+from tests.object_store import BUCKET, ObjectStore
+
+STAGES = ("upper", "count", "sign@ada", "sign@alan")
+URL = f"s3://{BUCKET}/project"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with ObjectStore().serving() as store:
+        yield store
+
+
+def outcomes(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Bring every stage up to date, as the pipeline does; return their outcomes."""
+    with monkeypatch.context() as here:
+        here.chdir(root)
+        here.setenv("SHELL", "/bin/sh")
+        if remote.fetch_runs(root):
+            here.setenv(reproduce.RESTORE_FROM_REMOTE, "1")
+        return [reproduce.outcome_of(reproduce.reproduce(stage)) for stage in STAGES]
+
+
+def fresh_clone(root: Path, folder: Path) -> Path:
+    """Copy what git holds of the project: no cache, no output, no dvc.lock."""
+    kept = shutil.ignore_patterns("cache", "tmp", "upper.txt", "signed", "metrics", "dvc.lock", "__pycache__")
+    return shutil.copytree(root, folder / "clone", ignore=kept)
+
+
+def test_on_a_second_machine_every_stage_is_restored_and_older_nights_are_there(
+    toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.add(toy, URL, store.url)
+    first_night = ""
+    for text in ("one", "one two", "one two three"):
+        (toy / "raw.txt").write_text(text)
+        assert outcomes(toy, monkeypatch) == ["executed"] * len(STAGES)
+        first_night = first_night or Lock.read(toy / "dvc.lock").stages["upper"].outs[0].md5
+        assert remote.push(toy) > 0
+    assert (remote.push(toy), remote.missing(toy)) == (0, 0)
+
+    clone = fresh_clone(toy, tmp_path)
+    assert outcomes(clone, monkeypatch) == ["restored"] * len(STAGES)
+    assert (clone / "signed/alan.txt").read_text() == "ONE TWO THREE alan"
+    assert (clone / "dvc.lock").read_bytes() == (toy / "dvc.lock").read_bytes()
+    with Objects.open(clone) as objects:
+        assert objects.fault_of("upper.txt", first_night, None) is None
+        assert objects.fault_of("upper.txt", "0" * 32, None)
+
+    shutil.rmtree(clone / "signed")
+    shutil.rmtree(clone / ".dvc/cache")
+    assert outcomes(clone, monkeypatch) == ["unchanged", "unchanged", "restored", "restored"]
+
+
+def test_a_push_that_fails_halfway_is_completed_by_the_next_one(
+    toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.add(toy, URL, store.url)
+    outcomes(toy, monkeypatch)
+    store.num_writes_left = 2  # the probe, and one object
+    with pytest.raises(TransientError, match="not every file was pushed"):
+        remote.push(toy)
+    store.num_writes_left = None
+    assert remote.missing(toy)
+    remote.push(toy)
+    assert not [name for name in store.names() if "probe" in name]
+    assert outcomes(fresh_clone(toy, tmp_path), monkeypatch) == ["restored"] * len(STAGES)
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "num_writes", "error", "told"),
+    [
+        (URL, None, 0, ArtifactError, "refuses the key"),
+        ("s3://another-bucket/project", None, None, ArtifactError, "does not exist"),
+        (URL, "http://127.0.0.1:9", None, TransientError, "does not answer"),
+        ("teapot://team/project", None, None, ParamsError, "no such remote"),
+    ],
+)
+def test_a_remote_that_cannot_be_used_is_refused_and_nothing_is_changed(
+    toy: Path, store: ObjectStore, url: str, endpoint: str | None, num_writes: int | None, error: type, told: str
+) -> None:
+    before = (toy / ".dvc/config").read_bytes()
+    store.num_writes_left = num_writes
+    with pytest.raises(error, match=told):
+        remote.add(toy, url, endpoint or store.url)
+    assert (toy / ".dvc/config").read_bytes() == before
+
+
+def test_without_a_remote_nothing_is_pushed_or_fetched(toy: Path) -> None:
+    assert (remote.push(toy), remote.fetch_runs(toy), remote.missing(toy), remote.address(toy)) == (
+        0,
+        False,
+        None,
+        None,
+    )
+
+
+def test_stages_run_when_the_remote_is_away(
+    toy: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote.add(toy, URL, store.url)
+    store.num_writes_left = 0
+    assert outcomes(toy, monkeypatch) == ["executed"] * len(STAGES)
+    assert "nothing is restored from the remote" in caplog.text
