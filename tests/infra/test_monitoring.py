@@ -1,0 +1,82 @@
+"""The rules for Prometheus and the dashboard for Grafana name metrics that the server has, in valid queries.
+
+Grafana has no tool that checks a dashboard without a server: its queries are checked by Prometheus's own tool.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.serving.observe.metrics import Metrics
+
+INFRA = Path(__file__).parents[2] / "infra"
+RULES = INFRA / "prometheus/rules.yml"
+DASHBOARD: dict[str, Any] = json.loads((INFRA / "grafana/clozeline.json").read_text(encoding="utf-8"))
+NAME = re.compile(r"\b(?:clozeline|process)_\w+")
+GRAFANAS_OWN = re.compile(r"\$__\w+")
+
+
+def queries_of_rules() -> Iterator[str]:
+    for group in YAML(typ="safe").load(RULES)["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+
+
+def queries_of_panels() -> Iterator[str]:
+    for panel in DASHBOARD["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+
+
+def names_of_the_server() -> set[str]:
+    told = Metrics(num_workers=1, waiting_tokens=lambda: 0).text().decode()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", told, re.MULTILINE))
+    parts = {
+        f"{name}_{part}" for name, kind in kinds.items() if kind == "histogram" for part in ("bucket", "sum", "count")
+    }
+    return {*kinds, *parts}
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("promtool")
+    assert program, "promtool is not installed: `make system`, or `apt-get install prometheus`"
+    return subprocess.run([program, *arguments], cwd=RULES.parent, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("query", [*queries_of_rules(), *queries_of_panels()])
+def test_a_query_names_metrics_that_the_server_has(query: str) -> None:
+    named = set(NAME.findall(query))
+    assert named or query.startswith("up{")
+    assert named <= names_of_the_server()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("check", "rules", "rules.yml"), ("test", "rules", "rules_test.yml"), ("check", "config", "prometheus.yml")],
+)
+def test_prometheus_accepts_the_rules_and_they_fire_when_they_should(arguments: tuple[str, ...]) -> None:
+    done = promtool(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [{"record": f"panel_{i}", "expr": GRAFANAS_OWN.sub("5m", q)} for i, q in enumerate(queries_of_panels())]
+    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    done = promtool("check", "rules", str(tmp_path / "panels.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_panel_of_the_dashboard_has_a_place_of_its_own_and_a_title() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for group in YAML(typ="safe").load(RULES)["groups"]:
+        assert all(set(rule["annotations"]) == {"summary", "action"} for rule in group["rules"])
