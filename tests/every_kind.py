@@ -84,5 +84,5 @@ def inputs_of(kind: str, case: Case, encoder: Path, data: Path, **changes: objec
     seen = data.parent / "seen.parquet"
     write_clean_text(seen, ["nothing"])
     given: dict[str, Any] = {"kind": kind, "data": "x", "max_length": 24, "num_threads": 1, **knobs, **changes}
-    params = SECTIONS[kind].model_validate(whole_task("t", given, DEFAULTS))
+    params = SECTIONS[kind].model_validate(whole_task(given, DEFAULTS))
     return TaskInputs(params, 1, encoder, data, seen)

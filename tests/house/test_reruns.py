@@ -83,6 +83,18 @@ def test_an_edit_of_params(project: Path, before: Inputs, line: str, edited: str
     assert runs_again(project, before) == stages
 
 
+def test_an_edit_of_a_preset_runs_the_tasks_that_use_it(project: Path) -> None:
+    params = project / "params.yaml"
+    tasks = "\nfinetune:\n  one: {<<: *sst2}\n  two: {<<: *sst2, text_field: body}\n  other: {<<: *cola}\n"
+    text = params.read_text(encoding="utf-8").replace("\nfinetune:\n", tasks)
+    params.write_text(text, encoding="utf-8")
+    before = inputs_of(project)
+    assert "subset: sst2}, text_field: sentence" in text
+    params.write_text(text.replace("subset: sst2}, text_field: sentence", "subset: sst2}, text_field: words"), "utf-8")
+    after = inputs_of(project)
+    assert {name for name in after if after[name] != before[name]} == {"finetune@one"}
+
+
 @pytest.mark.parametrize(
     ("file", "stages"),
     [

@@ -176,7 +176,7 @@ def test_a_snapshot_depends_on_the_knobs_that_say_what_is_read() -> None:
 
 def test_params_have_a_section_for_each_stage_for_the_contract_and_for_the_release() -> None:
     """Stage `snapshot` takes `preprocess.source`."""
-    others = {"seed", "contract", "recipes", "finetune_defaults", "release"}
+    others = {"seed", "contract", "recipes", "finetune_defaults", "presets", "release"}
     assert set(Params.model_fields) == {*stages(), *others} - {"snapshot"}
 
 

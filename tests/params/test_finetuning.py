@@ -6,7 +6,6 @@ import pytest
 
 from clozeline.params import read_params
 from clozeline.params.finetuning import SECTIONS, FinetuneParams
-from clozeline.params.finetuning.presets import PRESETS
 from tests.edited_params import Editor, message, with_task
 
 
@@ -59,29 +58,20 @@ def test_defaults_of_a_kind_that_there_is_not_are_refused(edited: Editor) -> Non
     assert "rename it to `classification`" in told
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_says_where_the_data_are_and_what_they_look_like(tmp_path: Path, preset: str) -> None:
-    row = PRESETS[preset]
-    lines = (f"kind: {row.kind}", "data: requirements.lock", f"preset: {preset}")
-    task = read_params(with_task(tmp_path, *lines)).finetune["more"]
-    assert task.hub is not None
-    assert task.splits is not None
-    assert task.hub.dataset == row.hub["dataset"]
-    assert {name: getattr(task, name) for name in row.knobs} == dict(row.knobs)
-
-
-def test_what_a_task_says_wins_over_its_preset(tmp_path: Path) -> None:
-    lines = ("kind: classification", "data: requirements.lock", "preset: sst2", "hub: {dataset: my/copy}")
-    assert read_params(with_task(tmp_path, *lines)).finetune["more"].hub.dataset == "my/copy"
-
-
-def test_a_dataset_of_ones_own_has_no_commit_of_the_preset_s(tmp_path: Path) -> None:
-    lines = ("kind: classification", "data: requirements.lock", "preset: sst2")
-    known, own, both = (
-        read_params(with_task(tmp_path, *lines, *more)).finetune["more"].hub.revision
-        for more in ((), ("hub: {dataset: my/copy}",), ("hub: {dataset: my/copy, revision: abc}",))
+def test_a_task_takes_the_values_of_a_preset_and_its_own_win(tmp_path: Path) -> None:
+    known, own = (
+        read_params(with_task(tmp_path, "<<: *sst2", *more)).finetune["more"]
+        for more in ((), ("hub: {dataset: my/copy}", "text_field: body"))
     )
-    assert (known, own, both) == (PRESETS["sst2"].hub["revision"], None, "abc")
+    assert known.hub is not None
+    assert (known.kind, known.hub.subset, known.text_field, known.metric) == (
+        "classification",
+        "sst2",
+        "sentence",
+        "accuracy",
+    )
+    assert own.hub is not None
+    assert (own.hub.dataset, own.hub.revision, own.text_field, own.splits) == ("my/copy", None, "body", known.splits)
 
 
 @pytest.mark.parametrize(
@@ -120,10 +110,12 @@ def test_knobs_that_do_nothing_are_those_of_all_kinds(kind: str) -> None:
     assert set(SECTIONS[kind].idle) <= set(FinetuneParams.model_fields)
 
 
-def test_a_preset_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    told = message(with_task(tmp_path, "kind: classification", "data: x.csv", "preset: ss2"))
-    assert "given:    finetune.more.preset: 'ss2'" in told
-    assert "sst2" in told.partition("expected:")[2]
+def test_a_preset_that_there_is_not_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = with_task(tmp_path, "<<: *ss2")
+    line = path.read_text(encoding="utf-8").splitlines().index("    <<: *ss2") + 1
+    told = message(path)
+    assert "undefined alias" in told
+    assert f"line {line}" in told
 
 
 def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
@@ -133,22 +125,17 @@ def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
     assert "rename it to `revision`" in told
 
 
-@pytest.mark.parametrize(
-    ("knob", "value", "given"), [("preset", "sst2", "'sst2'"), ("hub", "{dataset: some/set}", "{…}")]
-)
-def test_a_file_of_ones_own_beside_a_dataset_of_the_hub_is_refused(
-    tmp_path: Path, knob: str, value: str, given: str
-) -> None:
-    lines = ("kind: classification", f"{knob}: {value}")
+@pytest.mark.parametrize("lines", [("<<: *sst2",), ("kind: classification", "hub: {dataset: some/set}")])
+def test_a_file_of_ones_own_beside_a_dataset_of_the_hub_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
     told = message(with_task(tmp_path, *lines, "data: labels/mine.csv"))
-    assert f"`finetune.more.data` and `finetune.more.{knob}` cannot be used together" in told
-    assert f"given:    finetune.more.data: 'labels/mine.csv', finetune.more.{knob}: {given}\n" in told
+    assert "`finetune.more.data` and `finetune.more.hub` cannot be used together" in told
+    assert "given:    finetune.more.data: 'labels/mine.csv', finetune.more.hub: {…}\n" in told
     assert "`data: requirements.lock`" in told
     assert read_params(with_task(tmp_path, *lines, "data: requirements.lock")).finetune["more"].hub is not None
 
 
 def test_a_preset_may_lend_its_knobs_to_a_file_of_ones_own(tmp_path: Path) -> None:
-    lines = ("kind: classification", "data: labels/mine.csv", "preset: sst2", "hub: null", "splits: null")
+    lines = ("<<: *sst2", "data: labels/mine.csv", "hub: null", "splits: null")
     task = read_params(with_task(tmp_path, *lines)).finetune["more"]
     assert (task.hub, task.splits, task.text_field) == (None, None, "sentence")
 

@@ -25,7 +25,7 @@ DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defau
 
 def inputs_of(encoder: Path, max_length: int = 64) -> TaskInputs:
     given = {"kind": "similarity", "data": "x", "max_length": max_length}
-    return TaskInputs(SimilarityParams.model_validate(whole_task("t", given, DEFAULTS)), 1, encoder, encoder, encoder)
+    return TaskInputs(SimilarityParams.model_validate(whole_task(given, DEFAULTS)), 1, encoder, encoder, encoder)
 
 
 def test_the_encoders_own_tokenizer_is_opened(small_encoder: Path) -> None:

@@ -12,12 +12,13 @@ import pytest
 from clozeline.params import read_params
 from clozeline.params.finetuning import SECTIONS
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.params.finetuning.presets import PRESETS
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
 from tests.clean_text import write_clean_text
 
-DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
+PRESETS = {name: preset for name, preset in PARAMS.presets.items() if name != "glue"}
+"""All but what those of GLUE share."""
 NUM_TRAIN, NUM_JUDGING = 60, 12
 SECRET = -1
 TAGS = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
@@ -128,33 +129,31 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
     def make(preset: str) -> Task:
         write_dataset(preset, tmp_path / "hub")
         write_clean_text(tmp_path / "seen.parquet", ["nothing"])
-        kind = PRESETS[preset].kind
+        values = PRESETS[preset]
         task = {
-            "kind": kind,
-            "data": "requirements.lock",
-            "preset": preset,
-            "hub": {"dataset": str(tmp_path / "hub")},
+            **values,
+            "hub": {**values["hub"], "dataset": str(tmp_path / "hub"), "revision": None},
             "num_threads": 1,
             "max_length": 48,
-            **({"stride": 8, "max_question_tokens": 16} if kind == "question_answering" else {}),
+            **({"stride": 8, "max_question_tokens": 16} if values["kind"] == "question_answering" else {}),
         }
-        params = SECTIONS[kind].model_validate(whole_task("task", task, DEFAULTS))
+        params = SECTIONS[task["kind"]].model_validate(whole_task(task, PARAMS.finetune_defaults))
         inputs = TaskInputs(params, 1, small_encoder, tmp_path / "hub", tmp_path / "seen.parquet")
-        return KINDS[kind].prepare(inputs)
+        return KINDS[task["kind"]].prepare(inputs)
 
     return make
 
 
 @pytest.mark.parametrize(("preset", "positive"), [("mrpc", "equivalent"), ("qqp", "duplicate")])
 def test_the_f1_of_glue_is_that_of_its_class_1(preset: str, positive: str) -> None:
-    assert PRESETS[preset].knobs["metric"] == "f1"
-    assert PRESETS[preset].knobs["positive_label"] == positive == SHAPES[preset][2][0]["label"].names[1]
+    assert PRESETS[preset]["metric"] == "f1"
+    assert PRESETS[preset]["positive_label"] == positive == SHAPES[preset][2][0]["label"].names[1]
 
 
 def test_a_preset_is_at_a_commit_or_on_the_branch_that_the_hub_converts_it_on() -> None:
-    revisions = {PRESETS[preset].hub["revision"] for preset in PRESETS if preset != "conll2003"}
+    revisions = {PRESETS[preset]["hub"]["revision"] for preset in PRESETS if preset != "conll2003"}
     assert all(re.fullmatch("[0-9a-f]{40}", revision) for revision in revisions)
-    assert PRESETS["conll2003"].hub["revision"] == "refs/convert/parquet"
+    assert PRESETS["conll2003"]["hub"]["revision"] == "refs/convert/parquet"
 
 
 def test_every_preset_has_a_shape() -> None:
@@ -167,16 +166,16 @@ def test_a_preset_reads_what_its_dataset_holds_and_no_secret_labels(
 ) -> None:
     report = prepare(preset).test()
     figures = report.figures
-    has_validation = PRESETS[preset].splits["validation"] is not None
+    has_validation = PRESETS[preset]["splits"]["validation"] is not None
     assert figures["num_test"] == NUM_JUDGING
     assert figures["num_train"] + (0 if has_validation else figures["num_validation"]) == NUM_TRAIN
     assert figures["num_validation"] > 0
-    assert EXPECTED[PRESETS[preset].kind](preset, report.headline.metric, report.per_class, figures)
+    assert EXPECTED[PRESETS[preset]["kind"]](preset, report.headline.metric, report.per_class, figures)
 
 
 def is_classified(preset: str, metric: str, per_class: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     labels = SHAPES[preset][2][0]["label"].names
-    knobs = PRESETS[preset].knobs
+    knobs = PRESETS[preset]
     has_own_f1 = knobs["metric"] != "f1" or figures["f1"] == per_class[knobs["positive_label"]]["f1"]
     return metric == knobs["metric"] and set(per_class) == set(labels) and has_own_f1
 

@@ -24,7 +24,7 @@ DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defau
 
 
 def params_of(kind: str, **changes: object) -> Any:
-    return SECTIONS[kind].model_validate(whole_task("t", {"kind": kind, "data": "x", **changes}, DEFAULTS))
+    return SECTIONS[kind].model_validate(whole_task({"kind": kind, "data": "x", **changes}, DEFAULTS))
 
 
 def classified(folder: Path) -> None:

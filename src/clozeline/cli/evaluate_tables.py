@@ -1,11 +1,10 @@
 """Results of `clozeline evaluate`, as tables for people or as one JSON object for programs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import orjson
 import typer
+from pydantic_core import to_json
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -34,7 +33,7 @@ _NOT_ALIKE = (
 def show(judgement: "Judgement", *, as_json: bool) -> None:
     """Print the judgement to standard output."""
     if as_json:
-        typer.echo(orjson.dumps(asdict(judgement)))
+        typer.echo(to_json(judgement, inf_nan_mode="null"))
         return
     console = Console()
     for table in _tables(judgement):

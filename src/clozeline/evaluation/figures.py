@@ -19,6 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.artifacts.evaluate.encoder_metrics import TextFigures
 from clozeline.errors import DataError
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.bootstrap import ratio_intervals
@@ -83,29 +84,17 @@ class DocumentSums:
         return nats_D
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Figures of one model on one split, in nats (base e); `_low` and `_high` are the ends of a 95 % interval."""
+class Figures(TextFigures):
+    """Figures of one model on one split; `_low` and `_high` are the ends of a 95 % interval."""
 
-    loss_nats_per_token: float
     loss_nats_per_token_low: float
     loss_nats_per_token_high: float
-    perplexity: float
-    """exp of the summed loss over the number of targets; not the mean of batch means."""
     perplexity_low: float
     perplexity_high: float
-    top1: float
     top1_low: float
     top1_high: float
-    top5: float
-    nats_per_byte: float
-    """Loss of all targets and the charge for unknown tokens, per UTF-8 byte of the raw text: the figure to compare
-    across tokenizers.
-    """
     nats_per_byte_low: float
     nats_per_byte_high: float
-    text_bytes: int
-    target_tokens: int
     unknown_tokens: int
     """Number of [UNK] tokens; they are not targets."""
     validation_tokens: int

@@ -37,6 +37,8 @@ class Params(Section):
     evaluate: EvaluateParams
     finetune_defaults: dict[str, dict[str, Any]]
     """`shared`, or a kind of task → default values of its tasks."""
+    presets: dict[str, dict[str, Any]]
+    """Values of tasks on known datasets, for YAML's merge key `<<`: nothing else reads them."""
     finetune: dict[str, AnyTask]
     export: ExportParams
     release: ReleaseParams
@@ -44,7 +46,7 @@ class Params(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _layers_are_laid(cls, tree: Any, validated: Callable[[Any], Self]) -> Self:
-        """Lay the recipe over `pretrain`, and complete each task with its defaults and its preset.
+        """Lay the recipe over `pretrain`, and complete each task with its defaults.
 
         So no reader needs to know of layers. All faults are told at once: those of the layers and those of the result.
         """
@@ -83,7 +85,7 @@ class Params(Section):
 
 
 def _with_layers(tree: Any) -> tuple[list[ValueError], Any]:
-    """Return the faults of recipes, defaults and presets, and the tree with as many layers as can be laid."""
+    """Return the faults of recipes and defaults, and the tree with as many layers as can be laid."""
     faults: list[ValueError] = []
     match tree:
         case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
@@ -97,6 +99,6 @@ def _with_layers(tree: Any) -> tuple[list[ValueError], Any]:
             sections = {name: task for name, task in tasks.items() if isinstance(task, Mapping)}
             for name, task in sections.items():
                 faults.extend(faults_of_task(name, task, defaults))
-            whole = {name: whole_task(name, task, defaults) for name, task in sections.items()}
+            whole = {name: whole_task(task, defaults) for name, task in sections.items()}
             tree = {**tree, "finetune": {**tasks, **whole}}
     return faults, tree

@@ -86,7 +86,7 @@ def run(
     _write_examples(model, split, tokenizer, params, seed, examples)
     baseline = unigram.measure(train_V, shards, split.vocabulary)
     report = {
-        **asdict(figures),
+        **figures.model_dump(),
         "expected_calibration_error": expected_calibration_error(sums["confidence"]),
         **_pseudo_likelihood(model, split, params, seed),
         **_contamination(validation_text, training_text, shards.text_bytes),

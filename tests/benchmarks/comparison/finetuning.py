@@ -183,7 +183,7 @@ def our_params(setup: Setup, num_threads: int) -> FinetuneParams:
 
 def params_of(task: Mapping[str, Any]) -> FinetuneParams:
     """Return the params of a task, written as under `finetune` in params.yaml, completed by the defaults there."""
-    whole = whole_task("task", task, params_tree({})["finetune_defaults"])
+    whole = whole_task(task, params_tree({})["finetune_defaults"])
     return SECTIONS[task["kind"]].model_validate(whole)
 
 

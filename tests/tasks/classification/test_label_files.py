@@ -117,7 +117,7 @@ def test_files_of_texts_have_no_second_texts(reviews: Path) -> None:
 
 def selected(data: Path, encoder: Path, **changes: object) -> Selection:
     task = {"kind": "classification", "data": str(data), **changes}
-    params = ClassificationParams.model_validate(whole_task("small", task, DEFAULTS))
+    params = ClassificationParams.model_validate(whole_task(task, DEFAULTS))
     inputs = TaskInputs(params, 1, encoder, data, Path("not read"))
     return read_selection(inputs, params, OpenTokenizer.open(encoder))
 

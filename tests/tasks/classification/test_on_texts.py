@@ -39,7 +39,7 @@ SMALL = {
 
 
 def params(**changes: object) -> ClassificationParams:
-    return ClassificationParams.model_validate(whole_task("small", {**SMALL, **changes}, DEFAULTS))
+    return ClassificationParams.model_validate(whole_task({**SMALL, **changes}, DEFAULTS))
 
 
 def topic_sets(num_texts: int) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ def params(**changes: object) -> QuestionAnsweringParams:
         **changes,
     }
     defaults = read_params(PROJECT / "params.yaml").finetune_defaults
-    return QuestionAnsweringParams.model_validate(whole_task("answers", task, defaults))
+    return QuestionAnsweringParams.model_validate(whole_task(task, defaults))
 
 
 @pytest.fixture

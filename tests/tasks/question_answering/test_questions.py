@@ -18,7 +18,7 @@ PROJECT = Path(__file__).parents[3]
 def params(**changes: object) -> QuestionAnsweringParams:
     defaults = read_params(PROJECT / "params.yaml").finetune_defaults
     task = {"kind": "question_answering", "data": "x", **changes}
-    return QuestionAnsweringParams.model_validate(whole_task("answers", task, defaults))
+    return QuestionAnsweringParams.model_validate(whole_task(task, defaults))
 
 
 GIVEN = params(splits={"train": "a", "validation": "b", "test": "c"})

@@ -53,7 +53,7 @@ def params(**changes: object) -> SimilarityParams:
         "num_threads": 1,
         **changes,
     }
-    return SimilarityParams.model_validate(whole_task("alike", task, DEFAULTS))
+    return SimilarityParams.model_validate(whole_task(task, DEFAULTS))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ FIELDS = {"first_field": "sentence1", "second_field": "sentence2", "score_field"
 
 
 def params(**changes: object) -> SimilarityParams:
-    return SimilarityParams.model_validate(whole_task("t", {"kind": "similarity", "data": "x", **changes}, DEFAULTS))
+    return SimilarityParams.model_validate(whole_task({"kind": "similarity", "data": "x", **changes}, DEFAULTS))
 
 
 def chosen(rows: Iterable[dict[str, object]], **changes: object) -> Pairs:

@@ -46,9 +46,7 @@ def params(**changes: object) -> TaggingParams:
         "num_threads": 1,
         **changes,
     }
-    return TaggingParams.model_validate(
-        whole_task("things", task, read_params(PROJECT / "params.yaml").finetune_defaults)
-    )
+    return TaggingParams.model_validate(whole_task(task, read_params(PROJECT / "params.yaml").finetune_defaults))
 
 
 @pytest.fixture

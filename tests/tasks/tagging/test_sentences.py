@@ -18,7 +18,7 @@ Given = tuple[Part, str, str]
 
 def params(**changes: object) -> TaggingParams:
     defaults = read_params(PROJECT / "params.yaml").finetune_defaults
-    return TaggingParams.model_validate(whole_task("ner", {"kind": "tagging", "data": "x", **changes}, defaults))
+    return TaggingParams.model_validate(whole_task({"kind": "tagging", "data": "x", **changes}, defaults))
 
 
 PARTS = params(splits={"train": "a", "validation": "b", "test": "c"})

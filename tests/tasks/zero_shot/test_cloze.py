@@ -28,7 +28,7 @@ WORDS = {"files": ["f", "h"], "models": ["m"]}
 
 def params(**changes: object) -> ZeroShotParams:
     task = {"kind": "zero_shot", "data": "x", "prompt": PROMPT, "label_words": WORDS, "max_length": 24}
-    return ZeroShotParams.model_validate(whole_task("t", {**task, "num_threads": 1, **changes}, DEFAULTS))
+    return ZeroShotParams.model_validate(whole_task({**task, "num_threads": 1, **changes}, DEFAULTS))
 
 
 @pytest.fixture

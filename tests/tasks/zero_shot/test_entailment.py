@@ -35,7 +35,7 @@ TOPICS = {"files": ["file", "rows", "hash"], "models": ["model", "encoder", "ten
 def params(model: Path | str, **changes: object) -> ZeroShotParams:
     task = {"kind": "zero_shot", "data": "x", "prompt": PROMPT, "label_words": PHRASES, "max_length": 40}
     more = {"entailment": {"model": str(model)}, "num_threads": 1, **changes}
-    return ZeroShotParams.model_validate(whole_task("t", {**task, **more}, DEFAULTS))
+    return ZeroShotParams.model_validate(whole_task({**task, **more}, DEFAULTS))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_classifier_of_pairs_that_was_trained_here_is_judged_by_the_stage(
     task = {"kind": "classification", "data": "x", "second_field": "second", "max_length": 40, "batch_size": 8}
     learning = {"epochs": 1, "num_threads": 1, "optimizer": {"learning_rate": 0.01}}
     trained = fine_tune(
-        ClassificationParams.model_validate(whole_task("t", {**task, **learning}, DEFAULTS)),
+        ClassificationParams.model_validate(whole_task({**task, **learning}, DEFAULTS)),
         tmp_path / "nli",
         encoder=small_encoder,
         data=tmp_path / "pairs.jsonl",
@@ -145,7 +145,7 @@ def test_a_model_that_learned_entailment_is_better_than_counting_words_of_few_la
     task = {"kind": "classification", "data": "x", "second_field": "second", "max_length": 32, "batch_size": 16}
     learning = {"epochs": 6, "test_fraction": 0.1, "num_threads": 1, "optimizer": {"learning_rate": 0.003}}
     trained = fine_tune(
-        ClassificationParams.model_validate(whole_task("t", {**task, **learning}, DEFAULTS)),
+        ClassificationParams.model_validate(whole_task({**task, **learning}, DEFAULTS)),
         tmp_path / "nli",
         encoder=topical_encoder,
         data=tmp_path / "pairs.jsonl",

@@ -3,17 +3,25 @@
 from clozeline.artifacts.record import MetricFile
 
 
-class EncoderMetrics(MetricFile):
-    """Figures over the whole validation set. A nat is a unit of natural logarithm."""
+class TextFigures(MetricFile):
+    """Figures of one model on some text. A nat is a unit of natural logarithm."""
 
     loss_nats_per_token: float
     perplexity: float
+    """exp of the summed loss over the number of targets; not the mean of batch means."""
     nats_per_byte: float
-    """Includes a charge for the text of unknown tokens: see evaluation/figures.py."""
+    """Loss of all targets and the charge for unknown tokens (evaluation/figures.py), per UTF-8 byte of the raw text:
+    the figure to compare across tokenizers.
+    """
     text_bytes: int
     target_tokens: int
     top1: float
     top5: float
+
+
+class EncoderMetrics(TextFigures):
+    """Figures over the whole validation set."""
+
     unigram_perplexity: float
     unigram_top1: float
     unigram_top5: float

@@ -1,4 +1,4 @@
-"""Layers of a task: shared defaults, overlaid by those of its kind, by its preset, and by its own values."""
+"""Layers of a task: shared defaults, overlaid by those of its kind, and by its own values."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from clozeline.params.finetuning.presets import PRESETS
 from clozeline.params.finetuning.sections import SECTIONS
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.recipes import faults_of_keys, laid_over
@@ -19,22 +18,18 @@ _LOCK = "requirements.lock"
 """What DVC watches for a task with records on the hub: it fixes the version of their reader."""
 
 
-def whole_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `task` completed by the layers under it; an unknown preset adds none."""
+def whole_task(task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `task` completed by the layers under it."""
     whole: dict[str, Any] = {}
-    for layer in (*_layers_under(task, defaults), task):
-        whole = laid_over(whole, layer)
+    for layer in (defaults.get(SHARED), defaults.get(str(task.get("kind"))), task):
+        whole = laid_over(whole, layer) if isinstance(layer, Mapping) else whole
     return whole
 
 
 def faults_of_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[ValueError]:
-    """Yield a fault for an unknown preset, for each key without effect, and for two places of the records."""
-    preset, presets = task.get("preset"), _presets_of(task)
-    if preset is not None and preset not in presets:
-        expected = f"a preset of kind `{task.get('kind')}`: {', '.join(presets) or 'none'}"
-        yield ValueError(expected, {f"finetune.{name}.preset": preset})
+    """Yield a fault for each key without effect, and for two places of the records."""
     yield from _idle_keys(name, task, defaults)
-    yield from _two_sources(name, task, whole_task(name, task, defaults))
+    yield from _two_sources(name, task, whole_task(task, defaults))
 
 
 def _idle_keys(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[IdleKeyError]:
@@ -57,25 +52,13 @@ def _two_sources(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -
         return
     if Path(data) == Path(_LOCK) or _overlap(data, dataset):
         return
-    knob = "preset" if task.get("preset") is not None and "hub" not in task else "hub"
-    expected = f"`data: {_LOCK}`, because `{knob}` takes the records from the hub; or `hub: null`, to read the file"
-    yield ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.{knob}": whole[knob]})
+    expected = f"`data: {_LOCK}`, because `hub` takes the records from the hub; or `hub: null`, to read the file"
+    yield ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.hub": hub})
 
 
 def _overlap(data: str, dataset: str) -> bool:
     """Return whether the dataset is a local folder that DVC watches, or a part of it."""
     return Path(data).is_relative_to(dataset) or Path(dataset).is_relative_to(data)
-
-
-def _presets_of(task: Mapping[str, Any]) -> list[str]:
-    return [known for known, row in PRESETS.items() if row.kind == task.get("kind")]
-
-
-def _layers_under(task: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    keys = (SHARED, str(task.get("kind")))
-    layers = [section for key in keys if isinstance(section := defaults.get(key), Mapping)]
-    preset = task.get("preset")
-    return [*layers, PRESETS[preset].values_under(task)] if preset in _presets_of(task) else layers
 
 
 def faults_of_defaults(defaults: Mapping[str, Any]) -> Iterator[ValueError]:

@@ -42,8 +42,6 @@ class FinetuneParams(Section):
     kind: str
     data: str
     """What DVC watches: a file, a folder, or for a hub dataset the lock that fixes the version of its reader."""
-    preset: str | None
-    """Row of PRESETS, whose values the task may override."""
     hub: HubParams | None
     splits: SplitsParams | None
     """Null: one file (or the split `train`); the hash of each record decides its split."""
