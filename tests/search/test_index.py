@@ -133,7 +133,7 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(project: Path) -
     assert isinstance(unknown := run(app, ["search", "x", "--library", "jax"]).exception, ParamsError)
     assert "python, torch" in str(unknown)
     (project / "data/clean/train.parquet").unlink()
-    assert "dvc repro preprocess" in str(run(app, ["search", "x"]).exception)
+    assert "preprocess`" in str(run(app, ["search", "x"]).exception)
     shutil.rmtree(project / "dist")
     result = run(app, ["search", "x"])
     assert isinstance(result.exception, ArtifactError)

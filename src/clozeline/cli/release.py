@@ -97,7 +97,15 @@ def history(
     `clozeline history library --json`
     """
     name, registry = _registered_model(model)
-    for change in registry.changes(name):
+    changes = registry.changes(name)
+    if not changes:
+        raise ArtifactError(
+            f"{name} has never had a champion",
+            given="no change in the registry",
+            expected="a model that was released",
+            do="`clozeline release` it first",
+        )
+    for change in changes:
         typer.echo(change.model_dump_json() if as_json else f"{change}{change.evidence and f' ({change.evidence})'}")
 
 
