@@ -17,7 +17,7 @@ def stage(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> ParamsError:
 
 
 def test_an_unknown_stage_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "preprocess, pretrain, tokenize" in str(stage("pretrian", "out=x", monkeypatch=monkeypatch))
+    assert "preprocess, pretrain, snapshot, tokenize" in str(stage("pretrian", "out=x", monkeypatch=monkeypatch))
 
 
 @pytest.mark.parametrize("arguments", [["encoder=a"], ["encoder=a", "tokens=b", "colour=red"]])

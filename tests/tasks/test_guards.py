@@ -7,7 +7,7 @@ import pytest
 from clozeline.tasks.kinds import KINDS
 from clozeline.words.contamination import contamination, in_batches
 from tests.every_kind import CASES, EACH, Case, prepare, record, write_records
-from tests.fine_tuning import contents
+from tests.fine_tuning import without_card
 
 STRANGE = str.maketrans({letter: chr(0x4E00 + place) for place, letter in enumerate("abcdefghijklmnopqrstuvwxyz")})
 
@@ -60,7 +60,7 @@ def test_the_test_part_has_no_say_in_what_is_trained_chosen_and_saved(
         score = task.validation_score()
         task.save(out)
         batch = next(task.batches_from(0, 0))
-        told.append((score, contents(out), batch.num_tokens, batch.num_targets, task.batches_per_epoch))
+        told.append((score, without_card(out), batch.num_tokens, batch.num_targets, task.batches_per_epoch))
         test_texts.append(task.test().test_texts)
     assert told[0] == told[1]
     assert not {*test_texts[0]} & {*test_texts[1]}

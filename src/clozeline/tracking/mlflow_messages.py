@@ -19,7 +19,7 @@ _PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 POINTS_PER_CALL: Final = 1000  # likewise
 
 
-class UnknownRunError(LookupError):
+class UnknownRunError(Exception):
     """The message is about a run that MLflow refused, or whose first message was lost."""
 
 
