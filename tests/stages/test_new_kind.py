@@ -105,7 +105,7 @@ def examples(manifest: Manifest) -> list[str]:
 
 
 KIND = ModelKind(
-    architecture="ForLateness",
+    architectures=("ForLateness",),
     head="text-classification",
     form="clozeline.exporting.forms:labelled",
     axes={"logits": {0: "batch"}},

@@ -1,4 +1,4 @@
-"""`clozeline fill`, `embed` and `classify`: run an exported model from the command line."""
+"""`clozeline fill`, `complete`, `embed` and `classify`: run an exported model from the command line."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clozeline.inference.classifier import Classifier
+    from clozeline.inference.completer import Completer
     from clozeline.inference.embedder import Embedder
     from clozeline.inference.encoder import Encoder
     from clozeline.inference.tokenization import Given
 
 
 def add_to(app: typer.Typer) -> None:
-    for verb in (fill, embed, classify):
+    for verb in (fill, complete, embed, classify):
         app.command(rich_help_panel=PANEL)(verb)
 
 
@@ -59,6 +60,44 @@ def fill(
     show = answers.printer(as_json, answers.FILL)
     for chunk in chunks(texts):
         show(chunk, encoder.fill(encoder.with_own_masks(chunk), top_k=top_k, targets=words, truncate=truncate))
+
+
+def complete(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.")] = 16,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="0: the likeliest token each time; 1: drawn as the model expects.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens with this probability together.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut the beginning of a text that is too long, instead of refusing it.")
+    ] = False,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue each text, token by token. It takes an encoder that was trained with `objective: clm`.
+
+    Prints text and continuation in a terminal, else tab-separated text, continuation, finish reason.
+
+    Examples:
+
+    - `clozeline complete "def sort("`
+    - `clozeline complete "Return the" --temperature 0.8 --seed 7 --max-tokens 32`
+    - `clozeline complete - --stop . < texts.txt > continued.tsv`
+    """
+    from clozeline.cli import answers
+    from clozeline.inference.completer import Decoding
+
+    completer = _completer(model, precision)
+    decoding = Decoding(max_tokens, temperature, top_p, seed, tuple(stop or ()))
+    show = answers.printer(as_json, answers.COMPLETE)
+    for chunk in chunks(texts):
+        show(chunk, completer.complete(chunk, decoding, truncate=truncate))
 
 
 def embed(
@@ -123,11 +162,19 @@ def _encoder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "E
     return model
 
 
+def _completer(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Completer":
+    from clozeline.inference.completer import Completer
+
+    model = opened(place, ("text-generation",), precision)
+    assert isinstance(model, Completer)
+    return model
+
+
 def _embedder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Embedder":
     """Open the encoder, or the model at `place`; a model fine-tuned for similarity has to be named."""
     from clozeline.inference.embedder import Embedder
 
-    model = opened(place, ("fill-mask", "feature-extraction"), precision)
+    model = opened(place, ("fill-mask", "text-generation", "feature-extraction"), precision)
     assert isinstance(model, Embedder)
     return model
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from clozeline.inference.answerer import ENDS
 from clozeline.inference.batching import Batch
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.encoder import TOP, Encoder
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.language_model import TOP, LanguageModel
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -32,8 +33,8 @@ class Answers:
     """Answers grouped by text; texts are in the order given."""
 
     top1_A: npt.NDArray[np.int64]
-    """The likeliest token of each mask, label of each text, or second half for each first half; or the answers of a
-    `Reader`."""
+    """The likeliest token of each mask or after each text, label of each text, or second half for each first half; or
+    the answers of a `Reader`."""
     embeddings_TH: npt.NDArray[np.float32] | None
     """Embeddings of length 1; None for a classifier."""
 
@@ -48,25 +49,25 @@ def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def named_first(position: int, rows: Rows) -> npt.NDArray[np.int64]:
-    """Return the first token of `TOP` for each mask: the likeliest one according to the graph itself."""
-    return rows[:, 0, 0].astype(np.int64)
+    """Return the first token of `TOP` at each position: the likeliest one according to the graph itself."""
+    return rows.reshape(-1, rows.shape[-2], 2)[:, 0, 0].astype(np.int64)
 
 
 def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader = likeliest) -> Answers:
     """Return the answers of `model` to the batches `grouped`, which hold each text once; `read` interprets the output.
 
-    The graph runs as in serving. An encoder runs twice, because a request for tokens alone computes fewer positions
-    than a request for embeddings. Embeddings are those of the texts as given, masks included.
+    The graph runs as in serving. A language model runs twice, because a request for tokens alone may compute fewer
+    positions than a request for embeddings. Embeddings are those of the texts as given, masks included.
     """
-    if isinstance(model, Embedder) and not isinstance(model, Encoder):
+    if isinstance(model, Embedder) and not isinstance(model, LanguageModel):
         return _nearest(model, grouped)
-    batches, output = list(grouped), TOP if isinstance(model, Encoder) else model.main_output
+    batches, output = list(grouped), TOP if isinstance(model, LanguageModel) else model.main_output
     top1: dict[int, npt.NDArray[np.int64]] = {}
     for batch, (values,) in model.run_batches(batches, output):
         # The outputs for all texts together would not fit in memory.
         for position, of_text in zip(batch.positions, model.split(batch, output, values), strict=True):
             top1[position] = read(position, of_text)
-    embeddings_TH = _embeddings(model, batches) if isinstance(model, Encoder) else None
+    embeddings_TH = _embeddings(model, batches) if isinstance(model, LanguageModel) else None
     return Answers(np.concatenate([top1[position] for position in sorted(top1)]), embeddings_TH)
 
 
@@ -112,6 +113,15 @@ def hide(text: TokenizedText, model: Encoder) -> Hidden:
     ids_L[places] = specials.mask_id
     true_ids_M = text.ids_L[ids_L == specials.mask_id]
     return Hidden(replace(text, ids_L=ids_L), np.where(true_ids_M == specials.mask_id, UNKNOWN, true_ids_M))
+
+
+def before_a_token(text: TokenizedText, special_ids: Sequence[int]) -> tuple[TokenizedText, int] | None:
+    """Return the beginning of `text` and the token after it, chosen by the text alone; None without such a token."""
+    places = [int(place) for place in hidden_places(text.ids_L, special_ids) if place]
+    if not places:
+        return None
+    place = places[len(places) // 2]
+    return TokenizedText(text.ids_L[:place], ()), int(text.ids_L[place])
 
 
 def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:

@@ -89,6 +89,16 @@ def at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
     }
 
 
+def at_end(trained: TrainedModel, texts: Texts) -> Outputs:
+    """Return `logits` [B, V] of the token after each text, and `sentence_embedding` [B, H]."""
+    hidden_BLH = _hidden(trained, texts)
+    is_last_BL = texts.attention_mask.cumsum(1) == texts.attention_mask.sum(1, keepdim=True)
+    last_B = is_last_BL.int().argmax(1)
+    last_BH = hidden_BLH.gather(1, last_B[:, None, None].expand(-1, 1, hidden_BLH.shape[2])).squeeze(1)
+    embedding_BH = mean_of_tokens(hidden_BLH, texts.attention_mask)
+    return {"logits": trained.model.says(last_BH), "sentence_embedding": embedding_BH}
+
+
 def embedded(trained: TrainedModel, texts: Texts) -> Outputs:
     """Return `sentence_embedding` [B, H]."""
     return {"sentence_embedding": mean_of_tokens(_hidden(trained, texts), texts.attention_mask)}

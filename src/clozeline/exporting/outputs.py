@@ -3,7 +3,7 @@
 from clozeline.artifacts.export.manifest import TensorSpec
 from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
+from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import kind_of, resolved
 
 
@@ -27,13 +27,20 @@ def of_embeddings(trained: TrainedModel) -> tuple[TensorSpec, ...]:
 
 
 def at_masks(trained: TrainedModel) -> tuple[TensorSpec, ...]:
+    return _of_tokens(trained, "masks", "at each mask, row by row of the batch")
+
+
+def at_end(trained: TrainedModel) -> tuple[TensorSpec, ...]:
+    return _of_tokens(trained, "batch", "after the last token of each text")
+
+
+def _of_tokens(trained: TrainedModel, axis: str, where: str) -> tuple[TensorSpec, ...]:
     vocab_size = trained.model.config.vocab_size
-    top = ("masks", num_likeliest(vocab_size))
-    meaning = "one for each token of the vocabulary at each mask, row by row of the batch, before softmax"
+    top = (axis, num_likeliest(vocab_size))
     return (
-        _tensor("logits", ("masks", vocab_size), meaning),
+        _tensor("logits", (axis, vocab_size), f"one for each token of the vocabulary {where}, before softmax"),
         _embedding(trained),
-        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning="the likeliest tokens at each mask, best first"),
+        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning=f"the likeliest tokens {where}, best first"),
         _tensor(TOP_SCORES, top, "probabilities of top_ids over the whole vocabulary"),
     )
 

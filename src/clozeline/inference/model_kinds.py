@@ -15,6 +15,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference import plain_answers
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.completer import Completer
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel, PerToken
@@ -35,8 +36,8 @@ _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
 class ModelKind:
     """One kind of model, from the trained model to its answers."""
 
-    architecture: str
-    """Ending of the name in `architectures` of config.json."""
+    architectures: tuple[str, ...]
+    """Endings of the name in `architectures` of config.json."""
     head: str
     """Name of the head in the room `encoder`."""
     form: str
@@ -62,6 +63,8 @@ class ModelKind:
     """Description of its answers; empty: its labels."""
     labels: Literal["none", "of a text", "of each token"] = "none"
     """Unit to which a label of the configuration belongs."""
+    is_language_model: bool = False
+    """Whether the graph predicts tokens: at masks, or after the text."""
     fills_masks: bool = False
     is_always_asked_in_pairs: bool = False
 
@@ -73,7 +76,7 @@ class ModelKind:
 
 MODEL_KINDS: Mapping[str, ModelKind] = {
     "fill-mask": ModelKind(
-        architecture="ForMaskedLM",
+        architectures=("ForMaskedLM",),
         head="mlm",
         form="clozeline.exporting.forms:at_masks",
         axes={"logits": {0: "masks"}, "sentence_embedding": _TEXTS},
@@ -85,10 +88,26 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         tensors=f"{_TENSORS}:MASKS",
         invocations=f"{_INVOCATIONS}:encoder_records",
         says="a masked language model",
+        is_language_model=True,
         fills_masks=True,
     ),
+    "text-generation": ModelKind(
+        architectures=("ForCausalLM", "LMHeadModel"),
+        head="clm",
+        form="clozeline.exporting.forms:at_end",
+        axes={"logits": _TEXTS, "sentence_embedding": _TEXTS},
+        outputs="clozeline.exporting.outputs:at_end",
+        exam="clozeline.exporting.exams.of_encoders:next_tokens_exam",
+        model=Completer,
+        plain_answers=plain_answers.embeddings_and_completions,
+        examples=plain_answers.example_texts,
+        tensors=f"{_TENSORS}:NEXT_TOKENS",
+        invocations=f"{_INVOCATIONS}:completer_records",
+        says="a causal language model",
+        is_language_model=True,
+    ),
     "text-classification": ModelKind(
-        architecture="ForSequenceClassification",
+        architectures=("ForSequenceClassification",),
         head="text-classification",
         form="clozeline.exporting.forms:labelled",
         axes={"logits": _TEXTS},
@@ -103,7 +122,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         labels="of a text",
     ),
     "token-classification": ModelKind(
-        architecture="ForTokenClassification",
+        architectures=("ForTokenClassification",),
         head="token-classification",
         form="clozeline.exporting.forms:labelled",
         axes={"logits": _TOKENS},
@@ -118,7 +137,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         labels="of each token",
     ),
     "question-answering": ModelKind(
-        architecture="ForQuestionAnswering",
+        architectures=("ForQuestionAnswering",),
         head="question-answering",
         form="clozeline.exporting.forms:pointed",
         axes={"start_logits": _TOKENS, "end_logits": _TOKENS},
@@ -134,7 +153,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         is_always_asked_in_pairs=True,
     ),
     "feature-extraction": ModelKind(
-        architecture="Model",
+        architectures=("Model",),
         head="feature-extraction",
         form="clozeline.exporting.forms:embedded",
         axes={"sentence_embedding": _TEXTS},

@@ -15,13 +15,14 @@ from clozeline.params.recipes import check_recipes, laid_over
 from clozeline.params.section import Section
 
 _GENERATOR = "encoder/generator"
-_NO_MASKS = MappingProxyType(
+_NOT_CAUSAL = MappingProxyType(
     {
-        "clm": "objective `mlm`, because a causal model fills no masks; or leave it out of `export.models` (`{}`)",
-        "rtd": f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does",
+        "tagging": "objective `mlm`, because a causal model has not read the words after the one that it tags",
+        "question_answering": "objective `mlm`, because a causal model has not read the context after a word",
+        "zero_shot": "objective `mlm`, because a causal model fills no masks; or set `entailment`",
     }
 )
-"""Objective → why its encoder cannot be exported to fill masks, and what to set instead."""
+"""Kind of task → why a causal encoder cannot learn it, and what to set instead."""
 
 
 class Params(Section):
@@ -73,9 +74,17 @@ class Params(Section):
                 raise ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
         objective = self.pretrain.objective
         for name, folder in self.export.models.items():
-            if folder == "encoder" and objective in _NO_MASKS:
+            if folder == "encoder" and objective == "rtd":
                 raise ValueError(
-                    _NO_MASKS[objective], {"pretrain.objective": objective, f"export.models.{name}": folder}
+                    f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does",
+                    {"pretrain.objective": objective, f"export.models.{name}": folder},
+                )
+        for task, section in self.finetune.items():
+            is_free = getattr(section, "entailment", None) is not None
+            if objective == "clm" and section.kind in _NOT_CAUSAL and not is_free:
+                raise ValueError(
+                    _NOT_CAUSAL[section.kind],
+                    {"pretrain.objective": objective, f"finetune.{task}.kind": section.kind},
                 )
         encoder = _GENERATOR if objective == "rtd" else "encoder"
         known = {encoder, *(f"finetuned/{task}" for task in self.finetune)}

@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/embeddings` and `/v1/models`, in the form that its SDK sends and reads."""
+"""OpenAI's `/v1/embeddings`, `/v1/completions` and `/v1/models`, in the form that its SDK sends and reads."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,6 +6,7 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
+from clozeline.inference.completer import Decoding
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.models.catalogue import ANY
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
@@ -19,11 +20,21 @@ from clozeline.serving.protocols.fields import (
     inputs_kind,
     texts_of,
 )
+from clozeline.serving.protocols.house.complete import (
+    COMPLETING,
+    CutBeginning,
+    NewTokens,
+    Seed,
+    Stops,
+    Temperature,
+    TopP,
+    continued,
+)
 from clozeline.serving.protocols.house.embed import EMBEDDING, EncodingFormat, embedded, encoded
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import LoadedModel
 
-_EMBEDDINGS, _LIST = "/v1/embeddings", "/v1/models"
+_EMBEDDINGS, _COMPLETIONS, _LIST = "/v1/embeddings", "/v1/completions", "/v1/models"
 _MAX_TEXTS = 2048
 _CODES = {"no_such_model": "model_not_found", "no_key": "invalid_api_key", "overloaded": "rate_limit_exceeded"}
 _TYPES = {429: "rate_limit_error"}
@@ -91,6 +102,46 @@ class EmbeddingList(BaseModel):
     usage: Usage
 
 
+class CompletionsRequest(RequestBody):
+    model: Annotated[str, Field(description="A name from /v1/models.")]
+    prompt: _Input
+    max_tokens: NewTokens = 16
+    temperature: Annotated[Temperature, Field(description="0 takes the likeliest token each time.")] = 0.0
+    top_p: TopP = 1.0
+    seed: Seed | None = None
+    stop: Annotated[Text | Stops | None, Field(description="One or several strings.")] = None
+    echo: Annotated[bool, Field(description="Put the prompt before its continuation.")] = False
+    n: Literal[1] = 1
+    stream: Annotated[Literal[False], Field(description="Always false: an answer comes in one piece.")] = False
+    user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
+    truncate: CutBeginning = False
+
+    @property
+    def decoding(self) -> Decoding:
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return Decoding(self.max_tokens, self.temperature, self.top_p, self.seed or 0, stops)
+
+
+class Choice(BaseModel):
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length"]
+    logprobs: None = None
+
+
+class CompletionUsage(Usage):
+    completion_tokens: int = Field(description="Number of new tokens.")
+
+
+class Completions(BaseModel):
+    id: str = Field(description="Always empty: answers are not kept.")
+    object: Literal["text_completion"] = "text_completion"
+    created: int = Field(description="Always 0: the same request gets the same bytes.")
+    model: str
+    choices: list[Choice]
+    usage: CompletionUsage
+
+
 class Model(BaseModel):
     id: str = Field(description="Value of `model` in a request.")
     object: Literal["model"] = "model"
@@ -103,6 +154,20 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
+COMPLETION_EXAMPLES = {
+    "greedy": Example("The likeliest continuation", {"model": "encoder", "prompt": "Return the number of"}),
+    "drawn": Example(
+        "Two prompts, drawn with a seed",
+        {
+            "model": "encoder",
+            "prompt": ["Return the number of", "Raise an"],
+            "max_tokens": 8,
+            "temperature": 0.8,
+            "seed": 1,
+            "stop": ".",
+        },
+    ),
+}
 EXAMPLES = {
     "one text": Example("One text", {"model": "encoder", "input": "Sort a list in place."}),
     "base64": Example(
@@ -127,6 +192,26 @@ async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
     return JsonResponse(content, headers=reply.headers)
 
 
+async def completions(call: Call, body: CompletionsRequest) -> Response:
+    served = call.served(COMPLETING, body.model, listed=_LIST)
+    texts = texts_of(body.prompt)
+    found, reply = await continued(call, served, texts, body.decoding, truncate=body.truncate)
+    choices = [
+        {
+            "index": index,
+            "text": (texts[index] if body.echo else "") + one.text,
+            "finish_reason": one.finish_reason,
+            "logprobs": None,
+        }
+        for index, one in enumerate(found)
+    ]
+    num_new = sum(len(one.tokens) for one in found)
+    num_given = sum(served.model.count_tokens(texts))
+    usage = {"prompt_tokens": num_given, "completion_tokens": num_new, "total_tokens": num_given + num_new}
+    content = {"id": "", "object": "text_completion", "created": 0, "model": served.identity.name}
+    return JsonResponse(content | {"choices": choices, "usage": usage}, headers=reply.headers)
+
+
 async def models(call: Call) -> Response:
     return JsonResponse({"object": "list", "data": [_card(served) for served in call.models]})
 
@@ -144,6 +229,10 @@ def _place(number: int) -> str:
     return f"input[{number}]"
 
 
+def _place_of_prompt(number: int) -> str:
+    return f"prompt[{number}]"
+
+
 OPENAI = Dialect(
     Words(OpenAIError, _said, unusable=400),
     (
@@ -157,6 +246,17 @@ OPENAI = Dialect(
             body=EmbeddingsRequest,
             examples=EXAMPLES,
             place=_place,
+        ),
+        Operation(
+            path=_COMPLETIONS,
+            answer=completions,
+            summary="Continue texts, in the form of OpenAI's API",
+            told="One continuation for each text",
+            result=Completions,
+            ability=COMPLETING,
+            body=CompletionsRequest,
+            examples=COMPLETION_EXAMPLES,
+            place=_place_of_prompt,
         ),
         Operation(path=_LIST, answer=models, summary="The served models", result=ModelList),
         Operation(

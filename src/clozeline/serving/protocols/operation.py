@@ -92,6 +92,18 @@ class Call:
         """Return the answers of `served` to the question about `texts`. Raises what `Asking.ask_together` raises."""
         return await self.service.asking.ask(self.request, served, texts, question, self.timeout_milliseconds)
 
+    async def ask_in_turn(
+        self,
+        served: LoadedModel,
+        texts: Sequence[str],
+        first: Callable[[], Question[Answer]],
+        then: Callable[[list[Answer]], Question[Answer] | None],
+    ) -> Reply[Answer]:
+        """Return the answers to the last of several questions in turn. Raises what `Asking.ask_in_turn` raises."""
+        return await self.service.asking.ask_in_turn(
+            self.request, served, texts, first, then, self.timeout_milliseconds
+        )
+
     async def ask_together(
         self, served: LoadedModel, texts: Sequence[str], questions: Callable[[], Sequence[AnyQuestion]]
     ) -> list[Reply[Any]]:

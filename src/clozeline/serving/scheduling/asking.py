@@ -110,6 +110,47 @@ class Asking:
             ClozelineError: tokenization refuses a text.
         """
         patience = self._patience(request, timeout_milliseconds)
+        tickets = await self._admitted(served, texts, questions, patience)
+        await self._all_settled(tickets, patience)
+        headers = served.identity.headers | self._times(served, tickets, patience)
+        return [Reply(ticket.answers, headers, ticket.tokens, patience) for ticket in tickets]
+
+    async def ask_in_turn(
+        self,
+        request: Request,
+        served: LoadedModel,
+        texts: Sequence[str],
+        first: Callable[[], Question[Answer]],
+        then: Callable[[list[Answer]], Question[Answer] | None],
+        timeout_milliseconds: int | None = None,
+    ) -> Reply[Answer]:
+        """Return the answers to the last of several questions; `then` makes each further one from the answers before.
+
+        All of them have the deadline of the request, and share the runs of the graph with other requests.
+        Raises what `ask_together` raises.
+        """
+        patience = self._patience(request, timeout_milliseconds)
+        tickets = await self._admitted(served, texts, lambda: [first()], patience)
+        await self._all_settled(tickets, patience)
+        while (question := then(tickets[-1].answers)) is not None:
+            ticket = self._ticket(served, question, patience)
+            try:
+                self._scheduler.submit(ticket)
+            except OverloadedError as error:
+                raise self._overloaded(error) from error
+            await self._all_settled([ticket], patience)
+            tickets.append(ticket)
+        headers = served.identity.headers | self._times(served, tickets, patience)
+        return Reply(tickets[-1].answers, headers, sum(ticket.tokens for ticket in tickets), patience)
+
+    async def _admitted(
+        self,
+        served: LoadedModel,
+        texts: Sequence[str],
+        questions: Callable[[], Sequence[AnyQuestion]],
+        patience: Patience,
+    ) -> "list[_Asked]":
+        """Return the tickets of the questions, which the scheduler has taken."""
         try:
             self._scheduler.check_open()
             asked = await self._made(questions, sum(map(len, texts)), patience)
@@ -124,14 +165,15 @@ class Asking:
             sum(map(served.model.count_unknown, texts_read)),
             tickets[0].arrived_seconds - patience.arrived_seconds,
         )
+        return tickets
+
+    async def _all_settled(self, tickets: "Sequence[_Asked]", patience: Patience) -> None:
         try:
             for ticket in tickets:
                 await self._settled(ticket, patience)
         finally:
             for ticket in tickets:
                 self._scheduler.give_up(ticket)  # changes nothing if it is settled
-        headers = served.identity.headers | self._times(served, tickets, patience)
-        return [Reply(ticket.answers, headers, ticket.tokens, patience) for ticket in tickets]
 
     async def finished(self, reply: Reply[Any], work: Callable[[], Made], num_characters: int) -> Made:
         """Return the result of `work` on the answers to so many characters, without blocking other requests.
