@@ -19,6 +19,7 @@ from clozeline.orchestration.releasing import (
     decide,
     register,
     require_locked,
+    trained_encoder,
 )
 from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
@@ -79,11 +80,12 @@ def release_package(
     folder = workspace.root / "dist" / package
     manifest = read_manifest(folder)
     verify(folder, manifest)
-    require_locked(workspace, package)
+    require_locked(workspace, f"dist/{package}")
+    trained = trained_encoder(workspace) if package == params.encoder_package else {}
     measured = latency.measure(folder)
     paths = MetricPaths.of(package, params.export.models[package])
     figures = PackageMetrics.read(workspace.root / "metrics", paths)
-    version = register(publisher, workspace, paths, folder, measured, params.release)
+    version = register(publisher, workspace, paths, folder, measured, params.release, trained)
     trials = Trials(workspace, params, package, accept_held)
     decision = decide(publisher, version, params.release, figures, trials)
     made = Release.of(package, version, decision, manifest, measured)

@@ -1,10 +1,10 @@
 """The steps of a release: check a package, register it as a version, pass it through the gates, decide."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from prefect import runtime
 
@@ -22,12 +22,16 @@ from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import ReleaseParams
 from clozeline.registry import CANDIDATE, model_name
 from clozeline.registry.decision import Decision, Outcome
-from clozeline.registry.gates import Gate, gates
+from clozeline.registry.gates import Gate, forgetting, gates
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.versions import Registered
+from clozeline.tokens.info import documents_path
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
+
+_TRAINED: Final = ("models/encoder", "data/tokens")
+"""Outputs that are stored with a version of the encoder: the model, and the keys of the documents."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +113,12 @@ class HeldError(GateError):
         )
 
 
-def require_locked(workspace: Workspace, package: str) -> None:
-    """Check that the package has the hash in dvc.lock; otherwise its recorded lineage would be another model's.
+def require_locked(workspace: Workspace, path: str) -> None:
+    """Check that an output has the hash in dvc.lock; otherwise its recorded lineage would be another model's.
 
     Raises:
         ArtifactError: it differs, or dvc.lock does not list it.
     """
-    path = f"dist/{package}"
     maker = Lock.read(workspace.root / LOCK).maker_of(path)
     locked = next((out.md5 for out in maker[1].outs if out.path == path), None) if maker else None
     with Objects.open(workspace.root) as objects:
@@ -136,17 +139,19 @@ def register(
     folder: Path,
     measured: Latency,
     params: ReleaseParams,
+    trained: Mapping[str, Path],
 ) -> Registered:
     """Register the package in `folder`, choose the precision to serve by default, and check that the version predicts.
 
     Each release chooses the precision again, so that no noisy measurement decides for ever. Rounds that disagree decide
-    only if no release measured the version on this processor before.
+    only if no release measured the version on this processor before. `trained`: files of the trained model to store
+    with the version, by their paths in its folder.
 
     Raises:
         ArtifactError: the version does not load, or does not answer every text.
     """
     manifest = read_manifest(folder)
-    version = publisher.publish(folder, model_name(folder.name), _evidence(workspace, folder.name, paths))
+    version = publisher.publish(folder, model_name(folder.name), _evidence(workspace, folder.name, paths, trained))
     if measured.is_steady or version.served is None or version.served_on != processor():
         chosen = faster(manifest, measured, params.min_int8_speedup)
         version = publisher.registry.serve(version, chosen, processor(), measured.int8_speedup)
@@ -156,12 +161,30 @@ def register(
     return version
 
 
-def _evidence(workspace: Workspace, package: str, paths: MetricPaths) -> Evidence:
+def trained_encoder(workspace: Workspace) -> Mapping[str, Path]:
+    """Return the files that a later training continues from: the encoder's, and the keys of its documents.
+
+    Raises:
+        ArtifactError: they differ from dvc.lock, which says what the encoder was trained on.
+    """
+    encoder, tokens = (workspace.root / made for made in _TRAINED)
+    locked = Lock.read(workspace.root / LOCK)
+    for made in _TRAINED:
+        if locked.maker_of(made):
+            require_locked(workspace, made)
+    keys = (documents_path(tokens, split) for split in ("train", "validation"))
+    return {file.relative_to(encoder).as_posix(): file for file in sorted(encoder.rglob("*")) if file.is_file()} | {
+        path.name: path for path in keys if path.is_file()
+    }
+
+
+def _evidence(workspace: Workspace, package: str, paths: MetricPaths, trained: Mapping[str, Path]) -> Evidence:
     root = workspace.root
     quality = PackageMetrics.read(root / "metrics", paths).quality
     metrics = {f"{METRICS}/{path}": root / "metrics" / path for path in (paths.quality, paths.export)}
     return Evidence(
         files={LOCK: root / LOCK, "params.yaml": root / "params.yaml", **metrics},
+        trained=trained,
         tags={
             **git_tags(root),
             WORKSPACE: identity_of(workspace),
@@ -195,8 +218,9 @@ def decide(
     if champion == version:
         return Decision(outcome="unchanged", model=version.name, version=version.version)
     tried = trials.against(champion) if champion else Tried()
-    checked = gates(params, figures, tried.figures)
-    outcome, reason = _outcome(version, checked, _doubts(params, champion, tried), trials.accept_held)
+    on_old = trials.on_old_text(champion) if champion else Tried()
+    checked = [*gates(params, figures, tried.figures), *forgetting(params, on_old.figures)]
+    outcome, reason = _outcome(version, checked, _doubts(params, champion, tried, on_old), trials.accept_held)
     decision = Decision(
         outcome=outcome,
         reason=reason,
@@ -205,6 +229,7 @@ def decide(
         served=version.served,
         champion_before=champion.version if champion else None,
         trial=tried.figures,
+        old_text=on_old.figures,
         gates=tuple(checked),
         prefect_flow_run_id=str(runtime.flow_run.id),
     )
@@ -217,10 +242,10 @@ def decide(
     return decision
 
 
-def _doubts(params: ReleaseParams, champion: Registered | None, tried: Tried) -> list[str]:
+def _doubts(params: ReleaseParams, champion: Registered | None, *trials: Tried) -> list[str]:
     """Return the reasons to hold a version other than its gates."""
     never = ["release.promote is `never`"] if champion and params.promote == "never" else []
-    return [*never, *filter(None, [tried.why_not])]
+    return [*never, *(tried.why_not for tried in trials if tried.why_not)]
 
 
 def _outcome(

@@ -10,7 +10,7 @@ from clozeline.params.data import ContractParams, PreprocessParams, TokenizePara
 from clozeline.params.delivery import ExportParams, ReleaseParams
 from clozeline.params.finetuning import AnyTask
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
-from clozeline.params.pretraining import EvaluateParams, PretrainParams
+from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
 from clozeline.params.section import FaultsError, Section
 
@@ -80,6 +80,14 @@ class Params(Section):
                 yield ValueError(_NO_MASKS[objective], {"pretrain.objective": objective, key: folder})
             elif folder not in known:
                 yield ValueError(f"one of: {', '.join(sorted(known))}", {key: folder})
+        if self.pretrain.start == FROM_CHAMPION and self.encoder_package is None:
+            expected = f"the encoder in `export.models` (`encoder: {encoder}`): its champion is the start"
+            yield ValueError(expected, {"pretrain.start": FROM_CHAMPION})
+
+    @property
+    def encoder_package(self) -> str | None:
+        """Name in `export.models` of the pre-trained encoder, or of its generator; None if it is not exported."""
+        return next((name for name, folder in self.export.models.items() if folder in ("encoder", _GENERATOR)), None)
 
 
 def _with_layers(tree: Any) -> tuple[list[ValueError], Any]:

@@ -32,6 +32,7 @@ from clozeline.pretraining.feeding import Feed, steps_of
 from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import loss_of
 from clozeline.pretraining.naming import name_of_training
+from clozeline.pretraining.replay import Replay
 from clozeline.pretraining.requests import check_budget, tell_what_has_no_effect
 from clozeline.pretraining.starting import start_from
 from clozeline.progress import ProgressBar
@@ -66,6 +67,8 @@ class Pretraining:
     train: Split
     validation: Split
     judge: Judge
+    replay: Replay | None = None
+    """New and old text, if the training continues from an encoder whose text is known."""
 
     @property
     def num_parameters(self) -> int:
@@ -172,8 +175,12 @@ def _watched(job: Pretraining, params: PretrainParams, tokenizer: Path, callback
         return job.run([Advancing(bar), *advisers(params, job, tokenizer), *callbacks])
 
 
-def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path) -> Pretraining:
+def prepare(
+    params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path, continues: bool = False
+) -> Pretraining:
     """Open the shards, build the model, and find the checkpoints of exactly this run.
+
+    `continues`: whether the folder `params.start` has the keys of the documents that its model was trained on.
 
     Raises:
         ArtifactError: the shards are damaged, or do not fit the tokenizer or the start point.
@@ -190,10 +197,10 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     train, validation = (
         Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
     )
-    total_steps = params.steps
-    if total_steps is None:
-        total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
-    check_budget(params, total_steps)
+    start = Path(params.start or "")
+    replay = Replay.of(train, tokens, start, params.replay_fraction, seed) if continues else None
+    train = replay.split if replay else train
+    total_steps = _total_steps(params, train, seed)
     model = _model(params, train, tokenizer, seed).to(processes.device)
     masker = Masker.create(params.masking, train.vocabulary, seed, Spelling.open(tokenizer))
     feed = Feed(
@@ -226,7 +233,15 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         seed=seed,
         looks=_looks(params, judge),
     )
-    return Pretraining(model, loop, len(train.rows), train, validation, judge)
+    return Pretraining(model, loop, len(train.rows), train, validation, judge, replay)
+
+
+def _total_steps(params: PretrainParams, train: Split, seed: int) -> int:
+    total_steps = params.steps
+    if total_steps is None:
+        total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+    check_budget(params, total_steps)
+    return total_steps
 
 
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:

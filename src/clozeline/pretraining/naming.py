@@ -9,7 +9,7 @@ from clozeline.language_modelling.encoders import sources_of
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.pretraining.starting import commit_of, sources_of_start
-from clozeline.tokens.info import INFO_NAME
+from clozeline.tokens.info import INFO_NAME, documents_path
 from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
@@ -46,4 +46,6 @@ def name_of_training(
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
         "start_commit": commit_of(params.start, params.start_revision),
     }
-    return fingerprint(facts, [tokens / INFO_NAME, *code_of(CODE), *sources_of(model), *sources_of_start(params.start)])
+    documents = [path for path in [documents_path(tokens, "train")] if path.is_file()]
+    of_start = sources_of_start(params.start)
+    return fingerprint(facts, [tokens / INFO_NAME, *documents, *code_of(CODE), *sources_of(model), *of_start])

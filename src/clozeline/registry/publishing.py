@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal
@@ -19,6 +19,7 @@ from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import files_told, told
 from clozeline.registry.decision import Decision
+from clozeline.registry.trained import store_trained
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
@@ -36,6 +37,8 @@ class Evidence:
 
     files: Mapping[str, Path]
     tags: Mapping[str, str]
+    trained: Mapping[str, Path] = field(default_factory=dict)
+    """Files of the trained model, by their paths in its folder, for a later training; no server fetches them."""
     card: str = ""
     """Section of the model card in Markdown, for what only the release knows; also in the version's description."""
 
@@ -72,6 +75,7 @@ class Publisher:
                     shutil.copy(file, folder / _EVIDENCE / stored)
                 _write_card(package, evidence.card, folder / _EVIDENCE)
                 self._client.log_artifacts(run_id, str(folder))
+            trained_sha256 = store_trained(self._client, run_id, evidence.trained)
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
             return self.registry.register(
@@ -79,6 +83,7 @@ class Publisher:
                 source=source,
                 run_id=run_id,
                 package_sha256=sha256,
+                trained_sha256=trained_sha256,
                 description=f"{_description(manifest)}\n\n{evidence.card}".strip(),
                 was_rolled_back=known is not None and known.was_rolled_back,
             )

@@ -16,6 +16,7 @@ from clozeline.tracking.database import prepare
 from clozeline.tracking.mlflow_adapter import is_absent
 
 ROLLED_BACK: Final = "clozeline.rolled_back"
+TRAINED_SHA256: Final = "clozeline.trained_sha256"
 REPLACED: Final = "clozeline.replaced"
 """Tag of a champion: the version that was live before it. Written first, so that a killed change can be finished."""
 
@@ -39,6 +40,8 @@ class Registered:
     """Time of fp32 / time of INT8 on that processor, the figure behind the choice."""
     address: str = ""
     """Address of its files, as MLflow recorded it at registration."""
+    trained_sha256: str = ""
+    """sha256 of the list of its trained files; empty if none were stored with it."""
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version}"
@@ -116,11 +119,13 @@ class Registry:
         source: str,
         run_id: str,
         package_sha256: str,
+        trained_sha256: str = "",
         description: str,
         was_rolled_back: bool = False,
     ) -> Registered:
         """Create a version of `name` whose MLflow model is at `source`."""
-        tags = {PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
+        tags = {PACKAGE_SHA256: package_sha256, TRAINED_SHA256: trained_sha256}
+        tags |= {ROLLED_BACK: "true"} if was_rolled_back else {}
         with told(f"model {name}", self._tracking_uri):
             try:
                 self._client.create_registered_model(name)
@@ -235,6 +240,7 @@ def _registered(version: ModelVersion) -> Registered:
         run_id=version.run_id or "",
         address=version.source or "",
         package_sha256=version.tags.get(PACKAGE_SHA256, ""),
+        trained_sha256=version.tags.get(TRAINED_SHA256, ""),
         was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
         served=SERVED_AS.get(version.tags.get(SERVED, "")),
         served_on=version.tags.get(SERVED_ON),

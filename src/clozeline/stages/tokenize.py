@@ -13,17 +13,22 @@ from clozeline.params import TokenizeParams
 from clozeline.storage.atomic import replacing_file, replacing_folder
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
+from clozeline.tokenizing.document_keys import write_document_keys
 from clozeline.tokenizing.packing import PackingCount, pack, text_batches
 from clozeline.tokenizing.shard_writer import ShardWriter
-from clozeline.tokens.info import TokensInfo, dtype_for
+from clozeline.tokens.info import TokensInfo, documents_path, dtype_for
 
 _LOG = logging.getLogger(__name__)
 _ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
 """Knobs that an existing tokenizer does not fix."""
 
 
-def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path) -> None:
+def run(
+    params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path, start: Path | None = None
+) -> None:
     """Write the tokenizer to `tokenizer`, and the shards of `clean`'s training and validation splits to `out`.
+
+    `start`: folder of the encoder that pre-training continues from; its tokenizer is kept.
 
     Raises:
         ArtifactError: a file of `clean` is missing or damaged.
@@ -34,7 +39,7 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
         clean_text.num_rows(path, clean_text.TEXT)  # refuses a damaged file before any work
     share_one_heap()
     with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside, system_allocator():
-        _make_tokenizer(params, parts["train"], tokenizer_beside)
+        _make_tokenizer(params if start is None else _kept(params, start), parts["train"], tokenizer_beside)
         give_back_freed()  # packing does not need the memory of the training
         opened = OpenTokenizer.open(tokenizer_beside)
         counts = _pack(parts, opened, params.shard_tokens, out_beside)
@@ -42,6 +47,10 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
     with replacing_file(metrics) as beside:
         text = json.dumps({"vocab_size": opened.vocab_size, **report}, indent=2)
         beside.write_text(text + "\n", encoding="utf-8")
+
+
+def _kept(params: TokenizeParams, start: Path) -> TokenizeParams:
+    return params.model_copy(update={"algorithm": "existing", "existing": str(start)})
 
 
 def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
@@ -60,6 +69,7 @@ def _pack(parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, fold
         with ShardWriter(folder, split, dtype, shard_tokens) as writer:
             splits[split], counts[split] = pack(path, opened, writer)
         _say_what_looked_special(path, counts[split])
+        write_document_keys(path, documents_path(folder, split))
     TokensInfo.of(
         vocab_size=opened.vocab_size,
         tokenizer_sha256=opened.sha256,
