@@ -109,3 +109,14 @@ def test_an_edit_of_the_code(project: Path, before: Inputs, file: str, stages: s
     path = project / "src/clozeline" / file
     path.write_bytes(path.read_bytes() + b"# an edit\n")
     assert runs_again(project, before) == stages
+
+
+def test_new_labels_alone_fine_tune_their_task_alone(project: Path, before: Inputs) -> None:
+    params = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "params.yaml").write_text(params.replace("\nfinetune:", f"\nfinetune:{MORE}", 1), encoding="utf-8")
+    (project / "more.conll").write_text("Ada B-PER\n")
+    labelled = inputs_of(project)
+    (project / "more.conll").write_text("Ada B-PER\nis O\n")
+    after = inputs_of(project)
+    assert {name for name in after if after[name] != labelled[name]} == {"finetune@more"}
+    assert runs_again(project, before) == set()

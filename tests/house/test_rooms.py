@@ -20,6 +20,7 @@ FLOORS = (
     ("demo", "flows"),
     ("stages",),
     ("orchestration",),
+    ("contract",),
     ("reporting", "planning", "search", "drift", "trial"),
     ("exporting",),
     ("serving",),

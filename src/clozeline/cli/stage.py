@@ -11,6 +11,7 @@ import typer
 
 from clozeline.cli import torchrun
 from clozeline.cli.knobs import in_params
+from clozeline.contract.before_training import under_contract
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params import Params, read_params
 
@@ -38,10 +39,11 @@ def stage(
     if torchrun.is_wanted(name):
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
         return
-    run = _stage_named(name)
-    given = _arguments_for(run, name, read_params(PARAMS), arguments)
+    run, params = _stage_named(name), read_params(PARAMS)
+    given = _arguments_for(run, name, params, arguments)
     try:
-        run(**given)
+        with under_contract(name, given.get("task"), given.get("data"), params, Path.cwd()):
+            run(**given)
     except ClozelineError as error:
         raise in_params(error, PARAMS, ".".join(filter(None, (name, given.get("task")))), given["params"]) from error
 

@@ -1,6 +1,6 @@
 """Reader of params.yaml: types and bounds of every knob. Defaults are in the file only."""
 
-from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
+from clozeline.params.data import ContractParams, PreprocessParams, SourceParams, TokenizeParams
 from clozeline.params.delivery import ExportGates, ExportParams, ReleaseParams, RungParams
 from clozeline.params.finetuning import (
     ClassificationParams,
@@ -21,6 +21,7 @@ __all__ = [
     "FAMILY_NAMES",
     "SIZE_NAMES",
     "ClassificationParams",
+    "ContractParams",
     "EvaluateParams",
     "ExportGates",
     "ExportParams",

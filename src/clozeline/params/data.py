@@ -1,11 +1,11 @@
-"""Sections `preprocess` and `tokenize`: from raw text to token shards."""
+"""Sections `preprocess`, `tokenize` and `contract`: from raw text to token shards, and the limits of both."""
 
 from operator import le
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clozeline.params.section import Count, Fraction, Section, set_for
+from clozeline.params.section import Count, Fraction, NotNegative, Section, Share, set_for
 
 
 class SourceParams(Section):
@@ -55,3 +55,28 @@ class TokenizeParams(Section):
     rules = (
         ("algorithm existing", set_for("existing"), "set `existing` for algorithm `existing`, null for any other"),
     )
+
+
+class ContractParams(Section):
+    """Limits of the data of a training, most of them beside those of the last accepted training."""
+
+    min_documents: Count
+    max_documents: Count | None
+    max_missing_share: Share
+    """Largest share of the accepted number of documents that may be missing."""
+    max_dropped_increase: Share
+    """Largest increase of the share of documents dropped for one reason."""
+    max_unknown_increase: Share
+    """Largest increase of the share of unknown tokens."""
+    max_script_shift: Share
+    """Largest change of the share of letters of one script, such as Latin."""
+    min_language_similarity: Share
+    """Smallest cosine of the frequencies of character trigrams."""
+    max_length_index: NotNegative
+    """Largest population stability index of the lengths of texts; 0.25 is usually called a large shift."""
+    max_conflict_share: Share
+    """Largest share of labelled texts of which copies have other labels."""
+    max_class_index: NotNegative
+    """Largest population stability index of the classes of labelled texts."""
+    max_changed_test_rows: Share
+    """Largest share of the accepted test rows that are gone or have other labels."""

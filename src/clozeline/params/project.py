@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from clozeline.params.data import PreprocessParams, TokenizeParams
+from clozeline.params.data import ContractParams, PreprocessParams, TokenizeParams
 from clozeline.params.delivery import ExportParams, ReleaseParams
 from clozeline.params.finetuning import AnyTask
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
@@ -30,6 +30,7 @@ class Params(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     preprocess: PreprocessParams
     tokenize: TokenizeParams
+    contract: ContractParams
     recipes: dict[str, dict[str, Any]]
     """Name of a recipe → values that it sets in `pretrain`."""
     pretrain: PretrainParams

@@ -1,0 +1,84 @@
+"""Comparison of the data of a run with those of the last accepted run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from clozeline.contract.label_profile import LabelProfile
+from clozeline.contract.text_profile import TextProfile
+from clozeline.drift.comparison import stability_index
+from clozeline.params import ContractParams
+
+_LEAST_TEXTS = 200
+"""Sampled texts, or labelled ones, from which on distributions are compared: the stability index of fewer is noise."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One figure of the data, its limit, and the figure of the last accepted data."""
+
+    name: str
+    given: float
+    least: float | None = None
+    most: float | None = None
+    accepted: float | None = None
+    """None if the limit does not depend on it."""
+
+    @property
+    def is_kept(self) -> bool:
+        return (self.least is None or self.given >= self.least) and (self.most is None or self.given <= self.most)
+
+    def __str__(self) -> str:
+        limits = [
+            f"{word} {_told(end)}"
+            for word, end in (("at least", self.least), ("at most", self.most))
+            if end is not None
+        ]
+        beside = "" if self.accepted is None else f", last accepted {_told(self.accepted)}"
+        return f"{self.name}: {_told(self.given)} ({' and '.join(limits)}{beside})"
+
+
+def broken(clauses: Sequence[Clause]) -> list[Clause]:
+    return [clause for clause in clauses if not clause.is_kept]
+
+
+def text_clauses(params: ContractParams, now: TextProfile, accepted: TextProfile | None) -> Iterator[Clause]:
+    """Yield the clauses about the text; without accepted text, only those that need none."""
+    yield Clause("documents", now.documents, least=params.min_documents, most=params.max_documents)
+    if accepted is None:
+        return
+    least = (1 - params.max_missing_share) * accepted.documents
+    yield Clause("documents beside the last accepted", now.documents, least=least, accepted=accepted.documents)
+    for reason, share in now.dropped_shares.items():
+        before = accepted.dropped_shares.get(reason, 0.0)
+        yield Clause(f"share dropped as {reason}", share, most=before + params.max_dropped_increase, accepted=before)
+    before = accepted.unknown_rate
+    yield Clause(
+        "share of unknown tokens", now.unknown_rate, most=before + params.max_unknown_increase, accepted=before
+    )
+    if min(now.num_sampled, accepted.num_sampled) < _LEAST_TEXTS:
+        return
+    for script in sorted({*now.script_shares, *accepted.script_shares}):
+        share, before = now.script_shares.get(script, 0.0), accepted.script_shares.get(script, 0.0)
+        if abs(share - before) > params.max_script_shift:
+            ends = before - params.max_script_shift, before + params.max_script_shift
+            yield Clause(f"share of {script} letters", share, *ends, before)
+    similarity = now.language_similarity(accepted)
+    yield Clause("similarity of character trigrams", similarity, least=params.min_language_similarity)
+    index = stability_index(accepted.texts_by_length, now.texts_by_length)
+    yield Clause("stability index of lengths", index, most=params.max_length_index)
+
+
+def label_clauses(params: ContractParams, now: LabelProfile, accepted: LabelProfile | None) -> Iterator[Clause]:
+    """Yield the clauses about the labels of a task."""
+    yield Clause("share of texts with conflicting labels", now.conflict_share, most=params.max_conflict_share)
+    if accepted is None:
+        return
+    if min(now.num_texts, accepted.num_texts) >= _LEAST_TEXTS:
+        index = stability_index(accepted.texts_by_label, now.texts_by_label)
+        yield Clause("stability index of classes", index, most=params.max_class_index)
+    changed = now.changed_test_rows(accepted)
+    yield Clause("share of accepted test rows that are gone or relabelled", changed, most=params.max_changed_test_rows)
+
+
+def _told(number: float) -> str:
+    return f"{int(number):,}" if float(number).is_integer() else f"{number:,.4f}"

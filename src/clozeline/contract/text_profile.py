@@ -1,0 +1,112 @@
+"""Profile of a corpus: its size, the texts that were dropped, scripts, language, lengths and unknown tokens.
+
+Scripts, language and lengths are those of a sample of the training split, so that the cost does not grow with the text.
+"""
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+_MOST_TEXTS = 2_000
+_MOST_ROW_GROUPS = 64
+_MOST_CHARACTERS = 1_000
+"""Characters of a text from which scripts and trigrams are counted."""
+_MOST_TRIGRAMS = 400
+_WORD = re.compile(r"[^\W\d_]+")
+_SHARE_DECIMALS = 6
+
+
+class TextProfile(BaseModel):
+    """Figures of one snapshot of the text."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    documents: int
+    """Number of documents that were read, before any was dropped."""
+    kept: int
+    dropped_shares: Mapping[str, float]
+    """Reason → share of the documents that were read, 0-1."""
+    script_shares: Mapping[str, float]
+    """Script, such as LATIN → share of the letters."""
+    trigram_shares: Mapping[str, float]
+    """Shares of the most frequent character trigrams of words; a language is recognized by them."""
+    texts_by_length: Mapping[str, int]
+    """Sampled texts by upper bound of their length in characters, a power of 2."""
+    unknown_rate: float
+    """Share of unknown tokens in the training split, 0-1."""
+
+    @classmethod
+    def read(cls, *, preprocess: Path, tokenize: Path, train: Path) -> Self:
+        """Return the profile of the text with these metric files, whose training split is the Parquet file `train`."""
+        corpus, tokens = (json.loads(path.read_text(encoding="utf-8")) for path in (preprocess, tokenize))
+        total = max(corpus["documents_in"], 1)
+        lengths: Counter[int] = Counter()
+        characters: Counter[str] = Counter()
+        trigrams: Counter[str] = Counter()
+        for text in sample_of(train):
+            lengths[1 << (len(text) - 1).bit_length()] += 1
+            words = _WORD.findall(text[:_MOST_CHARACTERS].lower())
+            characters.update("".join(words))
+            trigrams.update(
+                framed[at : at + 3] for word in words for framed in [f" {word} "] for at in range(len(word))
+            )
+        scripts: Counter[str] = Counter()
+        for character, count in characters.items():
+            scripts[script_of(character)] += count
+        return cls(
+            documents=corpus["documents_in"],
+            kept=corpus["kept"],
+            dropped_shares={reason: count / total for reason, count in corpus["dropped"].items()},
+            script_shares=_shares(scripts, len(scripts)),
+            trigram_shares=_shares(trigrams, _MOST_TRIGRAMS),
+            texts_by_length={str(bound): lengths[bound] for bound in sorted(lengths)},
+            unknown_rate=tokens["train"]["unknown_rate"],
+        )
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(self.texts_by_length.values())
+
+    def script_distance(self, other: "TextProfile") -> float:
+        """Return the share of letters, 0-1, that would have to change their script."""
+        scripts = {*self.script_shares, *other.script_shares}
+        return sum(abs(self.script_shares.get(it, 0.0) - other.script_shares.get(it, 0.0)) for it in scripts) / 2
+
+    def language_similarity(self, other: "TextProfile") -> float:
+        """Return the cosine of the trigram profiles: near 1 for the same language, near 0 for another script."""
+        names = sorted({*self.trigram_shares, *other.trigram_shares})
+        one, two = (np.array([it.trigram_shares.get(name, 0.0) for name in names]) for it in (self, other))
+        lengths = float(np.linalg.norm(one) * np.linalg.norm(two))
+        return float(one @ two) / lengths if lengths else 1.0
+
+
+def sample_of(path: Path) -> Iterator[str]:
+    """Yield about 2,000 texts of a Parquet file, evenly spread over it."""
+    with pq.ParquetFile(path) as file:
+        groups = np.unique(np.linspace(0, max(file.num_row_groups - 1, 0), _MOST_ROW_GROUPS).astype(int)).tolist()
+        groups = groups[: file.num_row_groups]
+        stride = max(sum(file.metadata.row_group(group).num_rows for group in groups) // _MOST_TEXTS, 1)
+        for group in groups:
+            texts = file.read_row_group(group, columns=["text"]).column("text")
+            yield from texts.take(np.arange(0, len(texts), stride)).to_pylist()
+
+
+@cache
+def script_of(letter: str) -> str:
+    """Return the first word of the letter's name in Unicode, which is its script."""
+    return unicodedata.name(letter, "UNKNOWN").split()[0]
+
+
+def _shares(counts: Counter[str], most: int) -> dict[str, float]:
+    total = max(sum(counts.values()), 1)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
+    return {name: round(count / total, _SHARE_DECIMALS) for name, count in ordered}

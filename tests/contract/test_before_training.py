@@ -1,0 +1,180 @@
+"""A feed that differs too much from the last accepted one stops a run before any training."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.contract.accepted import FILE, Accepted
+from clozeline.contract.before_training import ContractError, under_contract
+from clozeline.errors import ArtifactError
+from clozeline.params import Params, read_params
+from tests.edited_params import with_task
+
+PROJECT = Path(__file__).parents[2]
+ENGLISH = ["the", "file", "is", "opened", "and", "returned", "as", "a", "list", "of", "lines", "when", "there"]
+GERMAN = ["die", "Datei", "wird", "geöffnet", "und", "als", "Liste", "von", "Zeilen", "zurückgegeben", "wenn", "es"]
+RUSSIAN = ["файл", "открывается", "возвращается", "как", "список", "строк", "если", "нет", "другого", "способа"]
+LOCK = {
+    "stages": {
+        "preprocess": {"cmd": "python -m clozeline stage preprocess out=data/clean metrics=metrics/preprocess.json"},
+        "tokenize": {"cmd": "python -m clozeline stage tokenize clean=data/clean metrics=metrics/tokenize.json"},
+    }
+}
+
+
+def night(words: Sequence[str], number: int = 600, length: int = 12, seed: int = 0) -> list[str]:
+    """Texts of about `length` words each."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(words, k=draw.randint(length // 2, 2 * length))) for _ in range(number)]
+
+
+def write(root: Path, texts: Sequence[str], *, near_duplicates: int = 10, unknown_rate: float = 0.001) -> None:
+    """Write the files that the stages before a training write."""
+    for folder in ("data/clean", "metrics"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    YAML().dump(LOCK, root / "dvc.lock")
+    pq.write_table(pa.table({"text": list(texts)}), root / "data/clean/train.parquet", row_group_size=100)
+    dropped = {"near_duplicate": near_duplicates, "empty": 0}
+    corpus = {"documents_in": len(texts) + near_duplicates, "kept": len(texts), "dropped": dropped}
+    (root / "metrics/preprocess.json").write_text(json.dumps(corpus))
+    (root / "metrics/tokenize.json").write_text(json.dumps({"train": {"unknown_rate": unknown_rate}}))
+
+
+def train(root: Path, params: Params | None = None) -> None:
+    """Do what the command of the stage `pretrain` does, but train nothing."""
+    with under_contract("pretrain", None, None, params or read_params(PROJECT / "params.yaml"), root):
+        pass
+
+
+@pytest.fixture
+def accepted(tmp_path: Path) -> Path:
+    """A project whose last accepted night was 600 English texts."""
+    write(tmp_path, night(ENGLISH))
+    train(tmp_path)
+    return tmp_path
+
+
+def test_a_first_night_is_accepted_and_recorded(accepted: Path) -> None:
+    text = Accepted.read(accepted).text
+    assert text is not None
+    assert (text.documents, text.kept, text.num_sampled) == (610, 600, 600)
+    assert text.script_shares == {"LATIN": 1.0}
+
+
+@pytest.mark.parametrize("number", [540, 600, 700, 6_000])
+def test_a_normal_night_trains(accepted: Path, number: int) -> None:
+    write(accepted, night(ENGLISH, number, seed=1))
+    train(accepted)
+    text = Accepted.read(accepted).text
+    assert text is not None
+    assert text.kept == number
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (night(ENGLISH, 240, seed=1), "documents beside the last accepted: 250 (at least 305, last accepted 610)"),
+        (night(GERMAN), "similarity of character trigrams"),
+        (night(RUSSIAN), "share of CYRILLIC letters: 1"),
+        (night(ENGLISH, length=200), "stability index of lengths"),
+    ],
+)
+def test_a_short_or_foreign_feed_stops_before_the_training_and_names_what_differs(
+    accepted: Path, texts: list[str], found: str
+) -> None:
+    before = (accepted / FILE).read_bytes()
+    write(accepted, texts)
+    with pytest.raises(ContractError) as caught:
+        train(accepted)
+    assert found in str(caught.value.given)
+    assert (accepted / FILE).read_bytes() == before
+    (accepted / FILE).unlink()
+    train(accepted)  # a person has accepted the new text
+    assert (accepted / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"near_duplicates": 200}, "share dropped as near_duplicate"),
+        ({"unknown_rate": 0.05}, "share of unknown tokens"),
+    ],
+)
+def test_more_dropped_texts_or_unknown_tokens_stop_a_run(accepted: Path, changes: dict[str, float], found: str) -> None:
+    write(accepted, night(ENGLISH), **changes)
+    with pytest.raises(ContractError) as caught:
+        train(accepted)
+    assert found in str(caught.value.given)
+
+
+@pytest.mark.parametrize(
+    ("limits", "stops"), [({"min_documents": 611}, True), ({"max_documents": 609}, True), ({}, False)]
+)
+def test_the_number_of_documents_has_limits_without_an_accepted_night(
+    tmp_path: Path, limits: dict[str, int], stops: bool
+) -> None:
+    params = read_params(PROJECT / "params.yaml")
+    params = params.model_copy(update={"contract": params.contract.model_copy(update=limits)})
+    write(tmp_path, night(ENGLISH))
+    if stops:
+        with pytest.raises(ContractError, match="the text"):
+            train(tmp_path, params)
+    else:
+        train(tmp_path, params)
+
+
+def test_a_training_that_fails_accepts_nothing(tmp_path: Path) -> None:
+    write(tmp_path, night(ENGLISH))
+    with (
+        pytest.raises(RuntimeError, match="NaN"),
+        under_contract("pretrain", None, None, read_params(PROJECT / "params.yaml"), tmp_path),
+    ):
+        raise RuntimeError("NaN")
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_damaged_record_is_an_error_that_says_how_to_go_on(accepted: Path) -> None:
+    (accepted / FILE).write_text('{"text": 7}')
+    with pytest.raises(ArtifactError, match=r"contract\.lock cannot be read"):
+        train(accepted)
+
+
+def labelled(root: Path, rows: Sequence[tuple[str, str]]) -> None:
+    (root / "more.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+
+
+def fine_tune(root: Path) -> None:
+    """Do what the command of the stage `finetune` does for a task on `more.csv`."""
+    (root / "params").mkdir(exist_ok=True)
+    params = read_params(with_task(root / "params", "kind: classification", "data: more.csv"))
+    with under_contract("finetune", "more", Path("more.csv"), params, root):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda rows: [*rows, *((text, "other") for text, _ in rows[:40])], "conflicting labels"),
+        (lambda rows: [(text, "good") for text, _ in rows], "stability index of classes"),
+        (lambda rows: [(text, {"good": "bad", "bad": "good"}[label]) for text, label in rows], "relabelled"),
+    ],
+)
+def test_labels_that_conflict_shift_or_change_in_the_test_rows_stop_a_fine_tuning(
+    tmp_path: Path, change: object, found: str
+) -> None:
+    rows = [(f"text number {number}", ("good", "bad")[number % 2]) for number in range(400)]
+    labelled(tmp_path, rows)
+    fine_tune(tmp_path)
+    labelled(tmp_path, [*rows, *((f"new text {number}", ("good", "bad")[number % 2]) for number in range(100))])
+    fine_tune(tmp_path)
+    assert callable(change)
+    labelled(tmp_path, change(rows))
+    with pytest.raises(ContractError, match="the labels of task `more`") as caught:
+        fine_tune(tmp_path)
+    assert found in str(caught.value.given)
