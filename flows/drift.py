@@ -6,6 +6,7 @@ from pathlib import Path
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.events import emit_event
 
 from clozeline.drift.comparison import Limits
 from clozeline.drift.traffic import ask
@@ -14,6 +15,10 @@ from clozeline.errors import GateError
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.serving.edge.access import keys_in_environment
 from clozeline.workspace import Workspace, reach_this_machine_directly
+
+DRIFT_EVENT = "clozeline.drift"
+MODEL_RESOURCE = "clozeline.model"
+"""Prefix of the resource of an event; the name of the model follows."""
 
 
 class DriftError(GateError):
@@ -33,7 +38,8 @@ def drift(
 
     Raises:
         ParamsError: `limits` names an unknown field, or gives it no number.
-        DriftError: a figure is beyond its limit; the run fails, so that alerts on failed runs report it.
+        DriftError: a figure is beyond its limit; the run fails, so that alerts on failed runs report it, and emits the
+            event `clozeline.drift` for each model.
         TransientError: the server does not answer.
         DataError: it is not a server of Clozeline.
         ArtifactError: the stored state is damaged.
@@ -49,6 +55,8 @@ def drift(
     get_run_logger().info("%s", "\n".join(lines))
     create_markdown_artifact("\n".join([f"# {url}", *(f"- {line}" for line in lines)]), key="drift")
     drifted = [verdict for verdict in verdicts if verdict.is_drift]
+    for verdict in drifted:
+        _emit(verdict, url)
     if drifted:
         raise DriftError(
             f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}",
@@ -58,3 +66,17 @@ def drift(
             f"or remove {file} to accept the new traffic as the reference",
         )
     return verdicts
+
+
+def _emit(verdict: Verdict, url: str) -> None:
+    """Tell the Prefect server of a drift. An automation in infra/prefect.yaml starts a retraining."""
+    emit_event(
+        event=DRIFT_EVENT,
+        resource={"prefect.resource.id": f"{MODEL_RESOURCE}.{verdict.model}", "prefect.resource.name": verdict.model},
+        payload={
+            "version": verdict.version,
+            "server": url,
+            "num_texts": verdict.num_texts,
+            "shifts": [shift.as_record() for shift in verdict.shifts],
+        },
+    )

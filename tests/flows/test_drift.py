@@ -1,7 +1,9 @@
 """The drift flow polls a server, keeps its state between runs, and fails if there is drift."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -33,6 +35,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return count
 
 
+def event_of(resource: str) -> dict[str, Any]:
+    """Wait until the server has an event about this resource, and return it."""
+    with get_client(sync_client=True) as client:
+        for _ in range(100):
+            answer = client.request(
+                "POST", "/events/filter", json={"filter": {"resource": {"id": [resource]}}, "limit": 10}
+            )
+            if events := answer.json()["events"]:
+                newest: dict[str, Any] = events[0]
+                return newest
+            time.sleep(0.2)
+    raise AssertionError(f"no event about {resource}")
+
+
 def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(asked: Asked, tmp_path: Path) -> None:
     asked(1_200, 0)
     (first,) = drift(tmp_path)
@@ -46,6 +62,10 @@ def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(as
     with pytest.raises(GateError, match="the traffic has drifted: encoder") as caught:
         drift(tmp_path)
     assert "length_index" in str(caught.value.given)
+    event = event_of("clozeline.model.encoder")
+    assert event["event"] == "clozeline.drift"
+    assert event["payload"]["version"] == "7"
+    assert event["payload"]["shifts"][0]["name"] == "length_index"
     asked(3_500, 1_000)
     (after,) = drift(tmp_path)
     assert not after.is_drift

@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 from ruamel.yaml import YAML
+
+from clozeline.flows.drift import DRIFT_EVENT, MODEL_RESOURCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,6 +164,39 @@ def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server)
 
     server.deploy(drop_schedules)
     assert server.nightly()["schedules"] == [], "a schedule that left the file stayed on the server"
+
+
+def test_repeated_drift_starts_one_retraining(server: Server) -> None:
+    server.deploy()
+    deployment_id = server.nightly()["id"]
+
+    def drift(occurred: datetime) -> None:
+        event = {
+            "id": str(uuid4()),
+            "occurred": occurred.isoformat(),
+            "event": DRIFT_EVENT,
+            "resource": {"prefect.resource.id": f"{MODEL_RESOURCE}.encoder"},
+            "payload": {},
+        }
+        server.api.post("/events", json=[event]).raise_for_status()
+
+    def runs() -> list[dict[str, Any]]:
+        body = {"flow_runs": {"deployment_id": {"any_": [deployment_id]}, "tags": {"all_": ["auto-scheduled"]}}}
+        scheduled = {run["id"] for run in server.api.post("/flow_runs/filter", json=body).raise_for_status().json()}
+        body = {"flow_runs": {"deployment_id": {"any_": [deployment_id]}}}
+        every = server.api.post("/flow_runs/filter", json=body).raise_for_status().json()
+        return [run for run in every if run["id"] not in scheduled]
+
+    before, now = len(runs()), datetime.now(UTC)
+    deadline = time.monotonic() + 120
+    while len(runs()) == before and time.monotonic() < deadline:
+        drift(now)  # the server learns of a new automation some seconds after its deployment
+        now += timedelta(seconds=1)
+        time.sleep(1)
+    for hours in (1, 2):
+        drift(now + timedelta(hours=hours))
+    time.sleep(3)
+    assert len(runs()) == before + 1, "one day has one retraining"
 
 
 def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
