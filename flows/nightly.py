@@ -24,9 +24,9 @@ HELD = "Held"
 def nightly(project: Path = Path()) -> State[object] | None:
     """Run `pipeline` on a new snapshot and `release`, push to the remote, and write the report, even if one fails.
 
-    Any error fails this flow; the first one is raised. If a version is held, the final state is `Held`: nobody watches
-    a schedule, so a version that waits for a person must not look like a night that went well. A run that was started
-    because Prefect lost sight of another one leaves the work to that one.
+    Any error fails this flow; the first one is raised. If a version is held, the final state is `Held`: a version
+    that waits for a person must not look like a successful night. A run that Prefect started because it lost sight of a
+    living one leaves the work to that one.
     """
     living = living_run(Workspace(project.resolve()).lock_file)
     if living:

@@ -57,7 +57,7 @@ def made(kind: type[Exception]) -> Exception:
 
 
 def unpickled(error: Exception) -> Exception:
-    again: Exception = pickle.loads(pickle.dumps(error))  # noqa: S301
+    again: Exception = pickle.loads(pickle.dumps(error))  # noqa: S301  # its own pickle
     return again
 
 

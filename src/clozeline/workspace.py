@@ -50,7 +50,7 @@ class Workspace:
 
     @property
     def outbox(self) -> Path:
-        """What MLflow has yet to be told."""
+        """Messages that MLflow does not have yet."""
         return self.work / "outbox"
 
     @property

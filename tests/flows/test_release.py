@@ -272,7 +272,7 @@ def test_a_night_that_ends_with_a_held_version_is_not_completed(released: Path) 
     assert "now candidate" in (released / "reports/report.html").read_text()
     promote(released, "when_better")
     retrain(released, "one two three four", "new text")
-    assert nightly(released, return_state=True).name == "Completed", "nobody has to do anything"
+    assert nightly(released, return_state=True).name == "Completed", "no action is needed"
 
 
 def test_a_first_version_that_is_no_better_than_the_trivial_answer_is_held_until_a_person_accepts_it(

@@ -45,8 +45,8 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
 class Site(BaseHTTPRequestHandler):
     """Answers from `pages`: path → status, content, ETag."""
 
-    pages: dict[str, tuple[int, bytes, str]] = {}  # noqa: RUF012
-    asked: list[str] = []  # noqa: RUF012
+    pages: dict[str, tuple[int, bytes, str]] = {}  # noqa: RUF012  # the server makes an instance for each request; the test reads the class
+    asked: list[str] = []  # noqa: RUF012  # the server makes an instance for each request; the test reads the class
 
     def do_GET(self) -> None:
         self._answer(with_content=True)

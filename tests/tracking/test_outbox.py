@@ -1,4 +1,4 @@
-"""The outbox keeps what MLflow has yet to be told through every kill, and delivers it once and in order."""
+"""The outbox keeps unsent messages through every kill, and delivers each once and in order."""
 
 import shutil
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_a_disk_that_takes_nothing_stops_no_stage(tmp_path: Path, caplog: pytest
 
 
 class Server:
-    """Stands for MLflow: it fails as it is told, and remembers what it took."""
+    """Stand-in for MLflow: fails on request, and records what it accepted."""
 
     def __init__(self, *faults: Exception, is_away: bool = False) -> None:
         self.faults = list(faults)

@@ -1,4 +1,4 @@
-"""Commands that cannot be understood, told in the four parts of every error. The adapter of Typer's usage errors."""
+"""Usage errors in the four parts of every error. The adapter of Typer's usage errors."""
 
 import difflib
 import shlex

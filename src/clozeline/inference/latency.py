@@ -21,9 +21,7 @@ _MOST_ROUNDS: Final = 9
 _ROUND_SECONDS: Final = 5.0
 """Time to measure one text in a round, and again a batch: a large model makes fewer calls."""
 _AGREEMENT: Final = 1.1
-"""Rounds agree if the highest of their speedups is at most this multiple of the lowest. On an idle machine three rounds
-of the default encoder do.
-"""
+"""Rounds agree if the highest of their speedups is at most this multiple of the lowest."""
 
 Figure = Callable[[Sequence[float]], float]
 """Function from the times of calls to the reported figure, such as the median."""

@@ -48,7 +48,7 @@ class Params(Section):
     def _layers_are_laid(cls, tree: Any, validated: Callable[[Any], Self]) -> Self:
         """Lay the recipe over `pretrain`, and complete each task with its defaults.
 
-        So no reader needs to know of layers. All faults are told at once: those of the layers and those of the result.
+        So no reader needs to know of layers. Faults of the layers and of the result are reported together.
         """
         faults, whole = _with_layers(tree)
         try:

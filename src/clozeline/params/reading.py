@@ -44,7 +44,7 @@ def read_params(path: Path) -> Params:
     """Read and check `path`.
 
     Raises:
-        ParamsError: names the file, every key with a fault, what was given, what was expected, and what to do.
+        ParamsError: the file has faults; the message lists each key with its given and its expected value.
     """
     if not path.is_file():
         raise ParamsError(
@@ -132,7 +132,7 @@ def _unknown(fault: Any, tree: Any) -> UnknownKeyError | None:
 
 
 def _follows(fault: Any, unknown: Sequence[UnknownKeyError]) -> bool:
-    """Return whether a missing key may only be misspelt: then its wrong name is told already."""
+    """Return whether a missing key may only be misspelt; its misspelling is already reported as an unknown key."""
     is_task = fault["loc"][:1] == ("finetune",)
     return fault["type"] == "missing" and any(
         _near(one) == fault["loc"][-1] or (is_task and one.place.startswith("finetune_defaults.")) for one in unknown

@@ -9,7 +9,7 @@ from clozeline.artifacts.paired_figures import PairedFigures
 from clozeline.registry.gates import Gate
 
 Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
-"""`held`: a person has to decide. `kept`: the champion stays, and nobody has to do anything."""
+"""`held`: a person has to decide. `kept`: the champion stays; no action is needed."""
 
 
 class Decision(BaseModel):

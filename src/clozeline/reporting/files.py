@@ -59,7 +59,7 @@ class RunFiles:
         """Read the rows as records of `kind`; raises ArtifactError like `csv`, or if a value has another type."""
         rows = self.csv(path, *(field.name for field in fields(kind)), stage=stage)
         try:
-            return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]
+            return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]  # a type known at run time
         except ValidationError as error:
             raise _unreadable(path, stage, f"a CSV file of {kind.__name__}", error) from error
 

@@ -1,6 +1,6 @@
 """One flow run in MLflow: a parent run, with a child run for each stage that executed.
 
-Everything is told through the outbox of the workspace, so that neither a flow nor a stage ever waits for MLflow.
+All messages go through the outbox of the workspace, so neither a flow nor a stage ever waits for MLflow.
 """
 
 import json

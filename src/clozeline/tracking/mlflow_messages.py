@@ -1,4 +1,4 @@
-"""Tells MLflow each message of the outbox. Telling one twice, as after a kill, changes nothing."""
+"""Sends each message of the outbox to MLflow. Sending one twice, as after a kill, changes nothing."""
 
 from collections.abc import Sequence
 from functools import singledispatchmethod
@@ -140,7 +140,7 @@ class MlflowMessages:
         self._last_steps = last_steps
 
     def _known(self, run: str) -> bool:
-        """Whether MLflow has the run: this process, or one that was killed, has already told it."""
+        """Whether MLflow has the run, created by this process or by one that was killed."""
         if run not in self.run_ids:
             found = self._client.search_runs([self._experiment], f"tags.`{_OUTBOX_RUN}` = '{run}'", max_results=1)
             if found:

@@ -1,4 +1,4 @@
-"""What MLflow has to be told, kept in the workspace until MLflow has it.
+"""The outbox: messages to MLflow, kept in the workspace until MLflow has them.
 
 `work/outbox/journal.jsonl` is append-only: the flow and its stage processes add lines to it and never wait for MLflow.
 Each line is a message with the hash of its content, by which it is delivered once (`tracking/delivery.py`).

@@ -55,6 +55,6 @@ class OutboxRunLogger:
 
 def _number(value: object) -> float | None:
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)  # type: ignore[arg-type]  # the call is the check
     except (TypeError, ValueError, OverflowError):
         return None

@@ -112,13 +112,13 @@ def test_what_is_recorded_is_validated_not_taken_as_it_comes(encoder_package: Pa
     rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)
     graph = read_graph(encoder_package / FILES.int8)
     for num_matmuls, is_sound in ((7, True), ("many", False)):
-        quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]
+        quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]  # stand-ins
         climbed = Climbed(manifest.ladder, Passed(rung, quantized))
         with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
             record = export._record(encoder_package, 5, 0.0, climbed, manifest)
             assert (record.served, record.quantized_matmuls) == (manifest.served, num_matmuls)
     with pytest.raises(ValidationError, match="half"):
-        export._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]
+        export._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]  # stand-ins
 
 
 def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_package: Path) -> None:

@@ -1,4 +1,4 @@
-"""Answers that were given, by request id, so that the right answer can be told later. No text is kept."""
+"""Recent answers by request id, to be scored when feedback arrives. No text is kept."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -128,7 +128,7 @@ class CollectorExporter(OTLPSpanExporter):
 
     def shutdown(self) -> None:
         logging.getLogger(OTLPSpanExporter.__module__).removeFilter(self._is_first)
-        super().shutdown()  # type: ignore[no-untyped-call]
+        super().shutdown()  # type: ignore[no-untyped-call]  # untyped in OpenTelemetry
 
     def _is_first(self, record: logging.LogRecord) -> bool:
         was_told, self.has_told = self.has_told, True
