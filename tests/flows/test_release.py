@@ -192,7 +192,7 @@ def test_a_better_model_takes_the_place_and_its_decision_can_be_read(released: P
 def test_a_release_that_is_killed_before_an_alias_moves_has_its_record_and_is_finished_by_the_next(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(self: Registry, version: Registered) -> None:
+    def killed(self: Registry, version: Registered, **change: object) -> None:
         raise RuntimeError(str(version))
 
     retrain(released, "one two three", nats_per_byte=1.2, accuracy=0.85)

@@ -36,11 +36,14 @@ class Requests:
         self._random = random.Random(0)
         document = client.get("/openapi.json").json()
         self._versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
-        self.routes = sorted(path for path, operations in document["paths"].items() if "post" in operations)
-        self._examples = {
-            path: document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
-            for path in self.routes
+        every = {
+            path: operations["post"]["requestBody"]["content"]["application/json"]["examples"]
+            for path, operations in document["paths"].items()
+            if "post" in operations
         }
+        # /feedback has no example: the id of an answer is valid once.
+        self._examples = {path: examples for path, examples in every.items() if examples}
+        self.routes = sorted(self._examples)
 
     def any(self) -> tuple[str, bytes]:
         """Return a route and a request with random texts; some requests cannot be answered."""

@@ -72,7 +72,7 @@ def test_every_example_is_answered_by_the_server_that_shows_it(
                 assert client.get(url).status_code == 200
                 continue
             examples = operation["requestBody"]["content"]["application/json"]["examples"]
-            assert examples, path
+            assert examples or path in WITHOUT_EXAMPLE, path
             for example in examples.values():
                 answer = client.post(url, json=example["value"])
                 assert answer.status_code == 200, f"{path}: {answer.text}"
