@@ -55,7 +55,7 @@ def test_the_five_lines_train_an_encoder_that_stock_transformers_loads(
     assert names["trained"].state.step == tiny_pretraining.steps
 
 
-def test_a_callback_of_ones_own_hears_the_curve(
+def test_a_custom_callback_receives_the_curve(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
 ) -> None:
     class Listening(clozeline.Callback):

@@ -15,7 +15,7 @@ SOURCE = Path(errors.__file__).parent
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and ClozelineError in kind.__bases__]
 
 
-def test_a_message_tells_what_happened_what_was_given_what_was_expected_and_what_to_do() -> None:
+def test_a_message_states_what_happened_what_was_given_what_was_expected_and_what_to_do() -> None:
     told = str(ClozelineError("the cup is empty", given="air", expected="tea", do="pour"))
     assert told.splitlines() == ["the cup is empty", "  given:    air", "  expected: tea", "  do:       pour"]
 

@@ -62,7 +62,7 @@ def test_a_side_is_timed_in_the_process_where_it_runs(theirs: Any, module: Calla
     assert elsewhere.measured(asked.clock, asked.answer, ["a"], times=1)[0] == os.getpid()
 
 
-def test_its_tokenizer_is_told_there_and_nowhere_else(theirs: Any, module: Callable[[str], ModuleType]) -> None:
+def test_its_tokenizer_is_reported_there_and_nowhere_else(theirs: Any, module: Callable[[str], ModuleType]) -> None:
     elsewhere, asked = module("elsewhere"), importlib.import_module("theirs_to_ask")
     best, in_parallel = module("tokenizing").at_its_best(elsewhere.There(theirs, asked.answer), ["a"])
     assert in_parallel
@@ -70,7 +70,7 @@ def test_its_tokenizer_is_told_there_and_nowhere_else(theirs: Any, module: Calla
     assert (os.environ[VARIABLE], theirs.call(os.getenv, VARIABLE)) == ("false", "false")
 
 
-def test_a_process_that_ends_is_told_with_its_exit_code(theirs: Any) -> None:
+def test_a_process_that_ends_is_reported_with_its_exit_code(theirs: Any) -> None:
     with pytest.raises(RuntimeError, match="ended with 3"):
         theirs.call(os._exit, 3)
 

@@ -87,7 +87,7 @@ def test_the_parts_have_no_text_in_common_and_are_the_same_each_time(module: Mod
     assert parts == labelled.cut(items, sizes, lambda it: it["context"], lambda it: it["question"])
 
 
-def test_generated_answers_stand_where_they_are_said_to(module: Module) -> None:
+def test_generated_answers_are_at_their_stated_places(module: Module) -> None:
     items = list(module("comparison.generated_tasks").questions(40, seed=1))
     for item in items:
         for text, start in zip(item["answers"]["text"], item["answers"]["answer_start"], strict=True):
@@ -103,7 +103,7 @@ def test_every_question_of_the_benchmark_has_an_answer(module: Module) -> None:
         assert all(item["answers"]["text"] for item in parts.read(part))
 
 
-def test_what_is_said_of_the_recipe_is_said_to_both_sides(
+def test_the_recipe_is_given_to_both_sides(
     module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     comparison, asked = module("comparison.finetuning"), []

@@ -180,7 +180,7 @@ def test_trainer_takes_the_arguments_of_a_race(
 @pytest.mark.parametrize(
     ("seconds", "is_clear"), [((88, 67, 111), True), ((88, 400, 290), False), ((300, 300, 300), False)]
 )
-def test_a_race_is_run_over_several_seeds_and_tells_how_likely_chance_is(
+def test_a_race_is_run_over_several_seeds_and_reports_the_p_value(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[int, ...], is_clear: bool
 ) -> None:
     """P40: the result of one race does not predict the next."""
@@ -213,7 +213,7 @@ def test_a_race_is_run_over_several_seeds_and_tells_how_likely_chance_is(
         ("avx2", "EPYC avx2"),
     ],
 )
-def test_the_machine_is_told_with_what_makes_int8_fast(
+def test_the_machine_is_described_with_what_makes_int8_fast(
     alternation: ModuleType, tmp_path: Path, flags: str, told: str
 ) -> None:
     """R35: the same benchmark gives another ratio without VNNI."""

@@ -195,7 +195,7 @@ def test_refusals_and_failures_are_counted_apart_and_are_no_latencies(opened: Mo
             opened.open_load(server.port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
 
 
-def test_a_comparison_tells_of_both_loops_and_both_sides_get_the_same_moments(
+def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_moments(
     monkeypatch: pytest.MonkeyPatch, opened: ModuleType, closed: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -74,11 +74,11 @@ def test_what_another_section_decides_is_a_key_in_the_advice_alone() -> None:
     assert told.problem == "label `models` has no words"
 
 
-def test_other_names_are_told_as_they_are_given() -> None:
+def test_other_names_are_shown_as_given() -> None:
     assert renamed(error("see `source.path` and `more`"), {"source.path": "--text"}.get).do == "see `--text` and `more`"
 
 
-def test_a_stage_tells_the_keys_of_its_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_reports_the_keys_of_its_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     arguments = ["source=missing", "out=data/raw"]
@@ -95,7 +95,7 @@ def test_a_stage_tells_the_keys_of_its_section(tmp_path: Path, monkeypatch: pyte
         ("start", "no/such/folder", "`pretrain.start` in params.yaml"),
     ],
 )
-def test_a_training_tells_the_keys_of_what_a_room_was_given(
+def test_training_reports_the_keys_of_what_a_room_was_given(
     knob: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "no/such/folder").mkdir(parents=True)

@@ -113,7 +113,7 @@ def test_an_encoder_of_ones_own_lies_in_the_project_s_folder(project: Path) -> N
 
 
 @pytest.mark.parametrize("options", [["--family", "bort"], ["--family", "gpt:"]])
-def test_options_that_cannot_be_used_are_told(project: Path, options: list[str]) -> None:
+def test_invalid_options_are_refused(project: Path, options: list[str]) -> None:
     result = CliRunner().invoke(app, ["plan", "--no-timing", *options])
     assert isinstance(result.exception, ParamsError)
     assert "modernbert, bert, roberta" in str(result.exception)

@@ -111,7 +111,7 @@ def test_in_a_terminal_there_is_a_table(project: Path) -> None:
         (["embed", "a", "--model", "dist/nothing"], 4, ["dist/nothing is not an exported model", "dvc repro"]),
     ],
 )
-def test_what_cannot_be_answered_is_told_with_what_to_do(
+def test_what_cannot_be_answered_is_refused_with_what_to_do(
     project: Path, arguments: list[str], code: int, told: list[str]
 ) -> None:
     done = ask(project, *arguments)
@@ -126,13 +126,13 @@ def test_a_long_text_is_cut_when_that_is_asked_for(project: Path) -> None:
     assert line[1:] == lines_of(project, "embed", "a " * 62)[0][1:]
 
 
-def test_without_a_model_the_command_to_type_is_told(tmp_path: Path) -> None:
+def test_without_a_model_the_command_to_type_is_named(tmp_path: Path) -> None:
     done = ask(tmp_path, "fill", "the [MASK]")
     assert done.returncode == 4
     assert b"run `make run`" in done.stderr
 
 
-def test_bytes_that_are_no_text_are_told_with_their_line(project: Path) -> None:
+def test_invalid_utf_8_is_reported_with_its_line(project: Path) -> None:
     done = ask(project, "embed", "-", given=b"fine\nM\xfcnchen\n")
     assert done.returncode == 3
     assert b"line 2 of standard input is not UTF-8" in done.stderr

@@ -42,7 +42,7 @@ def test_outside_a_project_a_verb_says_where_to_go(verb: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("verb", ["run", "release"])
-def test_params_that_cannot_be_used_are_told_once_before_anything_is_started(verb: str, project: Path) -> None:
+def test_invalid_params_are_reported_once_before_anything_starts(verb: str, project: Path) -> None:
     params = (project / "params.yaml").read_text(encoding="utf-8")
     (project / "params.yaml").write_text(params.replace("seed: ", "seed: many #"), encoding="utf-8")
     result = CliRunner().invoke(app, [verb])

@@ -21,7 +21,7 @@ def test_an_unknown_stage_is_refused_with_the_known_ones(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("arguments", [["encoder=a"], ["encoder=a", "tokens=b", "colour=red"]])
-def test_wrong_arguments_are_told_with_those_the_stage_takes(
+def test_wrong_arguments_are_refused_with_those_the_stage_takes(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = str(stage("evaluate", *arguments, monkeypatch=monkeypatch))

@@ -63,7 +63,7 @@ def test_the_encoder_stands_beside_the_unigram_baseline(project: Workspace, para
     ]
 
 
-def test_a_correlation_is_not_told_in_per_cent(project: Workspace, params: Params) -> None:
+def test_a_correlation_is_not_shown_in_per_cent(project: Workspace, params: Params) -> None:
     file = project.root / "metrics/finetune/library.json"
     told = json.loads(file.read_text())
     told["headline"]["metric"] = "spearman"
@@ -106,7 +106,7 @@ def test_a_package_has_sizes_agreement_and_latency(project: Workspace, params: P
     assert library == ["dist/library", "0.0 → 0.0", "99.0%", "", "", "int8"]
 
 
-def test_a_package_that_fp32_is_served_of_says_so(
+def test_a_package_served_as_fp32_says_so(
     project: Workspace, params: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = project.root / "metrics/export/encoder.json"

@@ -167,14 +167,14 @@ def test_in_a_terminal_there_is_a_table_and_the_text_with_marks(
         (["answer", "a", "--context", ""], 3, ["the text to answer from is empty"]),
     ],
 )
-def test_what_cannot_be_answered_is_told_with_what_to_do(arguments: list[str], code: int, told: list[str]) -> None:
+def test_what_cannot_be_answered_is_refused_with_what_to_do(arguments: list[str], code: int, told: list[str]) -> None:
     done = ask(*arguments)
     assert isinstance(done.exception, ClozelineError), done.exception
     assert (done.exception.exit_code, done.stdout) == (code, "")
     assert all(words in str(done.exception) for words in ["given:", "expected:", "do:", *told]), done.exception
 
 
-def test_without_a_model_it_is_told_what_exports_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_model_the_command_that_exports_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = ask("tag", "a")
     assert "`export.models` in params.yaml" in str(done.exception)

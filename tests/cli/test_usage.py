@@ -24,7 +24,7 @@ from clozeline.errors import ParamsError
         ("--nope", "--help", "run `clozeline --help`"),
     ],
 )
-def test_what_cannot_be_understood_is_told_with_what_was_typed_what_was_expected_and_what_to_type(
+def test_a_usage_error_states_what_was_typed_what_was_expected_and_what_to_type(
     typed: str, expected: str, do: str
 ) -> None:
     result = CliRunner().invoke(app, typed, prog_name="clozeline")

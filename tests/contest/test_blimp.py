@@ -47,7 +47,7 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
         read_pairs(tmp_path)
 
 
-def test_a_folder_without_pairs_is_told_of(tmp_path: Path) -> None:
+def test_a_folder_without_pairs_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file matches"):
         read_pairs(tmp_path)
     with pytest.raises(DataError, match="there are no minimal pairs"):
@@ -68,7 +68,7 @@ def test_accuracy_is_by_phenomenon_and_the_mean_is_of_paradigms() -> None:
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_the_likelier_sentence_is_chosen_and_one_that_cannot_be_told_apart_is_not_right(
+def test_the_likelier_sentence_is_chosen_and_a_tie_is_not_right(
     model: LanguageModel, causal_model: LanguageModel, is_causal: bool, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     asked = causal_model if is_causal else model

@@ -211,7 +211,7 @@ def test_a_causal_model_beside_a_masked_one_is_not_called_better(
         (("--text", "empty.txt"), DataError, "no text in it"),
     ],
 )
-def test_what_cannot_be_asked_is_told_in_the_commands_own_words(
+def test_an_invalid_request_is_refused_in_terms_of_the_command(
     arguments: tuple[str, ...], kind: type, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

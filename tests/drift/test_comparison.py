@@ -46,7 +46,7 @@ def test_chance_alone_is_no_drift_and_texts_of_another_length_are(seed: int) -> 
     assert stability_index(reference, drawn(seed, mean=40)) > 2 * limit
 
 
-def test_of_each_figure_it_is_said_whether_it_is_drift() -> None:
+def test_each_figure_says_whether_it_is_drift() -> None:
     reference = Traffic(texts_by_length={"8.0": 1_000}, tokens=8_000, unknown_tokens=8)
     now = Traffic(texts_by_length={"8.0": 1_000}, tokens=8_000, unknown_tokens=400)
     length, unknown = shifts(reference, now, Limits())

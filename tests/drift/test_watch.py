@@ -57,7 +57,7 @@ def test_a_new_version_has_a_reference_of_its_own() -> None:
     assert (compared.num_texts, compared.is_drift) == (150, False)
 
 
-def test_a_server_that_began_anew_goes_on_with_its_reference() -> None:
+def test_a_restarted_server_keeps_its_reference() -> None:
     *_, again = looked(counted(200, 0), counted(10, 0), counted(110, 0))
     assert (again.num_texts, again.is_drift) == (110, False)
 

@@ -123,7 +123,7 @@ def test_block_sparse_attention_of_transformers_is_no_function_of_its_row(params
     assert not np.array_equal(np.random.get_state()[1], random)
 
 
-def test_going_on_from_a_block_sparse_checkpoint_is_in_full_attention_and_that_is_told(
+def test_resuming_a_block_sparse_checkpoint_uses_full_attention_with_a_warning(
     params_of, ids, tiny_tokenizer, tmp_path, caplog
 ) -> None:
     block_sparse(params_of, ids, tmp_path, tiny_tokenizer).save_pretrained(tmp_path)

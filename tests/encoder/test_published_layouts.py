@@ -145,7 +145,7 @@ def test_weights_of_every_layout_give_what_stock_transformers_gives(
     assert again.config.dtype == torch.float32
 
 
-def test_a_classifier_keeps_its_encoder_and_gets_a_fresh_head_which_is_told(start, tmp_path: Path, caplog) -> None:
+def test_a_classifier_keeps_its_encoder_and_a_fresh_head_is_reported(start, tmp_path: Path, caplog) -> None:
     classifier = with_weights(lambda: BertForSequenceClassification(BertConfig(**SHAPE, num_labels=3)))
     classifier.save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -203,7 +203,7 @@ def test_tokens_of_another_vocabulary_txt_are_refused(start, tmp_path: Path, mad
         start(tmp_path, tokenizer=made_tiny_tokenizer)
 
 
-def test_a_checkpoint_without_a_tokenizer_is_taken_and_that_is_told(
+def test_a_checkpoint_without_a_tokenizer_is_accepted_with_a_warning(
     start, tmp_path: Path, made_tiny_tokenizer: Path, caplog
 ) -> None:
     with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)

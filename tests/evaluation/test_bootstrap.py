@@ -48,7 +48,7 @@ def test_samples_without_any_target_are_left_out() -> None:
     assert low == high == 2.0
 
 
-def test_equal_models_are_told_apart_by_chance_as_often_as_p_says() -> None:
+def test_equal_models_differ_by_chance_as_often_as_p_says() -> None:
     random = np.random.default_rng(3)
     p_values = [sign_flip_p_value(random.normal(0, 1, 40), seed=trial, num_samples=200) for trial in range(300)]
     assert 0.02 * 300 <= sum(p < 0.05 for p in p_values) <= 0.09 * 300

@@ -105,7 +105,7 @@ def test_text_that_the_tokenizer_did_not_know_is_not_free(model: PreTrainedModel
     assert measured.nats_per_byte * measured.text_bytes == pytest.approx(expected)
 
 
-def test_text_of_unknown_tokens_alone_is_told_of(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
+def test_text_of_unknown_tokens_alone_is_reported(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
     nothing_known = [np.array([1, 1, 1])]
     split = Split.open(TokenShards.open(make_tokens(nothing_known, nothing_known), "validation"), max_length=32)
     with pytest.raises(DataError, match="no token that a model can predict") as raised:

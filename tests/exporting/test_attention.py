@@ -148,7 +148,7 @@ def test_a_text_of_nothing_but_padding_gives_no_nan() -> None:
     assert np.isfinite(session.run(["y"], inputs | {"mask": np.zeros((2, 1, 5, 5), np.bool_)})[0]).all()
 
 
-def test_scores_are_shown_if_asked_for_without_what_is_written_over_those_that_nobody_sees() -> None:
+def test_scores_are_an_output_on_request_before_the_mask() -> None:
     model = settled(block())
     show_scores(model.graph, "{}/scores", set())
     model.graph.output.append(ValueInfoProto(name="context/scores"))

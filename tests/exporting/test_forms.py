@@ -59,7 +59,7 @@ def feed(mask_id: int, masks: tuple[int, ...], length: int = 30) -> Feed:
     return {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL, MASKS_ONLY: np.array([False])}
 
 
-def test_the_manifest_is_told_so(trained: TrainedModel) -> None:
+def test_the_manifest_records_that_the_last_layer_runs_at_masks(trained: TrainedModel) -> None:
     assert last_layer_of(trained) == "masked positions"
 
 

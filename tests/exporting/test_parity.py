@@ -89,7 +89,7 @@ def test_the_trained_model_may_read_a_batch_row_by_row(
     assert difference(trained, graph) < 1e-6
 
 
-def test_a_model_that_gives_no_numbers_is_told_from_a_graph_that_does_not(
+def test_nan_from_the_model_and_nan_from_the_graph_are_told_apart(
     small_encoder: Path, graph: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(small_encoder, tmp_path / "damaged"))

@@ -176,7 +176,7 @@ def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package
     assert different.different_answers == len(set(named)) == 3
 
 
-def test_labels_that_nobody_gives_do_not_hide_those_that_neighbours_change(
+def test_absent_labels_do_not_hide_those_that_neighbours_change(
     topics_package: Path, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Among others, one text loses the labels that it has alone: of few labels that are given, not of all there are."""

@@ -147,7 +147,7 @@ def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_chang
     assert len(answer["masks"]) == 1
 
 
-def test_where_int8_is_slower_fp32_is_served_and_said_until_a_release_measures_otherwise_without_doubt(
+def test_where_int8_is_slower_fp32_is_served_until_a_release_clearly_measures_otherwise(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Latency(1.0, 1.5, 10.0, 9.0, batch_texts=32, num_threads=1)
@@ -345,7 +345,7 @@ def test_the_nightly_flow_runs_the_stages_and_releases_what_came_of_them(project
     assert flow_run.info.run_id in report
 
 
-def test_a_night_whose_pipeline_fails_leaves_a_report_and_tells_the_first_error(project: Path) -> None:
+def test_a_night_whose_pipeline_fails_leaves_a_report_and_the_first_error(project: Path) -> None:
     (project / "reports" / "report.html").unlink(missing_ok=True)
     (project / "raw.txt").unlink()
     with pytest.raises(DataError, match=r"raw\.txt"):

@@ -36,7 +36,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda name: open_tokenizer(name), DataError),
     ],
 )
-def test_a_name_that_is_nowhere_is_told_once(ask, kind: type[ClozelineError], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_name_is_reported_once(ask, kind: type[ClozelineError], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"), pytest.raises(kind, match="nobody/nowhere"):
         ask("nobody/nowhere")
     assert [record.message for record in caplog.records] == [

@@ -172,7 +172,7 @@ def test_a_pickle_beside_safetensors_is_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("attention", [None, "eager", "sdpa", "flash_attention_2"])
-def test_attention_that_transformers_has_itself_is_nobodys_code_and_is_chosen_here(
+def test_an_attention_of_transformers_itself_is_no_foreign_code_and_is_chosen_here(
     attention: str | None, tmp_path: Path
 ) -> None:
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}

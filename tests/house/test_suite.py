@@ -42,7 +42,7 @@ def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_made_once_is_copied_for_everyone_who_asks(made_once: MadeOnce, tmp_path: Path) -> None:
+def test_what_is_made_once_is_copied_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("made")
     made = []
 

@@ -106,7 +106,7 @@ def test_of_special_tokens_that_begin_alike_the_longest_is_meant(tokenizers: dic
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_forgotten_is_learned_anew(
+def test_what_is_evicted_is_learned_again(
     tokenizers: dict[str, Tokenizer], algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_words, "_MOST_WORDS", 5)

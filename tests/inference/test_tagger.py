@@ -77,7 +77,7 @@ def test_a_text_of_many_windows_is_tagged_as_if_it_were_read_whole(
     assert all(one.word == texts[0][one.start : one.end] for one in found[0] if isinstance(one, Entity))
 
 
-def test_a_token_is_told_by_the_window_that_has_more_around_it(tmp_path: Path) -> None:
+def test_a_token_is_labelled_by_the_window_with_more_context_around_it(tmp_path: Path) -> None:
     write_tagger(tmp_path / "short")
     short = opened(tmp_path / "short", 12)
     text = " ".join("abcdefghijklmnopqrst")

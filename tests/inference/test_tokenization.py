@@ -33,7 +33,7 @@ def test_a_text_that_is_too_long_is_refused_by_its_number_and_length(tokenizer: 
     assert f"{tokenizer.count([long])[0]} tokens: 'the" in str(refused.value)
 
 
-def test_of_a_pair_that_is_too_long_it_is_told_which_text_is(tokenizer: TextTokenizer) -> None:
+def test_a_pair_that_is_too_long_names_the_longer_text(tokenizer: TextTokenizer) -> None:
     with pytest.raises(TextTooLongError, match=r"54 tokens \(the two texts have 50 and 1\): 'the the"):
         tokenizer.tokenize([("the " * 50, "the")], truncate=False)
 

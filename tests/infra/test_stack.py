@@ -94,7 +94,7 @@ def mlflow(
         yield Mlflow(url, environment["MLFLOW_AUTH_ADMIN_PASSWORD"])
 
 
-def test_mlflow_answers_to_its_own_names_and_to_who_has_a_password(mlflow: Mlflow) -> None:
+def test_mlflow_answers_only_its_own_host_names_and_with_a_password(mlflow: Mlflow) -> None:
     experiments = "/api/2.0/mlflow/experiments/get?experiment_id=0"
     assert mlflow.get(experiments) == 200
     assert mlflow.get(experiments, host="mlflow:5000") == 200

@@ -200,7 +200,7 @@ def test_a_token_that_the_tokenizer_gained_has_one_row_in_both(saved: Path, para
     assert again.generator.get_output_embeddings().weight is table
 
 
-def test_an_encoder_alone_gets_a_fresh_generator_by_seed_and_that_is_told(
+def test_an_encoder_alone_gets_a_fresh_generator_by_seed_with_a_warning(
     pair: ReplacedTokenPair, tiny_tokenizer: Path, tmp_path: Path, params_of, ids, caplog
 ) -> None:
     folder = tmp_path / "alone"

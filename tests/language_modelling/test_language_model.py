@@ -81,7 +81,7 @@ def test_a_family_without_a_causal_form_is_refused_with_those_that_have_one(para
         ("roberta", {}, ""),
     ],
 )
-def test_a_knob_that_stock_classes_do_not_have_is_told(family, knobs, told, params_of, ids, caplog) -> None:
+def test_a_param_that_stock_classes_lack_is_refused(family, knobs, told, params_of, ids, caplog) -> None:
     language_model.build(params_of(family, **knobs), "mlm", ids, seed=0)
     assert told in caplog.text
     assert bool(caplog.text) == bool(told)
@@ -143,7 +143,7 @@ with replacing_folder(Path(sys.argv[1])) as folder:
 """
 
 
-def test_a_disk_that_is_full_while_a_model_is_saved_is_told_by_name_and_leaves_nothing_half_written(
+def test_a_full_disk_while_a_model_is_saved_is_reported_and_leaves_nothing_half_written(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "encoder"

@@ -16,7 +16,7 @@ from clozeline.machine.processor import processor
         ("flags\t\t: sse", "EPYC"),
     ],
 )
-def test_it_is_told_by_its_name_and_instructions(tmp_path: Path, line: str, told: str) -> None:
+def test_a_processor_is_described_by_its_name_and_instructions(tmp_path: Path, line: str, told: str) -> None:
     facts = tmp_path / "cpuinfo"
     facts.write_text(f"processor\t: 0\nmodel name\t: EPYC\n{line}\n", encoding="utf-8")
     assert processor(facts) == told

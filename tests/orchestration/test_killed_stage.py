@@ -27,7 +27,7 @@ KILLED = "was killed (signal 9)"
 
 
 @pytest.mark.parametrize("killed", ["stage", "dvc"])
-def test_a_stage_or_its_dvc_that_is_killed_is_told_as_that(toy: Path, killed: str) -> None:
+def test_a_killed_stage_or_dvc_is_reported_as_killed(toy: Path, killed: str) -> None:
     (toy / "steps.py").write_text(KILLING)
     (toy / "raw.txt").write_text(killed)
     ended, _ = reproduce(toy, "upper")

@@ -98,7 +98,7 @@ def test_a_run_that_is_stopped_is_called_a_crash_in_the_words_that_we_look_for()
 
 
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_problem_is_told_by_its_message_once(
+def test_a_problem_shows_its_message_once(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell_errors_plainly()

@@ -45,13 +45,13 @@ def test_one_without_processes_of_its_own_is_ended_at_once(tmp_path: Path, free_
     assert time.monotonic() - ended < supervisor._STAGE_SECONDS
 
 
-def test_one_that_ends_is_told_by_its_exit_code(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_a_server_that_ends_is_reported_with_its_exit_code(tmp_path: Path, free_port: Callable[[], int]) -> None:
     error = told_of("raise SystemExit(7)", free_port(), tmp_path)
     assert error.given == "it ended with exit code 7"
     assert "odd-server.log" in error.do
 
 
-def test_one_that_runs_and_does_not_answer_in_http_is_told_so(
+def test_a_process_that_does_not_speak_http_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
     monkeypatch.setattr(server_process, "_READY_WITHIN_SECONDS", 1.5)

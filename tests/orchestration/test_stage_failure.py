@@ -18,7 +18,7 @@ def ended(text: str, exit_code: int = 3) -> Ended:
     return Ended(name="upper", exit_code=exit_code, text=text, log="work/logs/upper.log")
 
 
-def test_a_failure_is_the_error_that_the_stage_told_with_its_class() -> None:
+def test_a_failure_is_the_error_that_the_stage_raised_with_its_class() -> None:
     error = failure_of(ended(DATA_ERROR))
     assert type(error) is DataError
     assert (error.given, error.expected, error.do) == ("bad", "good", "write good")
@@ -31,7 +31,7 @@ def test_of_several_errors_the_last_is_that_of_the_end() -> None:
     assert "raw.txt is bad" in failure_of(ended(earlier + DATA_ERROR)).problem
 
 
-def test_what_a_library_said_in_several_lines_is_told_whole() -> None:
+def test_a_message_of_several_lines_is_kept_whole() -> None:
     said = "1 error:\n\nsteps: must be positive\n  got -1"
     error = failure_of(ended(DATA_ERROR.replace("given:    bad", f"given:    {said}")))
     assert type(error) is DataError
@@ -42,7 +42,7 @@ def test_exit_code_75_is_worth_another_try() -> None:
     assert type(failure_of(ended(DATA_ERROR, exit_code=75))) is TransientError
 
 
-def test_a_crash_without_a_told_error_names_its_exit_code_and_the_log() -> None:
+def test_a_crash_without_an_error_message_names_its_exit_code_and_the_log() -> None:
     error = failure_of(ended("Segmentation fault\n", exit_code=139))
     assert type(error) is ClozelineError
     assert "139" in str(error.given)

@@ -30,7 +30,7 @@ def test_learned_positions_take_heads_of_an_odd_size(tmp_path: Path) -> None:
     assert read_params(shaped(tmp_path, family="bert", num_attention_heads="128")).pretrain.model.family == "bert"
 
 
-def test_a_misspelt_family_is_told_before_anything_is_run(edited: Editor) -> None:
+def test_a_misspelt_family_is_refused_before_anything_runs(edited: Editor) -> None:
     told = message(edited("family: modernbert", "family: modernbrt"))
     assert "`pretrain.model.family` cannot be used" in told
     assert "given:    pretrain.model.family: 'modernbrt'" in told

@@ -26,7 +26,7 @@ def test_a_missing_key_is_named(edited: Editor) -> None:
     assert "expected: a value for this key\n" in told
 
 
-def test_a_value_in_place_of_a_section_is_told_as_one(tmp_path: Path) -> None:
+def test_a_value_in_place_of_a_section_is_reported_as_such(tmp_path: Path) -> None:
     text = (PROJECT / "params.yaml").read_text(encoding="utf-8")
     path = tmp_path / "params.yaml"
     path.write_text(re.sub(r"(?ms)^evaluate:\n.*?^\n", "evaluate: yes\n\n", text), encoding="utf-8")
@@ -64,7 +64,7 @@ def test_a_value_in_place_of_a_section_is_told_as_one(tmp_path: Path) -> None:
         ("batch_tokens", "32", "`batch_tokens` is not below `max_length`"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_told_with_its_key_and_what_is_expected(
+def test_an_invalid_value_is_reported_with_its_key_and_what_is_expected(
     tmp_path: Path, key: str, value: str, expected: str
 ) -> None:
     path = with_values(tmp_path, **{key: value})
@@ -94,7 +94,7 @@ def test_keys_that_disagree_are_shown_without_the_section_they_are_in(edited: Ed
         (b"seed: 2001-99-99\n", "month must be in 1..12"),
     ],
 )
-def test_a_file_that_is_not_yaml_is_told_with_its_name_the_line_and_the_reason(
+def test_invalid_yaml_is_reported_with_its_file_the_line_and_the_reason(
     tmp_path: Path, content: bytes, expected: str
 ) -> None:
     path = tmp_path / "params.yaml"
@@ -113,7 +113,7 @@ def test_an_empty_file_is_called_empty(tmp_path: Path, content: str) -> None:
     assert f"{path} is empty" in message(path)
 
 
-def test_all_faults_are_told_at_once_each_with_its_key_what_was_given_and_what_to_do(edited: Editor) -> None:
+def test_all_faults_are_reported_at_once_each_with_its_key_what_was_given_and_what_to_do(edited: Editor) -> None:
     path = edited("    mask_rate: 0.3             # share", "    mask_rat: 0.3             # share")
     text = path.read_text(encoding="utf-8")
     for right, wrong in (
@@ -160,7 +160,7 @@ def test_a_misspelt_section_is_named_without_what_is_in_it(edited: Editor) -> No
     assert "python-docs" not in told
 
 
-def test_a_missing_file_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_where_it_was_looked_for(tmp_path: Path) -> None:
     assert str(tmp_path.resolve()) in message(tmp_path / "params.yaml")
 
 

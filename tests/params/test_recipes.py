@@ -45,7 +45,7 @@ def test_a_recipe_that_sets_what_pretrain_does_not_have_is_refused_even_if_it_is
     assert "rename it to `mask_rate`" in told
 
 
-def test_a_value_that_a_recipe_sets_wrongly_is_told_where_it_was_written(edited: Editor) -> None:
+def test_a_wrong_value_in_a_recipe_is_reported_where_it_was_written(edited: Editor) -> None:
     path = edited("masking: {mask_rate: 0.1,", "masking: {mask_rate: 10,")
     path.write_text(path.read_text().replace("recipe: standard", "recipe: domain-adaptation"), encoding="utf-8")
     told = message(path)

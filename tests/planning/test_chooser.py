@@ -40,7 +40,7 @@ def test_each_choice_names_rows_of_the_tables() -> None:
         assert choice.size in SIZE_NAMES
 
 
-def test_what_is_named_first_wins_and_the_loser_is_told() -> None:
+def test_the_first_name_wins_and_the_other_is_reported() -> None:
     combined = combine(["fastest", "accurate"])
     assert combined.params["pretrain.model.size"] == "mini"
     assert combined.params["pretrain.steps"] == 100_000

@@ -16,7 +16,7 @@ from tests.named_knobs import is_knob_of, named_in
 from tests.stages.test_pretrain import run_stage
 
 
-def test_a_step_that_needs_more_than_there_is_is_told_of_before_the_first_one(
+def test_a_step_that_needs_too_much_memory_is_refused_before_the_first_step(
     tiny_pretraining: PretrainParams,
     tiny_tokens: Path,
     tiny_tokenizer: Path,

@@ -33,7 +33,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         ("{'a': 1, 'b': [2, 3]} == f(x).", False),
     ],
 )
-def test_a_sentence_is_told_from_code_and_fragments(text: str, is_one: bool) -> None:
+def test_sentences_are_told_apart_from_code_and_fragments(text: str, is_one: bool) -> None:
     assert reads_as_sentence(text) == is_one
 
 

@@ -62,7 +62,7 @@ def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
         ({}, ""),
     ],
 )
-def test_what_causal_training_leaves_out_of_masking_is_told(
+def test_masking_params_ignored_by_causal_training_are_reported(
     prepare: Prepare,
     tiny_pretraining: PretrainParams,
     changes: dict[str, object],

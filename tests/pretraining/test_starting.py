@@ -61,7 +61,7 @@ def test_every_family_goes_on_where_it_was_left_whatever_the_params_say_of_its_s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_encoder_without_a_head_gets_a_fresh_one_by_seed_and_that_is_told(family, save, start, caplog) -> None:
+def test_an_encoder_without_a_head_gets_a_fresh_one_by_seed_with_a_warning(family, save, start, caplog) -> None:
     model, folder = save(family, with_head=False)
     random = torch.get_rng_state()
     one, same, other = (start(folder, seed=seed) for seed in (1, 1, 2))
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_lacks_a_weight_of_its_encoder_is_refused(save, start)
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:100]), lambda path: path.unlink()])
-def test_damaged_or_missing_weights_are_told_by_name(damage, save, start) -> None:
+def test_damaged_or_missing_weights_are_reported_by_name(damage, save, start) -> None:
     _, folder = save("bert")
     damage(folder / "model.safetensors")
     with pytest.raises(ArtifactError, match=f"the weights of {folder} cannot be read"):

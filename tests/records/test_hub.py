@@ -49,7 +49,7 @@ def test_each_of_a_list_of_classes_has_its_name(folder: Path) -> None:
     assert [values["tags"] for _, values in rows] == [["no", "yes"], ["yes", "yes"]]
 
 
-def test_the_commit_that_a_revision_stands_for_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revision_is_resolved_to_its_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str | None, str | None]] = []
 
     class Builder:

@@ -50,7 +50,7 @@ def httpserver() -> Iterator[Callable[[int], str]]:
         ("wasbs://models@team.blob.core.windows.net/1", "azure.storage.blob", "azure-storage-blob"),
     ],
 )
-def test_files_in_a_store_whose_client_is_not_installed_are_told_with_the_command_to_type(
+def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, module: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -67,7 +67,7 @@ REFUSED = [(401, "401 Unauthorized"), (403, "403 Forbidden")]
 
 
 @pytest.mark.parametrize(("status", "told_as"), REFUSED)
-def test_a_server_that_refuses_the_caller_is_told_as_that(
+def test_a_caller_refused_by_the_server_is_reported_as_refused(
     httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
@@ -81,7 +81,7 @@ def test_a_server_that_refuses_the_caller_is_told_as_that(
 
 
 @pytest.mark.parametrize(("status", "told_as"), REFUSED)
-def test_a_server_that_refuses_a_file_is_told_as_that(
+def test_a_file_refused_by_the_server_is_reported_as_refused(
     httpserver: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, status: int, told_as: str
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)

@@ -184,7 +184,7 @@ def test_a_candidate_that_is_not_shown_to_be_better_is_kept_back_without_a_perso
     assert (last.is_passed, last.otherwise) == (False, "held")
 
 
-def test_a_gate_tells_its_numbers() -> None:
+def test_a_gate_states_its_numbers() -> None:
     told = [str(gate) for gate in gates(PARAMS, figures(task(0.7), agreement=0.9), tried("accuracy", -0.1))]
     assert told == [
         "int8_agreement is 0.9000, at least 0.9700: NO",

@@ -18,7 +18,7 @@ def address(tmp_path: Path) -> str:
     return Workspace(tmp_path).defaults()["MLFLOW_TRACKING_URI"]
 
 
-def test_the_newest_decision_the_aliases_and_the_latencies_are_told(
+def test_the_newest_decision_the_aliases_and_the_latencies_are_shown(
     address: str, tmp_path: Path, encoder_package: Path
 ) -> None:
     package = shutil.copytree(encoder_package, tmp_path / "dist" / "encoder")

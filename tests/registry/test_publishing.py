@@ -122,7 +122,7 @@ def test_the_runs_of_killed_releases_of_this_workspace_are_closed(publisher: Pub
     assert (client.get_run(ours).info.status, client.get_run(theirs).info.status) == ("KILLED", "RUNNING")
 
 
-def test_evidence_that_is_gone_is_told(
+def test_missing_evidence_is_reported(
     publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
 ) -> None:
     version = publisher.publish(encoder_package, NAME, evidence)
@@ -297,7 +297,7 @@ def test_a_uri_leads_to_the_package_folder_and_its_version(
         ("models:/nothing", ParamsError),
     ],
 )
-def test_what_is_not_registered_is_told_by_name(workspace: Workspace, uri: str, error: type[Exception]) -> None:
+def test_an_unregistered_model_is_refused_by_name(workspace: Workspace, uri: str, error: type[Exception]) -> None:
     with pytest.raises(error, match="models:/" if error is ParamsError else NAME):
         registry.resolve(uri)
 
@@ -311,7 +311,7 @@ def test_without_a_registry_there_are_no_champions_and_none_is_made(
 
 
 @pytest.mark.parametrize("ask", [registry.fetch, registry.live_version])
-def test_who_asks_where_there_is_no_registry_is_told_where_to_go_and_none_is_made(
+def test_without_a_registry_the_error_says_where_to_look_and_none_is_created(
     ask: Callable[[str, Workspace], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

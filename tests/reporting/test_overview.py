@@ -67,7 +67,7 @@ def test_without_an_encoder_s_figures_the_first_task_leads(ran: Ran) -> None:
     ("before", "told"),
     [(0.35, '<span class="good">+4.2 points</span>'), (0.45, '<span class="bad">-5.8 points</span>')],
 )
-def test_a_change_is_told_in_points_and_marked_by_its_sign(ran: Ran, before: float, told: str) -> None:
+def test_a_change_is_shown_in_points_and_marked_by_its_sign(ran: Ran, before: float, told: str) -> None:
     earlier = EarlierRun(STARTED, None, {"evaluate.top1": before}, None)
     html = top(build(ran.with_run(past=lambda: PastRuns(earlier=earlier))).html)
     assert html.count(told) == 2  # next to the figure, and in the line of the model

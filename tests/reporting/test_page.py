@@ -74,7 +74,7 @@ def test_texts_of_users_are_text(ran: Ran) -> None:
     assert HARM.replace("'", "&#39;").replace("<", "&lt;").replace(">", "&gt;") in html
 
 
-def test_nothing_comes_from_outside_and_a_browser_is_told_so(ran: Ran) -> None:
+def test_nothing_comes_from_outside_and_the_browser_enforces_it(ran: Ran) -> None:
     html = build(ran.run).html
     assert "default-src &#39;none&#39;" in html
     assert not re.search(r'\b(src|href)="(?!#)', html)
@@ -148,7 +148,7 @@ def test_a_task_that_its_baselines_do_as_well_or_that_says_one_thing_alone_is_ma
     assert escape(told) in top(html)
 
 
-def test_records_that_were_left_out_are_told_with_the_place_of_the_first(ran: Ran) -> None:
+def test_skipped_records_are_reported_with_the_place_of_the_first(ran: Ran) -> None:
     kept = METRICS["metrics/finetune/library.json"]
     others = {
         "records": {"num_read": 63, "num_used": 60, "without_score": 2, "twice": 1},
@@ -160,7 +160,7 @@ def test_records_that_were_left_out_are_told_with_the_place_of_the_first(ran: Ra
     assert "first places" not in told
 
 
-def test_what_was_not_trained_is_not_told_as_fine_tuned(ran: Ran) -> None:
+def test_an_untrained_model_is_not_described_as_fine_tuned(ran: Ran) -> None:
     kept = METRICS["metrics/finetune/library.json"]
     assert "fine-tuned encoder" in text_of(chapter(build(ran.run).html, "tasks"))
     headline = kept["headline"] | {"method": "zero-shot encoder with a prompt"}
@@ -170,7 +170,7 @@ def test_what_was_not_trained_is_not_told_as_fine_tuned(ran: Ran) -> None:
     assert "fine-tuned encoder" not in html
 
 
-def test_a_correlation_is_not_told_in_per_cent(ran: Ran) -> None:
+def test_a_correlation_is_not_shown_in_per_cent(ran: Ran) -> None:
     kept = METRICS["metrics/finetune/library.json"]
     write_json(
         ran.root / "metrics/finetune/library.json", {**kept, "headline": kept["headline"] | {"metric": "spearman"}}
@@ -180,7 +180,7 @@ def test_a_correlation_is_not_told_in_per_cent(ran: Ran) -> None:
     assert "79.6" not in text_of(html)
 
 
-def test_the_spread_over_seeds_is_told_and_a_search_by_both_stands_beside_each_alone(ran: Ran) -> None:
+def test_the_spread_over_seeds_is_reported_and_hybrid_search_is_beside_each_alone(ran: Ran) -> None:
     over = {"num_seeds": 5, "best_seed": 7, "mean": 0.79, "deviation": 0.004, "lowest": 0.785, "highest": 0.795}
     recalls = {"recall": 0.38, "baseline_bm25_recall": 0.587, "hybrid_recall": 0.618, "contaminated_fraction": 0.034}
     kept = METRICS["metrics/finetune/library.json"]
@@ -193,7 +193,7 @@ def test_the_spread_over_seeds_is_told_and_a_search_by_both_stands_beside_each_a
     assert "contaminated fraction 3.4 %" in told
 
 
-def test_gates_are_told_with_their_limits_and_verdicts(ran: Ran) -> None:
+def test_gates_are_shown_with_their_limits_and_verdicts(ran: Ran) -> None:
     told = text_of(chapter(build(ran.run).html, "gates"))
     assert "clozeline-encoder version 3, now candidate" in told
     assert "INT8 agrees with fp32 0.963 at least 0.96 ✓ passed" in told
@@ -257,7 +257,7 @@ def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path: Path, ran:
     assert len(page.faults) > 8
 
 
-def test_a_registry_that_does_not_answer_is_told_and_costs_nothing_else(ran: Ran) -> None:
+def test_a_registry_that_does_not_answer_is_reported_and_costs_nothing_else(ran: Ran) -> None:
     def silent(package: str) -> None:
         raise TransientError("the registry does not answer", given=HARM, expected="a server", do="start it")
 

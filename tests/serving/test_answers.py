@@ -80,7 +80,7 @@ def test_the_answer_says_which_model_gave_it(client: httpx.Client, route: str, m
     assert answer.headers["x-model-sha256"] == card["sha256"] == card["files"]["model.int8.onnx"]["sha256"]
 
 
-def test_models_tells_where_the_bytes_come_from(client: httpx.Client) -> None:
+def test_models_lists_where_the_bytes_come_from(client: httpx.Client) -> None:
     encoder, library, *_ = client.get("/models").json()["models"]
     assert encoder["routes"][:2] == ["/fill-mask", "/zero-shot"]
     assert library["routes"][:2] == ["/classify", "/predict"]

@@ -62,20 +62,20 @@ def asked(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_what_is_said_while_it_loads_is_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+def test_answers_while_it_loads_are_documented(asked: dict[str, Documented], method: str, path: str) -> None:
     content = b"{}" if method == "post" else None
     status = asked["loading"].status_of(method, path, content=content)
     assert status in (200, 503) if method == "get" else status in (400, 422, 503)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_what_is_said_while_it_stops_is_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+def test_answers_while_it_stops_are_documented(asked: dict[str, Documented], method: str, path: str) -> None:
     status = asked["stopping"].status_of(method, path, content=b"{}" if method == "post" else None)
     assert status == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_who_has_no_key_is_told_as_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+def test_a_request_without_a_key_gets_the_documented_401(asked: dict[str, Documented], method: str, path: str) -> None:
     keyed = asked["keyed"]
     status = keyed.status_of(method, path, content=b"{}" if method == "post" else None)
     assert (status == 401) == (path not in OPEN_PATHS)
@@ -86,7 +86,7 @@ def test_who_has_no_key_is_told_as_documented(asked: dict[str, Documented], meth
 
 
 @pytest.mark.parametrize("path", WITH_BODY)
-def test_a_body_that_is_too_large_is_told_as_documented(asked: dict[str, Documented], path: str) -> None:
+def test_a_body_that_is_too_large_is_reported_as_documented(asked: dict[str, Documented], path: str) -> None:
     assert asked["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
 
 

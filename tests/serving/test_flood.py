@@ -82,9 +82,7 @@ def test_a_flood_of_small_requests_gets_429_while_it_lasts_and_only_a_bounded_nu
     assert f'clozeline_rejections_total{{reason="crowded"}} {statuses["429"]}.0' in told
 
 
-def test_what_one_connection_may_have_under_way_is_bounded_and_health_is_always_told(
-    serving: Server, app: Starlette
-) -> None:
+def test_open_requests_of_one_connection_are_bounded_and_health_always_answers(serving: Server, app: Starlette) -> None:
     body = b'{"inputs":"a"}'
     head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     request = head + b"content-length: %d\r\n\r\n" % len(body) + body
@@ -101,7 +99,9 @@ def test_what_one_connection_may_have_under_way_is_bounded_and_health_is_always_
     assert refused.status_code == 200, "what was answered counts no more"
 
 
-def test_slow_bodies_shut_out_nobody(serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_bodies_do_not_block_other_clients(
+    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(open_requests, "MAX_REQUESTS", 2)
     begun = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
     with serving(app) as client, ExitStack() as stack:

@@ -45,7 +45,7 @@ def test_the_record_of_errors_imports_no_room() -> None:
     assert parts_of_serving(SERVING / "errors.py") == set()
 
 
-def test_only_the_adapter_imports_uvicorn_and_nobody_fastapi() -> None:
+def test_only_the_adapter_imports_uvicorn_and_no_module_fastapi() -> None:
     importers = {
         (package, file.name)
         for file in FILES

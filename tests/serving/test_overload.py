@@ -43,7 +43,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_what_is_accepted_keeps_its_bound_and_the_rest_is_told_at_once(serving: Server, catalogue: Catalogue) -> None:
+def test_accepted_requests_keep_their_bound_and_the_others_get_429_at_once(
+    serving: Server, catalogue: Catalogue
+) -> None:
     service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=MAX_WAITING_TOKENS)))
     service.open(catalogue)
     body = {"inputs": "a " * (TOKENS - 2)}
@@ -104,7 +106,7 @@ def test_small_requests_are_answered_while_one_runs_that_is_more_than_may_wait(b
 
 
 @pytest.mark.parametrize(("path", "body"), [("/embed", BULK), ("/v1/embeddings", {"input": BULK["inputs"]})])
-def test_a_request_that_would_be_too_late_is_told_at_once_and_not_to_come_back(
+def test_a_request_that_would_miss_its_deadline_is_refused_at_once_without_retry_after(
     bulk_client: httpx.Client, path: str, body: dict[str, object]
 ) -> None:
     bulk_client.post("/embed", json={"inputs": BULK["inputs"][:2]}).raise_for_status()  # measures the pace

@@ -82,7 +82,7 @@ def test_letters_that_are_not_utf_8_are_named(client: httpx.Client, charset: str
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "x-unheard", "GZIP", "identity, gzip"])
-def test_a_body_that_is_compressed_is_told_so(client: httpx.Client, encoding: str) -> None:
+def test_a_compressed_body_is_refused_by_name(client: httpx.Client, encoding: str) -> None:
     content = gzip.compress(b'{"inputs": "a"}')
     answer = client.post("/fill-mask", content=content, headers=JSON | {"content-encoding": encoding})
     error = assert_envelope(answer, 415, "compressed_body")
@@ -92,7 +92,7 @@ def test_a_body_that_is_compressed_is_told_so(client: httpx.Client, encoding: st
 
 
 @pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
-def test_a_body_that_is_said_not_to_be_compressed_is_read(client: httpx.Client, encoding: str) -> None:
+def test_a_body_with_identity_encoding_is_read(client: httpx.Client, encoding: str) -> None:
     headers = JSON | {"content-encoding": encoding}
     assert client.post("/embed", content=b'{"inputs": "a"}', headers=headers).status_code == 200
 
@@ -232,7 +232,7 @@ def test_a_text_as_long_as_may_be_sent_is_read_and_cut(client: httpx.Client) -> 
         assert client.post("/embed", json={"inputs": text, "truncate": True}).status_code == 200
 
 
-def test_a_path_that_is_not_there_is_told_and_the_nearest_offered(client: httpx.Client) -> None:
+def test_a_missing_path_is_reported_with_the_nearest_one(client: httpx.Client) -> None:
     error = assert_envelope(client.get("/tags"), 404, "no_such_route")
     assert error["do"] == "use /tag"
     for path in ("fill-mask/", "/embed", "nothing%0A%00here", "%ff"):
@@ -249,7 +249,7 @@ def test_a_path_that_is_not_there_is_told_and_the_nearest_offered(client: httpx.
         ("PUT", "/classify", "POST"),
     ],
 )
-def test_a_wrong_method_is_told_the_right_one(client: httpx.Client, method: str, path: str, allowed: str) -> None:
+def test_a_wrong_method_gets_405_with_the_right_one(client: httpx.Client, method: str, path: str, allowed: str) -> None:
     answer = client.request(method, path)
     assert_envelope(answer, 405, "wrong_method")
     assert answer.headers["allow"] == allowed

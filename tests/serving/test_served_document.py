@@ -90,7 +90,7 @@ def test_only_what_its_models_answer_is_in_it(serving: Serving, served: Callable
     }
 
 
-def test_who_has_no_key_and_who_comes_before_the_models_hears_of_every_route_and_of_no_model(
+def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(
     serving: Serving, served: Callable[..., Service]
 ) -> None:
     every_route = set(documented()["paths"])

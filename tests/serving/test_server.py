@@ -32,7 +32,7 @@ def threads_of(process: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_all_of_dist_until_it_is_told_to_stop_and_exits_0(serve: Serve, number: signal.Signals) -> None:
+def test_it_serves_all_of_dist_until_a_signal_and_exits_0(serve: Serve, number: signal.Signals) -> None:
     url = serve.url()
     with httpx.Client(base_url=url, trust_env=False) as client:
         assert client.get("/health/ready").status_code == 200
@@ -212,7 +212,7 @@ def pasted(serve: Serve) -> Any:
     return json.loads(told)
 
 
-def test_a_port_that_is_taken_is_told_with_what_to_do(dist: Path) -> None:
+def test_a_port_in_use_is_reported_with_what_to_do(dist: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code, _, stderr = Serve(dist.parent, "--port", port).end()
@@ -244,7 +244,7 @@ def test_a_damaged_model_ends_it_with_the_name_of_the_file(tmp_path: Path) -> No
     assert "URL" not in stdout
 
 
-def test_nothing_to_serve_is_told_with_the_command_to_type(tmp_path: Path) -> None:
+def test_nothing_to_serve_is_reported_with_the_command_to_type(tmp_path: Path) -> None:
     code, _, stderr = Serve(tmp_path, "--port", "0").end()
     assert code == 4
     assert "make run" in stderr

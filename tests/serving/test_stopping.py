@@ -94,7 +94,7 @@ def test_a_client_that_does_not_come_to_its_end_is_not_waited_for(slow: Serve) -
     assert "Traceback" not in stderr
 
 
-def test_told_a_second_time_it_sends_away_what_it_has_accepted_and_says_so(slow: Serve) -> None:
+def test_a_second_signal_drops_accepted_requests_and_says_so(slow: Serve) -> None:
     url = slow.url()
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
         accepted = clients.submit(client.post, "/embed", json=LONG)

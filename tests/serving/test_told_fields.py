@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_a_field_of_the_body_in_the_words_of_json(client:
         ("/v1/embeddings", {"model": "encoder", "input": "a", "encoding_format": 5}, ['expected: "float" or "base64"']),
     ],
 )
-def test_a_value_that_is_wrong_is_told_with_how_it_is_written(
+def test_a_wrong_value_is_reported_as_it_was_written(
     client: httpx.Client, path: str, body: object, told: list[str]
 ) -> None:
     said = sentence(client.post(path, json=body))

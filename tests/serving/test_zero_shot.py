@@ -29,7 +29,7 @@ def test_labels_come_best_first_by_what_the_encoder_fills_in(client: httpx.Clien
     assert client.post("/pipeline/zero-shot-classification", json=body).json() == answer.json()
 
 
-def test_clients_of_before_1_0_are_told_the_same_in_lists(client: httpx.Client) -> None:
+def test_clients_older_than_1_0_get_the_same_in_lists(client: httpx.Client) -> None:
     body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS, "multi_label": False}}
     told = client.post("/pipeline/zero-shot-classification-lists", json=body).json()
     expected = client.post("/pipeline/zero-shot-classification", json=body).json()
@@ -74,7 +74,7 @@ def test_a_model_of_entailment_goes_first_and_scores_each_label_for_itself(
         assert all("/zero-shot" in routes for routes in cards.values())
 
 
-def test_where_nobody_can_it_is_not_found(catalogue: Catalogue) -> None:
+def test_where_no_model_can_answer_it_is_not_found(catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(Catalogue([catalogue.named("library")]))
     with run_app(create_app(service)) as client:

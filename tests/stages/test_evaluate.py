@@ -121,7 +121,7 @@ def test_the_page_shows_original_masked_predicted_and_probability(
     assert "http" not in html  # nothing from outside
 
 
-def test_each_hidden_word_is_told_with_its_own_probability_and_the_five_likeliest(
+def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")

@@ -64,7 +64,7 @@ def test_metrics_and_curve_tell_the_same_story(
     assert metrics["last_training_loss_nats_per_token"] == float(points[-1]["loss"])
 
 
-def test_the_model_card_tells_text_budget_and_limits(
+def test_the_model_card_states_text_budget_and_limits(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)

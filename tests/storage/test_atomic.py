@@ -120,7 +120,7 @@ def test_a_failing_block_leaves_the_old_folder_and_nothing_beside_it(tmp_path: P
 
 
 @pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
-def test_a_full_disk_is_told_by_name_and_loses_nothing(tmp_path: Path, replacing: object) -> None:
+def test_a_full_disk_is_reported_by_name_and_loses_nothing(tmp_path: Path, replacing: object) -> None:
     path = tmp_path / "precious"
     path.write_text("old") if replacing is replacing_file else path.mkdir()
     with pytest.raises(StorageError, match="no space left while writing") as caught, replacing(path):
@@ -130,7 +130,7 @@ def test_a_full_disk_is_told_by_name_and_loses_nothing(tmp_path: Path, replacing
 
 
 @pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
-def test_a_disk_that_may_only_be_read_is_told_by_name(tmp_path: Path, replacing: object) -> None:
+def test_a_read_only_disk_is_reported_by_name(tmp_path: Path, replacing: object) -> None:
     with pytest.raises(StorageError, match="cannot be written") as caught, replacing(tmp_path / "new"):
         raise OSError(errno.EROFS, "Read-only file system")
     assert str(tmp_path / "new") in str(caught.value)

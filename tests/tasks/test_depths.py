@@ -16,7 +16,7 @@ STOCK = ("deberta-v2", "deberta-v3", "longformer", "big_bird")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_weight_of_a_family_has_the_depth_that_its_name_tells(
+def test_every_weight_of_a_family_has_the_depth_in_its_name(
     family, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
     (tmp_path / "encoder").mkdir()

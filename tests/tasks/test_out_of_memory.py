@@ -46,7 +46,7 @@ def without_end(*_: object) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-def test_a_row_too_large_for_memory_is_told_with_what_was_asked_for_and_what_this_kind_has_for_it(
+def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_this_kind(
     kind: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_records(tmp_path / "data.jsonl", (record(number, {}) for number in range(40)))
@@ -71,7 +71,7 @@ def test_what_is_set_already_is_not_named_again(
     assert named_in(remedies(params)) == knobs
 
 
-def test_pairs_that_are_cut_shorter_in_training_are_told_of_that_length(tmp_path: Path) -> None:
+def test_pairs_that_are_cut_shorter_in_training_are_reported_at_that_length(tmp_path: Path) -> None:
     params = inputs_of("similarity", CASES["similarity"][0], tmp_path, tmp_path / "data.jsonl", train_length=16).params
     told = named_in(remedies(params))
     assert told == ["train_length", "frozen_layers", "lora"]

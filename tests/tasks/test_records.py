@@ -117,7 +117,7 @@ def test_values_are_read_as_what_they_should_be_or_refused() -> None:
             refused()
 
 
-def test_a_folder_without_splits_is_told_with_the_files_in_it(tmp_path: Path) -> None:
+def test_a_folder_without_splits_is_reported_with_the_files_in_it(tmp_path: Path) -> None:
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.csv").write_text("body,topic\n")
     with pytest.raises(DataError, match="is a folder, and `splits` names no file in it") as caught:

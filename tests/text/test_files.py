@@ -78,7 +78,7 @@ def test_text_that_begins_like_json_is_still_text(tmp_path, params_of) -> None:
     assert texts(path, params_of()) == ["{ this is C }\n"]
 
 
-def test_output_of_wikiextractor_is_told_by_its_first_line(tmp_path, params_of) -> None:
+def test_output_of_wikiextractor_is_recognized_by_its_first_line(tmp_path, params_of) -> None:
     path = tmp_path / "wiki_00"
     path.write_text(
         '<doc id="1" url="?curid=1" title="A &amp; B">\nA & B\n\nBody of it.\n\n</doc>\n'
@@ -162,7 +162,7 @@ def test_a_broken_csv_is_named_with_its_line(tmp_path, params_of, body: str, mes
         ("x.tsv", "id,text", "separated by a comma"),
     ],
 )
-def test_another_separator_is_told_for_what_it_is(tmp_path, params_of, name: str, header: str, message: str) -> None:
+def test_another_separator_is_reported_by_name(tmp_path, params_of, name: str, header: str, message: str) -> None:
     path = tmp_path / name
     path.write_text(f"{header}\n")
     with pytest.raises(DataError, match=message) as caught:

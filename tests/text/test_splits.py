@@ -90,6 +90,6 @@ def test_an_empty_part_is_refused_with_what_would_do() -> None:
     assert "at least 15 texts" in caught.value.expected
 
 
-def test_a_part_that_nobody_asked_for_may_be_empty() -> None:
+def test_a_part_that_was_not_requested_may_be_empty() -> None:
     alone = Groups(np.arange(2), np.ones(2, dtype=np.int64))
     check_sides([1, 1, 0], alone, SplitShares(0.2, 0.0), "notes")

@@ -48,7 +48,7 @@ def test_words_seen_in_an_earlier_batch_keep_their_ids(
         assert_same_as_whole_texts(learned[algorithm], texts[start : start + 50], cache)
 
 
-def test_a_full_cache_starts_anew_and_changes_nothing(
+def test_a_full_cache_is_emptied_and_changes_nothing(
     learned: dict[str, Tokenizer], texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(word_cache, "_MOST_WORDS", 20)

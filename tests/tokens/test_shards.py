@@ -155,6 +155,6 @@ def test_verify_finds_one_changed_byte(tmp_path: Path, name: str) -> None:
         shards.verify()
 
 
-def test_an_unknown_split_is_told_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_split_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no split `test`"):
         TokenShards.open(write(tmp_path / "tokens", documents(3), shard_tokens=100), "test")

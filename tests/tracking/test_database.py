@@ -113,7 +113,7 @@ def test_preparing_again_changes_nothing(project: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0.7, 0.3, 0.0003])
-def test_a_database_that_was_cut_off_is_told_as_damaged_with_what_to_do(project: Path, kept: float) -> None:
+def test_a_truncated_database_is_reported_as_damaged_with_what_to_do(project: Path, kept: float) -> None:
     database = project / "work/mlflow/mlflow.db"
     content = database.read_bytes()
     database.write_bytes(content[: int(kept * len(content))])

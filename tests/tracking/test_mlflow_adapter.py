@@ -124,7 +124,7 @@ def server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("store", ["database", "server"])
-def test_what_a_store_does_not_have_is_told_by_an_error_code(
+def test_a_missing_object_is_recognized_by_its_error_code(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     address: str = request.getfixturevalue(store)
@@ -150,7 +150,7 @@ def test_what_a_store_does_not_have_is_told_by_an_error_code(
     assert files_are_gone(caught.value) is (store == "database"), "a server does not say that its files are gone"
 
 
-def test_a_request_that_the_store_refuses_is_not_told_as_a_missing_thing(database: str) -> None:
+def test_a_request_that_the_store_refuses_is_not_reported_as_missing(database: str) -> None:
     client = MlflowClient(database, registry_uri=database)
     client.create_registered_model("known")
     with pytest.raises(MlflowException) as caught:

@@ -134,7 +134,7 @@ def test_while_the_server_is_away_everything_waits_in_its_order(outbox: Outbox, 
     assert delivery.num_lost == 0
 
 
-def test_errors_that_nobody_thought_of_hold_a_message_up_and_do_not_lose_it(outbox: Outbox, tmp_path: Path) -> None:
+def test_an_unexpected_error_delays_a_message_and_does_not_lose_it(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(KeyError("metrics"), RuntimeError("no credentials"))
     delivery = delivery_to(server, outbox)

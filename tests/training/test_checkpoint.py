@@ -126,9 +126,7 @@ def test_what_a_killed_save_left_goes_with_the_next(tmp_path: Path) -> None:
     assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000010"]
 
 
-def test_states_of_trainings_that_were_given_up_are_told_of_and_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_states_of_abandoned_trainings_are_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save(checkpoints(tmp_path, "one"), 1)
     checkpoints(tmp_path, "one").tell_of_others()
     assert caplog.text == ""
@@ -183,7 +181,7 @@ Checkpoints.of(Path(sys.argv[1]), "one", keep=2).save(10, {"weights": torch.zero
 """
 
 
-def test_a_disk_that_is_full_during_a_save_is_told_by_name_and_loses_no_state(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_save_is_reported_and_loses_no_state(tmp_path: Path) -> None:
     save(checkpoints(tmp_path), 9)
     result = subprocess.run([sys.executable, "-c", FILL_DISK, str(tmp_path)], capture_output=True, text=True)
     assert "StorageError: no space left while writing" in result.stderr

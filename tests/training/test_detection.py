@@ -178,7 +178,7 @@ def test_a_look_is_a_mean_over_targets_and_one_over_tokens_in_any_batches(prepar
     assert parts.judge.measure() == pytest.approx(whole.judge.measure(), rel=1e-5)
 
 
-def test_each_look_tells_whose_loss_is_what_and_of_a_generator_on_the_plateau(
+def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(
     prepare: Prepare, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Untrained, with equally frequent words, the generator is on the plateau: ln 64 is near ln 59."""

@@ -47,7 +47,7 @@ def no_memory_for_a_kernel() -> None:
         (no_memory_for_a_kernel, "the requested amount is unknown: could not create a primitive"),
     ],
 )
-def test_memory_that_ran_out_is_known_whoever_says_so(ask: Callable[[], object], told: str) -> None:
+def test_running_out_of_memory_is_recognized_whatever_raised_it(ask: Callable[[], object], told: str) -> None:
     with noting_shortage() as shortage:
         ask()
     assert shortage.told == told
@@ -64,7 +64,7 @@ def test_another_fault_goes_on(words: str) -> None:
         fail()
 
 
-def test_where_memory_lasts_nothing_is_told() -> None:
+def test_where_memory_suffices_nothing_is_reported() -> None:
     with noting_shortage() as shortage:
         torch.empty(1)
     assert shortage.told is None
@@ -136,7 +136,7 @@ def without_end(*_: object) -> torch.Tensor:
         ({"gradient_checkpointing": True}, ["max_length", "model"]),
     ],
 )
-def test_a_row_too_large_for_memory_is_told_with_what_was_asked_for_and_what_this_section_has_for_it(
+def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_this_section(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], knobs: list[str]
 ) -> None:
     job = prepare(**changes)

@@ -32,7 +32,7 @@ def test_another_seed_step_or_process_draws_otherwise() -> None:
     assert len({tuple(drawn(*who)) for who in every}) == len(every)
 
 
-def test_a_gpu_is_begun_anew_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_seeded_with_the_bits_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed", given.append)
     begin_step(1, 2, 3, CPU)

@@ -55,7 +55,7 @@ def test_where_processes_cannot_halve_together_the_setting_is_named(
         steps.take(Batch(0, 7, rows, num_tokens=48, num_targets=6), 7)
 
 
-def test_an_optimizer_without_memory_is_told_of() -> None:
+def test_running_out_of_memory_for_the_optimizers_state_is_reported() -> None:
     steps = ahead(nn.Linear(1, 1))
     steps._optimizer.register_step_pre_hook(out_of_memory)
     with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 0.*optimizer's state.*smaller model"):

@@ -88,7 +88,7 @@ def test_of_several_commands_the_one_that_failed_counts_and_none_after_it_runs(t
     assert not (toy / "ran").exists()
 
 
-def test_what_dvc_cannot_do_is_told_as_an_error_of_ours(toy: Path) -> None:
+def test_a_failure_of_dvc_becomes_an_error_of_ours(toy: Path) -> None:
     fail_with(toy, "pass")
     ran = run(toy)
     assert ran.returncode == 1

@@ -96,7 +96,7 @@ def test_a_compressed_file_gives_them_too(
         ("a.gz.csv", ".csv"),
     ],
 )
-def test_the_format_is_told_by_the_name_without_its_compression(name: str, suffix: str) -> None:
+def test_the_format_is_recognized_by_the_name_without_its_compression(name: str, suffix: str) -> None:
     assert format_of(Path("folder.tsv") / name) == suffix
 
 
@@ -163,7 +163,7 @@ def test_the_nearest_field_is_proposed_for_the_knob_that_names_none(tmp_path: Pa
     assert "`room.label_field`" in caught.value.expected
 
 
-def test_what_a_json_object_is_like_is_told_by_the_fields_that_are_wanted(tmp_path: Path) -> None:
+def test_the_shape_of_a_json_object_is_recognized_by_its_fields(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(written(tmp_path / "data.jsonl", b"3\n"))
     assert caught.value.expected.endswith('{"body": …, "topic": …}')

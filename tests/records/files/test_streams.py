@@ -83,7 +83,7 @@ def test_the_mark_of_utf_8_is_not_text(tmp_path: Path) -> None:
     assert list(read_lines(path, Meter())) == ["text\n"]
 
 
-def test_the_knob_that_leaves_a_file_out_is_told_in_lines_and_in_blocks(tmp_path: Path) -> None:
+def test_the_param_that_excludes_a_file_is_named_for_lines_and_for_blocks(tmp_path: Path) -> None:
     path = tmp_path / "photo.txt"
     path.write_bytes(b"\xff\xd8\xff\xe0")
     (block,) = read_blocks(path, Meter(), left_out_by="room.pattern")
@@ -96,7 +96,7 @@ def test_the_knob_that_leaves_a_file_out_is_told_in_lines_and_in_blocks(tmp_path
     assert caught.value.do == "convert it: `iconv -f ISO-8859-1 -t UTF-8 photo.txt > NEW`"
 
 
-def test_a_carriage_return_ends_a_line_only_where_lines_are_told_by_it(tmp_path: Path) -> None:
+def test_a_carriage_return_alone_ends_no_line(tmp_path: Path) -> None:
     path = tmp_path / "old.txt"
     path.write_bytes(b"one\rtwo\r\nthree\r\n\rfour\r")
     assert list(lines_of(path)) == ["one\r", "two\r\n", "three\r\n", "\r", "four\r"]

@@ -47,7 +47,7 @@ def rejected(client: httpx.Client, reason: str) -> bool:
     return f'clozeline_rejections_total{{reason="{reason}"}} 1.0' in client.get("/metrics").text
 
 
-def test_a_body_that_does_not_come_to_its_end_is_told(opened: Opened) -> None:
+def test_an_incomplete_body_is_reported(opened: Opened) -> None:
     client = opened(BodyBounds(seconds=0.2))
     with begun(client) as slow:
         answer = b"".join(iter(lambda: slow.recv(65_536), b""))

@@ -42,7 +42,7 @@ def test_a_fault_is_counted_and_logged_as_what_it_is(broken: httpx.Client, caplo
     assert str(fault.exc_info[1]) == "insides of the graph"
 
 
-def test_it_is_told_in_the_words_of_the_protocol_with_the_headers_of_every_answer(broken: httpx.Client) -> None:
+def test_a_refusal_has_the_shape_of_the_protocol_and_the_headers_of_every_answer(broken: httpx.Client) -> None:
     answer = broken.post("/v2/models/encoder/infer", json=INFER)
     assert (answer.status_code, set(answer.json())) == (500, {"error"})
     assert "insides" not in answer.text
@@ -65,7 +65,7 @@ def panic() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a " * 4_096], ids=["where it arrives", "in the thread"])
-def test_a_panic_of_the_tokenizer_is_told_as_any_fault(
+def test_a_panic_of_the_tokenizer_is_reported_as_any_fault(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(TextTokenizer, "tokenize", lambda *given, **options: panic())
@@ -78,7 +78,7 @@ def test_a_panic_of_the_tokenizer_is_told_as_any_fault(
         assert client.post("/classify", json={"inputs": "a"}).status_code == 200
 
 
-def test_a_panic_behind_the_graph_is_told_and_the_worker_goes_on(
+def test_a_panic_behind_the_graph_is_reported_and_the_worker_goes_on(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TextTokenizer, "token_text", lambda *given: panic())

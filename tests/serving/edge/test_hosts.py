@@ -65,7 +65,7 @@ HEADS = {
 
 @pytest.mark.parametrize("path", ["/", "/models", "/health/live", "/v1/models"])
 @pytest.mark.parametrize("head", HEADS)
-def test_what_is_refused_is_told_in_the_words_of_the_path(client: httpx.Client, head: str, path: str) -> None:
+def test_a_refusal_has_the_shape_of_the_path(client: httpx.Client, head: str, path: str) -> None:
     sent, status, code = HEADS[head]
     with connection(client) as to_server:
         to_server.sendall(f"GET {path} HTTP/1.1\r\n".encode() + sent + b"connection: close\r\n\r\n")

@@ -93,13 +93,13 @@ def test_what_a_release_found_holds_on_its_own_processor_only(
     assert len(timed) == num_timed
 
 
-def test_who_asks_for_a_graph_gets_it_and_nothing_is_timed(folder: Path, clock: Clock) -> None:
+def test_a_requested_graph_is_served_and_nothing_is_timed(folder: Path, clock: Clock) -> None:
     timed = clock(0.5, 0.5)
     identity = open_source(ModelSource("encoder", str(folder)), "int8").identity
     assert (identity.precision, identity.precision_reason, timed) == ("int8", "it was requested", [])
 
 
-def test_without_fp32_or_memory_for_it_int8_answers_as_it_passed_and_it_is_said(
+def test_without_fp32_or_memory_for_it_int8_answers_and_that_is_reported(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed = clock(0.5, 0.5)
@@ -127,7 +127,7 @@ def test_one_moment_in_which_int8_was_slower_is_not_believed(folder: Path, monke
     assert not measured
 
 
-def test_both_graphs_are_really_asked_and_their_times_told(folder: Path) -> None:
+def test_both_graphs_really_run_and_their_times_are_reported(folder: Path) -> None:
     reason = open_source(ModelSource("encoder", str(folder)), None).identity.precision_reason
     assert "one text in " in reason
     assert "4 texts in " in reason

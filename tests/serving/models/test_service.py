@@ -78,7 +78,7 @@ def test_a_server_that_stops_answers_what_it_has_accepted_and_sends_the_rest_awa
         assert accepted.result().status_code == 200
 
 
-def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_is_told(
+def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_gets_429(
     serving: Server, catalogue: Catalogue, held: threading.Event
 ) -> None:
     service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=5)))
@@ -220,7 +220,7 @@ def test_nan_fails_only_the_request_of_its_text(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread has to end
-def test_a_worker_that_ends_is_told_by_health_and_its_request_fails(
+def test_health_reports_a_worker_that_ended_and_its_request_fails(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Service(Capacity(num_workers=2))
@@ -259,7 +259,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     release.set()
 
 
-def test_the_log_tells_each_request_and_nothing_that_a_client_wrote(
+def test_the_log_has_each_request_and_no_text_of_a_client(
     serving: Server, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="clozeline.serving")

@@ -87,7 +87,7 @@ def test_of_several_released_models_the_one_of_the_task_is_found(
     assert default_for("feature-extraction").name == "clozeline-docsearch"
 
 
-def test_two_that_could_answer_have_to_be_told_apart(project: Path) -> None:
+def test_two_models_that_could_answer_need_a_name(project: Path) -> None:
     for name in ("library", "topic"):
         write_classifier(project / "dist" / name)
     with pytest.raises(ParamsError) as raised:
@@ -105,7 +105,7 @@ def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
     assert open_source(source, "fp32").identity.version == "7"
 
 
-def test_who_asks_for_no_graph_gets_the_one_that_the_release_found_faster_and_it_is_said(
+def test_without_a_requested_graph_the_faster_one_of_the_release_is_served_and_reported(
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_encoder(project / "elsewhere")

@@ -79,7 +79,7 @@ def test_what_a_model_does_not_know_and_how_sure_it_is_are_counted(fresh: Abstra
     assert counts["clozeline_confidence_sum{model=library}"] == pytest.approx(labels[0][0]["score"])
 
 
-def test_it_is_told_which_version_answers(fresh: AbstractContextManager[httpx.Client]) -> None:
+def test_the_answering_version_is_reported(fresh: AbstractContextManager[httpx.Client]) -> None:
     with fresh as client:
         counts = counted(client)
         cards = client.get("/models").json()["models"]

@@ -155,7 +155,7 @@ def test_spans_reach_a_collector_before_the_server_ends(
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:PORT"])
-def test_a_collector_that_is_not_there_is_told_once_and_fails_nothing(
+def test_a_missing_collector_is_reported_once_and_fails_nothing(
     address: str,
     memory: InMemorySpanExporter,
     traced: httpx.Client,

@@ -40,7 +40,7 @@ def test_it_waits_until_the_models_are_loaded(browser: Browser, catalogue: Catal
         assert all("503" in complaint for complaint in browser.console_errors())
 
 
-def test_a_server_that_has_gone_is_told_with_what_to_do(browser: Browser, catalogue: Catalogue) -> None:
+def test_an_unreachable_server_is_reported_with_what_to_do(browser: Browser, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with run_app(create_app(service)) as client:
@@ -82,7 +82,7 @@ def test_an_error_about_a_pair_that_is_too_long_names_no_field(page: Page) -> No
     page.browser.console_errors()
 
 
-def test_who_presses_enter_again_before_the_answer_is_there_asks_once(page: Page) -> None:
+def test_pressing_enter_twice_asks_once(page: Page) -> None:
     page.browser.driver.execute_script(
         "window.numAsked = 0; const before = window.fetch;"
         "window.fetch = async (...given) => { window.numAsked++; await new Promise(done => { window.go = done; });"

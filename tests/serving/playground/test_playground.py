@@ -75,7 +75,7 @@ def test_two_texts_are_compared(page: Page, client: httpx.Client) -> None:
     assert float(page.one("#compare .big").text) == pytest.approx(cosine, abs=0.0006)
 
 
-def test_a_text_is_classified_and_time_and_model_are_told(page: Page, client: httpx.Client) -> None:
+def test_a_text_is_classified_with_time_and_model(page: Page, client: httpx.Client) -> None:
     page.write("#classify-text", "open the file")
     page.one("#classify form button").click()
     told = page.wait_for("#classify .told").text
@@ -159,7 +159,7 @@ def test_lineage_is_folded_and_opens_by_keyboard(page: Page, client: httpx.Clien
     assert f"int8: {card['scheme']}" in shown
 
 
-def test_what_cannot_be_answered_is_told_in_words_and_markup_is_text(page: Page) -> None:
+def test_what_cannot_be_answered_is_explained_and_markup_is_text(page: Page) -> None:
     page.write("#fill-text", "<img src=x onerror=alert(1)> no blank")
     page.one("#fill form button:not([type])").click()
     wrong = page.wait_for("#fill .wrong")
@@ -231,7 +231,7 @@ def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")])
-def test_it_fits_the_screen_can_be_read_and_asks_nobody_else(
+def test_it_fits_the_screen_can_be_read_and_loads_nothing_from_elsewhere(
     browser: Browser, client: httpx.Client, tmp_path: Path, width: int, scheme: Scheme
 ) -> None:
     browser.open(str(client.base_url), width=width, scheme=scheme)

@@ -48,7 +48,7 @@ def assert_says(answer: httpx.Response, path: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("path", KEYS)
-def test_a_fault_of_the_body_is_told_in_the_words_of_the_protocol(client: httpx.Client, path: str) -> None:
+def test_a_fault_in_the_body_is_answered_in_the_shape_of_the_protocol(client: httpx.Client, path: str) -> None:
     headers = {"content-type": JSON}
     assert_says(client.post(path, content=b"{", headers=headers), path, 400)
     assert_says(client.post(path, json={"nothing": 1}), path, UNUSABLE.get(path, 422))

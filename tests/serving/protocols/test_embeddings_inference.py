@@ -105,14 +105,14 @@ def test_embed_takes_what_its_clients_send(client: httpx.Client) -> None:
     assert client.post("/embed", json={"inputs": "a", "dimensions": 9}).status_code == 422
 
 
-def test_info_tells_of_the_first_model(client: httpx.Client) -> None:
+def test_info_describes_the_first_model(client: httpx.Client) -> None:
     info = client.get("/info").json()
     card = client.get("/models").json()["models"][0]
     assert (info["model_id"], info["model_sha"], info["max_input_length"]) == ("encoder", card["sha256"], 64)
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
 
 
-def test_tokens_are_told_with_their_places_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_tokens_are_returned_with_their_places_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
     text = "Return the LISTs é"
     (tokens,) = client.post("/tokenize", json={"inputs": text}).json()
     assert [token["special"] for token in tokens] == [True, *[False] * 5, True]
@@ -162,7 +162,7 @@ def test_texts_are_ranked_by_their_scores_with_the_query(client: httpx.Client, c
     assert [1 / (1 + np.exp(-logit)) for logit in logits] == pytest.approx([rank["score"] for rank in ranks], abs=1e-5)
 
 
-def test_of_several_labels_the_one_that_says_so_ranks(tmp_path: Path) -> None:
+def test_of_several_classifiers_the_one_with_entailment_ranks(tmp_path: Path) -> None:
     labels = ("contradiction", "entailment", "neutral")
     write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=labels, reads_pairs=True)
     write_package(tmp_path / "mood", "text-classification", classifier_graph(), labels=LABELS, reads_pairs=True)

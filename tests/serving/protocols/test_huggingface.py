@@ -58,7 +58,7 @@ def test_it_compares_sentences(asking: Asking) -> None:
     assert cosines[1] < 0.999
 
 
-def test_it_chooses_among_labels_that_nobody_trained(asking: Asking, client: httpx.Client) -> None:
+def test_it_chooses_among_labels_it_was_not_trained_on(asking: Asking, client: httpx.Client) -> None:
     """Versions before and after 1.0 read two different shapes of answers."""
     is_first = version("huggingface_hub").startswith("0.")
     labels, template = ["list", "file", "é"], "of {}"
@@ -80,7 +80,7 @@ def test_it_asks_the_routes_of_text_embeddings_inference_too(client: httpx.Clien
     assert cosines == pytest.approx(client.post("/similarity", json=SENTENCES).json(), abs=1e-6)
 
 
-def test_it_tells_what_is_wrong(asking: Asking) -> None:
+def test_it_states_what_is_wrong(asking: Asking) -> None:
     """Versions before and after 1.0 each raise an exception of their own, with the server's message."""
     with pytest.raises(OSError, match=r"\[MASK\] at least once"):
         asking("fill-mask").fill_mask("no mask")

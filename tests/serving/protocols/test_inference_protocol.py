@@ -123,7 +123,7 @@ def test_a_model_of_pairs_reads_each_text_with_the_one_in_its_place(
         ("ranker", {"text": ["a " * 40], "text_pair": ["b " * 40]}, "at most 64 tokens"),
     ],
 )
-def test_pairs_that_are_none_are_told(
+def test_rows_that_are_no_pairs_are_refused(
     triton: InferenceServerClient, model: str, inputs: dict[str, list[str]], told: str
 ) -> None:
     with pytest.raises(InferenceServerException, match=told):
@@ -141,7 +141,7 @@ def test_pairs_that_are_none_are_told(
         ("encoder", ["a", "a " * 100], [], "at most 64 tokens"),
     ],
 )
-def test_what_cannot_be_answered_is_told(
+def test_what_cannot_be_answered_is_refused(
     triton: InferenceServerClient, model: str, texts: list[str], outputs: list[str], told: str
 ) -> None:
     with pytest.raises(InferenceServerException, match=told):

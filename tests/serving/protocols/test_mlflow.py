@@ -49,7 +49,7 @@ def approximately(told: Any) -> Any:
     return pytest.approx(told, abs=1e-5) if isinstance(told, float) else told
 
 
-def test_it_hears_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
+def test_it_notices_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
     scoring.wait_server_ready(timeout=10)
     assert scoring.get_version() == mlflow.__version__
 
@@ -177,7 +177,7 @@ def test_two_texts_of_each_row_come_in_any_shape(
         ("reader", {}, "at least 1 item"),
     ],
 )
-def test_rows_without_both_texts_are_told(client: httpx.Client, model: str, inputs: object, told: str) -> None:
+def test_rows_without_both_texts_are_reported(client: httpx.Client, model: str, inputs: object, told: str) -> None:
     refused = client.post("/invocations", json={"inputs": inputs, "params": {"model": model}})
     assert refused.status_code == 400
     assert told in refused.json()["message"]
@@ -197,7 +197,7 @@ def test_rows_without_both_texts_are_told(client: httpx.Client, model: str, inpu
         ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
     ],
 )
-def test_what_holds_no_texts_is_told(client: httpx.Client, body: object, told: str) -> None:
+def test_a_source_without_texts_is_refused(client: httpx.Client, body: object, told: str) -> None:
     refused = client.post("/invocations", json=body)
     assert refused.status_code == 400
     assert refused.json()["error_code"] == "BAD_REQUEST"

@@ -110,7 +110,7 @@ def test_two_names_that_differ_are_refused(several: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/models/encoder", "/models/encoder/", "/models//embed", "/models/encoder/nothing"])
-def test_what_is_no_route_behind_a_name_is_told_as_it_was_asked(several: httpx.Client, path: str) -> None:
+def test_an_unknown_route_behind_a_name_is_reported_as_requested(several: httpx.Client, path: str) -> None:
     answer = several.post(path, json={"inputs": "a"})
     assert answer.status_code == 404
     assert answer.json()["error"]["given"] == f"POST {path}"

@@ -19,9 +19,7 @@ def sdk(client: httpx.Client) -> Iterator[OpenAI]:
         yield sdk
 
 
-def test_it_embeds_by_base64_unless_told_otherwise_and_the_vectors_are_the_same(
-    sdk: OpenAI, catalogue: Catalogue
-) -> None:
+def test_it_embeds_as_base64_by_default_and_the_vectors_are_the_same(sdk: OpenAI, catalogue: Catalogue) -> None:
     texts = ["return the list", "open the file of the list", "a"]
     by_base64 = sdk.embeddings.create(model="encoder", input=texts)
     by_float = sdk.embeddings.create(model="encoder", input=texts, encoding_format="float")

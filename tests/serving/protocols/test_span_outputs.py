@@ -130,7 +130,7 @@ def test_where_a_context_has_fewer_answers_the_rest_is_empty_and_scores_0(triton
         ("encoder", {"text": ["a"]}, {"stride": 1}, "one of: binary_data_output, top_k, truncate"),
     ],
 )
-def test_what_cannot_be_asked_is_told(
+def test_an_invalid_request_is_refused(
     triton: InferenceServerClient,
     model: str,
     inputs: dict[str, list[str]],
@@ -143,7 +143,7 @@ def test_what_cannot_be_asked_is_told(
 
 
 @pytest.mark.parametrize(("model", "names"), [("names", "entities"), ("reader", "answer, score, start, end")])
-def test_an_output_that_they_do_not_have_is_told_with_those_they_have(
+def test_an_unknown_output_is_refused_with_the_known_ones(
     triton: InferenceServerClient, model: str, names: str
 ) -> None:
     inputs = {"names": {"text": ["a"]}, "reader": {"question": ["a"], "context": ["a"]}}[model]

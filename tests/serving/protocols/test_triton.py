@@ -67,7 +67,7 @@ def test_statistics_count_what_a_model_answered(triton: InferenceServerClient) -
     ]
 
 
-def test_an_unknown_model_is_told_in_the_words_of_the_protocol(triton: InferenceServerClient) -> None:
+def test_an_unknown_model_is_refused_in_the_shape_of_the_protocol(triton: InferenceServerClient) -> None:
     for ask in (triton.get_model_config, triton.get_inference_statistics):
         with pytest.raises(InferenceServerException, match="no model of that name is served"):
             ask("gpt")

@@ -42,7 +42,7 @@ def test_no_more_seconds_of_work_are_ever_due_than_the_limit_and_the_request_s_o
     assert (refusal is None) == (waiting / per_second + tokens / per_second <= min(2, patience))
 
 
-def test_who_is_refused_may_come_back_when_there_is_room() -> None:
+def test_a_refused_request_may_come_back_when_there_is_room() -> None:
     full = Admission(max_waiting_tokens=1000, max_wait_seconds=60)
     refusal = full.refusal(due(900), Asks(400), pace_of(100, num_workers=2))
     assert refusal
@@ -64,7 +64,7 @@ def test_a_request_is_bulk_that_takes_more_than_half_of_what_may_wait_and_than_a
     assert Admission(max_waiting_tokens=5).spread_seconds(Asks(384, 30), NOTHING_MEASURED, BATCH_TOKENS) == 0
 
 
-def test_what_cannot_be_in_time_is_not_told_to_come_back() -> None:
+def test_a_refusal_for_a_missed_deadline_has_no_retry_after() -> None:
     refusal = never_in_time(Asks(26_000, patience_seconds=30), 20, pace_of(1_000))
     assert refusal
     assert (refusal.reason, refusal.retry_after_seconds) == ("never_in_time", None)
@@ -86,7 +86,7 @@ def test_bulk_requests_are_never_promised_more_than_is_done_in_a_second() -> Non
     assert Admission().bulk_refusal(Waiting(9, 0, 0, promised=0.4), asks, 20, pace) is None
 
 
-def test_a_bulk_request_that_has_less_time_after_its_turns_than_is_due_is_told_to_come_back() -> None:
+def test_a_bulk_request_whose_remaining_time_is_too_short_gets_retry_after() -> None:
     asks, pace = Asks(6_000, 12), pace_of(1_000)
     refused = Admission().bulk_refusal(Waiting(9, 8, 8_000), asks, 6, pace)
     assert refused

@@ -168,7 +168,7 @@ def test_a_client_that_leaves_while_its_text_waits_to_be_tokenized_is_dropped(
 
 
 @pytest.mark.parametrize("path", FINISHED)
-def test_the_deadline_of_a_request_holds_to_its_end_and_holds_nobody_up(
+def test_the_deadline_of_a_request_holds_to_its_end_and_delays_no_other(
     serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()

@@ -74,7 +74,7 @@ def test_a_second_graph_in_half_has_the_same_bytes(
     assert (again / HALF_GRAPH).read_bytes() == (half_package / HALF_GRAPH).read_bytes()
 
 
-def test_a_graph_in_half_that_fails_is_left_out_and_it_is_said(
+def test_a_failing_fp16_graph_is_left_out_and_reported(
     small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("clozeline.exporting.proof.LARGEST_HALF", 1e-3)

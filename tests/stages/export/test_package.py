@@ -136,7 +136,7 @@ def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_p
     assert "embedding_cosine_mean" not in classifier
 
 
-def test_the_manifest_tells_how_a_head_is_read(
+def test_the_manifest_records_how_a_head_is_read(
     tagger_package: Path, answerer_package: Path, topics_package: Path, classifier_package: Path
 ) -> None:
     tagger, answerer, topics, single = map(

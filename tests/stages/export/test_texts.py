@@ -96,7 +96,7 @@ def test_what_the_metrics_count_is_what_was_asked_where_held_out_items_tell_noth
     assert metrics["num_agreement_texts"] == rung["agreement"]["num_texts"] == 32
 
 
-def test_of_texts_that_decide_nothing_it_is_not_said_that_they_do(
+def test_texts_that_decide_nothing_are_not_reported_as_deciding(
     small_topics: Path,
     export_model: ExportModel,
     validation_texts: Path,
@@ -111,7 +111,7 @@ def test_of_texts_that_decide_nothing_it_is_not_said_that_they_do(
         assert f"{num_texts} different texts: {num_fixed_on} to calibrate INT8 (`num_cal" in caplog.text
 
 
-def test_int8_that_was_asked_too_little_is_not_served_and_the_counts_are_said(
+def test_int8_measured_on_too_few_texts_is_not_served_and_the_counts_are_reported(
     small_encoder: Path,
     export_model: ExportModel,
     validation_texts: Path,

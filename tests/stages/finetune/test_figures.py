@@ -73,7 +73,7 @@ def test_the_model_card_names_the_faults_of_the_model(run: Finetune) -> None:
     assert all(f"- Known fault: {fault}." in card.sections["Limits"] for fault in faults)
 
 
-def test_some_test_texts_are_shown_with_what_was_right_and_what_was_said(run: Finetune) -> None:
+def test_some_test_texts_are_shown_with_the_right_answer_and_the_given_one(run: Finetune) -> None:
     out = run("out", epochs=1, num_examples=6)
     shown = json.loads((out / "examples" / "examples.json").read_text())
     told = {record["text"]: record["topic"] for record in topic_records(150)}

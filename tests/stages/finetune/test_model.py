@@ -81,7 +81,7 @@ def test_training_that_diverges_says_so_and_leaves_what_was_there(run: Finetune)
     assert contents(out) == before
 
 
-def test_too_few_texts_are_told_before_any_training(run: Finetune, tmp_path: Path) -> None:
+def test_too_few_texts_are_refused_before_any_training(run: Finetune, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(topic_records(1)), tmp_path / "data.parquet")
     with pytest.raises(DataError, match="too few labelled texts"):
         run("out")

@@ -34,7 +34,7 @@ def test_the_last_line_is_the_headline_with_its_interval_beside_the_baselines(
     assert not any("to every item" in told or "at all" in told for told in caplog.messages)
 
 
-def test_a_model_that_learned_nothing_is_told_of(
+def test_a_model_that_learned_nothing_is_reported(
     run: Finetune, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SingleLabel, "logits", lambda self, part: np.zeros((len(part), len(self.labels))))

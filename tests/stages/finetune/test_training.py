@@ -39,7 +39,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
     assert list((tmp_path / "work" / "small").iterdir()) == []
 
 
-def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_told(
+def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_reported(
     run: Finetune, tmp_path: Path
 ) -> None:
     told = metrics_of(out := run("out", epochs=2, num_seeds=3))

@@ -36,7 +36,7 @@ def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encod
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_encoder_of_any_family_can_be_told_apart_with(
+def test_an_encoder_of_any_family_can_be_a_discriminator(
     family, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
     """Logits have the expected shape, and padding changes no answer."""

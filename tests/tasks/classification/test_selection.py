@@ -134,7 +134,7 @@ def test_a_part_of_which_no_label_could_be_learned_is_refused(multi_label: bool)
 
 
 @pytest.mark.parametrize("given", [[], records(a=100), records(a=1, b=1)], ids=["nothing", "one class", "two texts"])
-def test_too_few_labelled_texts_are_told_with_their_number(given: list[Labelled]) -> None:
+def test_too_few_labelled_texts_are_refused_with_their_number(given: list[Labelled]) -> None:
     with pytest.raises(DataError, match="too few labelled texts") as caught:
         select(given, params())
     assert str(caught.value.given).startswith(f"{len(given)} records")
@@ -177,7 +177,7 @@ def test_a_text_of_the_test_part_is_not_trained_on_and_not_chosen_by() -> None:
     assert_adds_up(selection)
 
 
-def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
+def test_a_file_given_for_training_and_for_test_is_refused() -> None:
     texts = records(a=30, b=30)
     with pytest.raises(DataError, match="too few labelled texts") as caught:
         select(

@@ -100,13 +100,13 @@ def test_answers_of_another_shape_are_named(answers: object, expected: str) -> N
         chosen(bad)
 
 
-def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
+def test_a_file_given_for_training_and_for_test_is_refused() -> None:
     given: tuple[Part, Part] = ("train", "test")
     records = [(part, it) for part in given for _, it in FEW]
     with pytest.raises(DataError, match=r"3 of the records also occur in the test .* `splits` names one file twice"):
         select(records, params(splits={"train": "a", "test": "a"}))
 
 
-def test_a_part_without_questions_is_told() -> None:
+def test_a_part_without_questions_is_refused() -> None:
     with pytest.raises(DataError, match="too few questions"):
         select(FEW[:2], GIVEN)

@@ -68,7 +68,7 @@ def test_another_shape_is_named_with_its_place(tmp_path: Path, content: object, 
         (["c"], "list: ", "correct the file"),
     ],
 )
-def test_what_stands_there_instead_is_told_and_what_is_likely_meant(
+def test_what_is_there_instead_is_reported_with_what_was_likely_meant(
     tmp_path: Path, paragraph: object, given: str, do: str
 ) -> None:
     path = written(tmp_path, {"data": [{"paragraphs": [{"context": "c", "qas": []}, paragraph]}]})
@@ -76,7 +76,7 @@ def test_what_stands_there_instead_is_told_and_what_is_likely_meant(
         list(read_squad(path, FIELDS))
 
 
-def test_what_is_no_json_is_told(tmp_path: Path) -> None:
+def test_invalid_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_text('{"data": [')
     with pytest.raises(DataError, match="is not JSON"):
         list(read_squad(tmp_path / "dev.json", FIELDS))

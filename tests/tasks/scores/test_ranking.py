@@ -23,7 +23,7 @@ def test_ranks_are_those_of_every_pair_compared_one_by_one() -> None:
     assert found.reciprocal.mean() == pytest.approx(np.mean([1 / rank for rank in found.rank_Q]))
 
 
-def test_what_cannot_be_told_apart_counts_against() -> None:
+def test_a_tie_counts_against_the_right_answer() -> None:
     scores = np.array([[1, 1, 0], [0, 0, 0]], dtype=np.float32)
     assert ranked(lambda start, stop: scores[start:stop], [[0], [2]]).rank_Q.tolist() == [2, 3]
 

@@ -146,7 +146,7 @@ def test_a_part_whose_scores_are_all_the_same_is_refused_by_name(alike: Part) ->
 
 
 @pytest.mark.parametrize("score_field", [None, "score"])
-def test_a_file_that_is_named_for_training_and_test_is_told_as_such(score_field: str | None) -> None:
+def test_a_file_given_for_training_and_for_test_is_refused(score_field: str | None) -> None:
     given: tuple[Part, Part] = ("train", "test")
     records = [(part, Record(row, "line")) for part in given for row in pairs(5)]
     with pytest.raises(DataError, match=r"5 of the records also occur in the test .* `splits` names one file twice"):

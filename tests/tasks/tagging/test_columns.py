@@ -53,7 +53,7 @@ def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line: str, problem: s
         sentences(tmp_path, f"a\tO\nb\tO\n{line}\n")
 
 
-def test_a_column_that_is_not_there_is_told_with_its_knob(tmp_path: Path) -> None:
+def test_a_missing_column_is_reported_with_its_param(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="token_column"):
         sentences(tmp_path, "a\tO\n", token=2)
 

@@ -54,7 +54,7 @@ def as_scheme(spans: list[tuple[str, int]], scheme: str) -> list[str]:
     return tags
 
 
-def test_what_is_no_tag_is_told() -> None:
+def test_an_invalid_tag_is_refused() -> None:
     assert is_tag("O")
     assert is_tag("B-creative-work")
     assert not any(is_tag(text) for text in ("", "PER", "X-PER", "B-", "o", "IN"))

@@ -52,7 +52,7 @@ def test_the_interval_holds_the_figure_and_is_the_same_twice() -> None:
     assert once == twice
 
 
-def test_words_of_entities_are_told_in_order() -> None:
+def test_words_of_entities_are_listed_in_order() -> None:
     words = ["New", "York", "met", "Ada", "Bob"]
     tags = ["B-LOC", "I-LOC", "O", "B-PER", "B-PER"]
     assert entities_in(words, tags) == [("New York", "LOC"), ("Ada", "PER"), ("Bob", "PER")]

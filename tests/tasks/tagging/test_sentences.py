@@ -43,7 +43,7 @@ def test_tags_are_those_of_training_with_a_beginning_and_an_inside_each() -> Non
     assert chosen(*FEW).tags == ("O", "B-LOC", "I-LOC")
 
 
-def test_entities_of_types_that_training_lacks_are_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_entity_types_that_training_lacks_are_reported_by_name(caplog: pytest.LogCaptureFixture) -> None:
     assert chosen(*FEW).types_not_trained == {"PER": 1}
     assert "count as missed: PER (1)" in caplog.text
     caplog.clear()
@@ -93,13 +93,13 @@ def test_words_and_tags_that_do_not_fit_are_named(words: str, tags: str, expecte
         chosen(*FEW, ("train", words, tags))
 
 
-def test_a_part_without_sentences_is_told() -> None:
+def test_a_part_without_sentences_is_refused() -> None:
     with pytest.raises(DataError, match="too few tagged sentences") as caught:
         chosen(*FEW[:2])
     assert caught.value.do.startswith("add sentences")
 
 
-def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
+def test_a_file_given_for_training_and_for_test_is_refused() -> None:
     twice: list[Given] = [(part, f"in Paris {n}", "O B-LOC O") for part in ("train", "test") for n in range(3)]
     with pytest.raises(DataError, match="`splits` names one file twice") as caught:
         chosen(*twice, params=params(splits={"train": "a", "test": "a"}))
