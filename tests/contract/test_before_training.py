@@ -1,6 +1,5 @@
 """A feed that differs too much from the last accepted one stops a run before any training."""
 
-import json
 import random
 import shutil
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from clozeline.contract.before_training import ContractError, under_contract
 from clozeline.errors import ArtifactError
 from clozeline.params import Params, read_params
 from tests.edited_params import with_task
+from tests.text_metrics import corpus_metrics, token_metrics
 
 PROJECT = Path(__file__).parents[2]
 ENGLISH = ["the", "file", "is", "opened", "and", "returned", "as", "a", "list", "of", "lines", "when", "there"]
@@ -43,10 +43,8 @@ def write(root: Path, texts: Sequence[str], *, near_duplicates: int = 10, unknow
         (root / folder).mkdir(parents=True, exist_ok=True)
     YAML().dump(LOCK, root / "dvc.lock")
     pq.write_table(pa.table({"text": list(texts)}), root / "data/clean/train.parquet", row_group_size=100)
-    dropped = {"near_duplicate": near_duplicates, "empty": 0}
-    corpus = {"documents_in": len(texts) + near_duplicates, "kept": len(texts), "dropped": dropped}
-    (root / "metrics/preprocess.json").write_text(json.dumps(corpus))
-    (root / "metrics/tokenize.json").write_text(json.dumps({"train": {"unknown_rate": unknown_rate}}))
+    corpus_metrics(train=len(texts), near_duplicate=near_duplicates, empty=0).write(root / "metrics/preprocess.json")
+    token_metrics(unknown_rate=unknown_rate).write(root / "metrics/tokenize.json")
 
 
 def train(root: Path, params: Params | None = None) -> None:

@@ -106,6 +106,8 @@ def test_an_edit_of_a_preset_runs_the_tasks_that_use_it(project: Path) -> None:
         ("pretraining/starting.py", {FIRST}),
         ("training/curves.py", {FIRST} | TASKS),
         ("artifacts/preprocess/clean_text.py", {"preprocess"}),
+        ("artifacts/preprocess/corpus_metrics.py", {"preprocess"}),
+        ("artifacts/tokenize/token_metrics.py", {"tokenize"}),
         ("artifacts/evaluate/encoder_metrics.py", {"evaluate"}),
         ("artifacts/finetune/task_metrics.py", TASKS),
         ("artifacts/finetune/model/held_out.py", TASKS | EXPORTS),

@@ -21,21 +21,17 @@ from clozeline.reporting.files import RunFiles
 from clozeline.reporting.run import Run
 from clozeline.tracking.past_runs import PastRuns, StageRun
 from tests.chosen_tasks import write_params
+from tests.text_metrics import corpus_metrics, token_metrics
 
 PROJECT = Path(__file__).parents[2]
 HARM = "<script>alert('x')</script>"
 LABELS = [f"label {number}" for number in range(19)] + [f'{HARM}&"']
 BUILT_AT = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 METRICS: Mapping[str, Mapping[str, Any]] = {
-    "metrics/preprocess.json": {
-        "documents_in": 1000,
-        "documents_split": 3,
-        "kept": 900,
-        "dropped": {"too_short": 80, "near_duplicate": 20, "empty": 0},
-        "splits": {"train": {"documents": 800, "bytes": 8000}, "validation": {"documents": 100, "bytes": 1000}},
-        "similarity": {"groups": 7},
-    },
-    "metrics/tokenize.json": {"vocab_size": 8192, "train": {"tokens_in": 4000, "unknown_rate": 0.0002}},
+    "metrics/preprocess.json": corpus_metrics(
+        train=800, validation=100, too_short=80, near_duplicate=20, empty=0
+    ).model_dump(),
+    "metrics/tokenize.json": token_metrics(unknown_rate=0.0002).model_dump(),
     "metrics/pretrain.json": {"parameters": 1401600, "steps": 100},
     "metrics/evaluate.json": {
         "perplexity": 34.6,

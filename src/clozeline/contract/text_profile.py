@@ -3,7 +3,6 @@
 Scripts, language and lengths are those of a sample of the training split, so that the cost does not grow with the text.
 """
 
-import json
 import re
 import unicodedata
 from collections import Counter
@@ -17,6 +16,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
 from clozeline.artifacts.preprocess.clean_text import TEXT
+from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
+from clozeline.artifacts.tokenize.token_metrics import TokenMetrics
 
 _MOST_TEXTS = 2_000
 _MOST_ROW_GROUPS = 64
@@ -48,9 +49,13 @@ class TextProfile(BaseModel):
 
     @classmethod
     def read(cls, *, preprocess: Path, tokenize: Path, train: Path) -> Self:
-        """Return the profile of the text with these metric files, whose training split is the Parquet file `train`."""
-        corpus, tokens = (json.loads(path.read_text(encoding="utf-8")) for path in (preprocess, tokenize))
-        total = max(corpus["documents_in"], 1)
+        """Return the profile of the text with these metric files, whose training split is the Parquet file `train`.
+
+        Raises:
+            ArtifactError: a metric file is missing, or lacks a figure.
+        """
+        corpus, tokens = CorpusMetrics.read(preprocess), TokenMetrics.read(tokenize)
+        total = max(corpus.documents_in, 1)
         lengths: Counter[int] = Counter()
         characters: Counter[str] = Counter()
         trigrams: Counter[str] = Counter()
@@ -65,13 +70,13 @@ class TextProfile(BaseModel):
         for character, count in characters.items():
             scripts[script_of(character)] += count
         return cls(
-            documents=corpus["documents_in"],
-            kept=corpus["kept"],
-            dropped_shares={reason: count / total for reason, count in corpus["dropped"].items()},
+            documents=corpus.documents_in,
+            kept=corpus.kept,
+            dropped_shares={reason: count / total for reason, count in corpus.dropped.items()},
             script_shares=_shares(scripts, len(scripts)),
             trigram_shares=_shares(trigrams, _MOST_TRIGRAMS),
             texts_by_length={str(bound): lengths[bound] for bound in sorted(lengths)},
-            unknown_rate=tokens["train"]["unknown_rate"],
+            unknown_rate=tokens.train.unknown_rate,
         )
 
     @property

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from markupsafe import Markup
 
+from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SplitMetrics
+from clozeline.artifacts.tokenize.token_metrics import TokenMetrics
 from clozeline.reporting.charts import Bar, bars
-from clozeline.reporting.metric_tables import in_words, numbers
+from clozeline.reporting.metric_tables import in_words
 from clozeline.reporting.numbers import amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined
@@ -31,55 +33,41 @@ def parts(run: Run) -> Iterable[Part]:
     return [partial(piece, run) for piece in (_kept, _splits, _similarity, _tokens)]
 
 
-def _metrics(run: Run) -> Mapping[str, Any]:
-    return run.files.figures("metrics/preprocess.json", stage="preprocess")
+def _metrics(run: Run) -> CorpusMetrics:
+    return run.files.json("metrics/preprocess.json", CorpusMetrics, stage="preprocess")
 
 
 def _kept(run: Run) -> Markup:
     figures = _metrics(run)
-    total, dropped = figures.get("documents_in", 0), numbers(figures.get("dropped", {}))
-    rows = [("kept", figures.get("kept", 0)), *((reason, times) for reason, times in dropped.items() if times)]
-    drawn = [
-        Bar(in_words(name), times, f"{count(times)} ({share(times / total) if total else '–'})") for name, times in rows
-    ]
-    told = [(in_words(name), _REASONS.get(name, "")) for name, times in rows if name in _REASONS]
-    split = figures.get("documents_split", 0)
+    total = figures.documents_in
+    rows = [("kept", figures.kept), *((reason, times) for reason, times in figures.dropped.items() if times)]
+    drawn = [Bar(in_words(name), times, f"{count(times)} ({share(times / total)})") for name, times in rows]
+    told = [(in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
+    split = figures.documents_split
     note = f"{count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
     meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=told)) if told else None
     return joined(bars(f"{count(total)} raw texts: kept, and dropped by reason", drawn, note=note), meaning)
 
 
-def _splits(run: Run) -> Markup | None:
-    splits = _metrics(run).get("splits") or {}
-    if not splits:
-        return None
-    columns = list(next(iter(splits.values())))
-    rows = [(name, *(count(split.get(column, 0)) for column in columns)) for name, split in splits.items()]
-    names = ("split", *(f">{in_words(column)}" for column in columns))
+def _splits(run: Run) -> Markup:
+    rows = [(name, *(count(number) for _, number in split)) for name, split in _metrics(run).splits.items()]
+    names = ("split", *(f">{in_words(column)}" for column in SplitMetrics.model_fields))
     return html("table", caption="Splits of the text", columns=names, rows=rows)
 
 
-def _similarity(run: Run) -> Markup | None:
-    similarity = numbers(_metrics(run).get("similarity") or {})
-    if not similarity:
-        return None
+def _similarity(run: Run) -> Markup:
     about = "Similar texts go into the same split, so that no test text is a copy of a training text."
-    facts = html("facts", pairs=[(in_words(key), count(value)) for key, value in similarity.items()])
+    facts = html("facts", pairs=[(in_words(key), count(value)) for key, value in _metrics(run).similarity])
     return html("folded", summary="Similar texts", body=joined(html("paragraph", text=about), facts))
 
 
-def _tokens(run: Run) -> Markup | None:
-    metrics = run.files.figures("metrics/tokenize.json", stage="tokenize")
-    parts = {name: numbers(figures) for name, figures in metrics.items() if isinstance(figures, dict)}
-    if not parts:
-        return None
-    keys = list(dict.fromkeys(key for figures in parts.values() for key in figures))
-    rows = [(in_words(key), *(_token_cell(key, figures.get(key)) for figures in parts.values())) for key in keys]
-    caption = f"Tokens, with a vocabulary of {amount(metrics.get('vocab_size', 0))}"
-    return html("table", caption=caption, columns=("figure", *(f">{name}" for name in parts)), rows=rows)
+def _tokens(run: Run) -> Markup:
+    metrics = run.files.json("metrics/tokenize.json", TokenMetrics, stage="tokenize")
+    beside = zip(metrics.train, metrics.validation, strict=True)
+    rows = [(in_words(key), _token_cell(key, train), _token_cell(key, held)) for (key, train), (_, held) in beside]
+    caption = f"Tokens, with a vocabulary of {amount(metrics.vocab_size)}"
+    return html("table", caption=caption, columns=("figure", ">train", ">validation"), rows=rows)
 
 
-def _token_cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "–"
+def _token_cell(key: str, value: float) -> str:
     return f"{100 * value:.3g} %" if key in {"unknown_rate", "vocabulary_use"} else format_of(key)(value)

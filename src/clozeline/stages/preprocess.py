@@ -7,7 +7,7 @@ from clozeline.errors import DataError
 from clozeline.machine.cores import available_cores
 from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
-from clozeline.storage.atomic import replacing_file, replacing_folder
+from clozeline.storage.atomic import replacing_folder
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import named_as_in_source, open_snapshot
 
@@ -25,11 +25,10 @@ def run(params: PreprocessParams, *, seed: int, raw: Path, out: Path, metrics: P
     source = open_snapshot(raw, params.source)
     try:
         with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
-            report = build_corpus(source, params, seed=seed, out=folder, workers=workers)
+            found = build_corpus(source, params, seed=seed, out=folder, workers=workers)
     except DataError as error:
         parts = (error.problem, str(error.given), error.expected, error.do)
         problem, given, expected, do = (named_as_in_source(part, raw, params.source) for part in parts)
         raise DataError(problem, given=given, expected=expected, do=do) from error
-    with replacing_file(metrics) as file:
-        file.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    _LOG.info("%s", report.summary())
+    found.write(metrics)
+    _LOG.info("%s", found.summary())

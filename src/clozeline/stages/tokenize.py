@@ -1,16 +1,16 @@
 """Stage `tokenize`: train the tokenizer on the training split; write the training and validation splits as shards."""
 
-import json
 import logging
 from pathlib import Path
 
 import numpy as np
 
 from clozeline.artifacts.preprocess import clean_text
+from clozeline.artifacts.tokenize.token_metrics import SplitTokens, TokenMetrics
 from clozeline.machine.arrow_memory import system_allocator
 from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
-from clozeline.storage.atomic import replacing_file, replacing_folder
+from clozeline.storage.atomic import replacing_folder
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
 from clozeline.tokenizing.packing import PackingCount, pack, text_batches
@@ -38,10 +38,8 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
         give_back_freed()  # packing does not need the memory of the training
         opened = OpenTokenizer.open(tokenizer_beside)
         counts = _pack(parts, opened, params.shard_tokens, out_beside)
-    report = {split: _figures(count, opened) for split, count in counts.items()}
-    with replacing_file(metrics) as beside:
-        text = json.dumps({"vocab_size": opened.vocab_size, **report}, indent=2)
-        beside.write_text(text + "\n", encoding="utf-8")
+    train, validation = (_figures(counts[split], opened) for split in parts)
+    TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
 
 
 def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
@@ -79,19 +77,19 @@ def _say_what_looked_special(path: Path, count: PackingCount) -> None:
         )
 
 
-def _figures(count: PackingCount, opened: OpenTokenizer) -> dict[str, int | float]:
+def _figures(count: PackingCount, opened: OpenTokenizer) -> SplitTokens:
     unknown = int(count.uses_V[opened.special_ids.unk]) if opened.special_ids.unk is not None else 0
     ordinary_V = np.delete(count.uses_V, opened.special_ids.every)
-    return {
-        "documents": count.num_documents,
-        "empty_documents": count.num_empty_documents,
-        "text_bytes": count.text_bytes,
-        "tokens_in": count.tokens_in,
-        "tokens_packed": count.tokens_packed,
-        "tokens_dropped": count.tokens_dropped,
-        "bytes_per_token": count.text_bytes / max(count.tokens_packed, 1),
-        "unknown_tokens": unknown,
-        "unknown_rate": unknown / max(count.tokens_packed, 1),
-        "vocabulary_use": int((ordinary_V > 0).sum()) / max(len(ordinary_V), 1),
-        "special_strings_in_text": count.special_strings_in_text,
-    }
+    return SplitTokens(
+        documents=count.num_documents,
+        empty_documents=count.num_empty_documents,
+        text_bytes=count.text_bytes,
+        tokens_in=count.tokens_in,
+        tokens_packed=count.tokens_packed,
+        tokens_dropped=count.tokens_dropped,
+        bytes_per_token=count.text_bytes / max(count.tokens_packed, 1),
+        unknown_tokens=unknown,
+        unknown_rate=unknown / max(count.tokens_packed, 1),
+        vocabulary_use=int((ordinary_V > 0).sum()) / max(len(ordinary_V), 1),
+        special_strings_in_text=count.special_strings_in_text,
+    )

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, SPLITS, TEXT, file_of
-from clozeline.text.tally import SplitReport
+from clozeline.artifacts.preprocess.corpus_metrics import SplitMetrics
 
 _ROW_GROUP_BYTES = 2_000_000
 _KEYS_A_STEP_BITS = 7
@@ -68,9 +68,9 @@ class CleanWriter:
             for side, part in enumerate(self._parts):
                 _append(part, clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
 
-    def report(self) -> dict[str, SplitReport]:
+    def metrics(self) -> dict[str, SplitMetrics]:
         return {
-            name: SplitReport(
+            name: SplitMetrics(
                 documents=part.documents, characters=part.characters, bytes=part.bytes, sources=len(part.sources)
             )
             for name, part in zip(SPLITS, self._parts, strict=True)

@@ -1,15 +1,18 @@
 """Build the clean, split corpus from an opened source, in memory that hardly grows with the text."""
 
 import logging
+import platform
 import shutil
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SimilarityMetrics, dropped_in_words
 from clozeline.errors import DataError
 from clozeline.machine.workers import Workers
 from clozeline.params import PreprocessParams
@@ -32,10 +35,10 @@ from clozeline.text.splits import (
     near_duplicates,
 )
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
-from clozeline.text.tally import CorpusReport, SimilarityReport, dropped_counts, dropped_in_words, versions_used
 from clozeline.words.shingles import Banding
 
 _LOG = logging.getLogger(__name__)
+_DECISIVE_PACKAGES = ("ftfy", "mwparserfromhell", "numpy", "pyarrow", "rensa")
 
 
 @dataclass
@@ -45,6 +48,9 @@ class _Counts:
     ordinals: int = 0
     dropped: Counter[DropReason] = field(default_factory=Counter)
 
+    def dropped_by_reason(self) -> dict[str, int]:
+        return {reason.value: self.dropped[reason] for reason in DropReason}
+
 
 @dataclass(frozen=True)
 class _Decision:
@@ -53,10 +59,10 @@ class _Decision:
     kept_N: NDArray[np.bool_]
     sides_N: NDArray[np.uint8]
     num_kept: int
-    similarity: SimilarityReport
+    similarity: SimilarityMetrics
 
 
-def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Path, workers: Workers) -> CorpusReport:
+def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Path, workers: Workers) -> CorpusMetrics:
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
     The texts wait in a spool inside `out`, which is removed at the end. The result does not depend on `workers`, which
@@ -79,7 +85,7 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     if not bucket_files(spool):
         raise DataError(
             f"{params.source.place}: no text is left after cleaning",
-            given=f"{counts.read} texts read: {dropped_in_words(counts.dropped)}",
+            given=f"{counts.read} texts read: {dropped_in_words(counts.dropped_by_reason())}",
             expected=f"texts of at least {params.min_characters} characters",
             do="check `source`, or lower `min_characters`",
         )
@@ -89,19 +95,17 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     with CleanWriter(out) as clean:
         _write(spool, decision, clean)
     shutil.rmtree(spool)
-    report = CorpusReport(
+    return CorpusMetrics(
         documents_read=counts.read,
         documents_split=counts.split,
         added_by_splitting=counts.ordinals - counts.read,
         documents_in=counts.ordinals,
         kept=decision.num_kept,
-        dropped=dropped_counts(counts.dropped),
-        splits=clean.report(),
+        dropped=counts.dropped_by_reason(),
+        splits=clean.metrics(),
         similarity=decision.similarity,
-        versions=versions_used(),
+        versions=_versions_used(),
     )
-    report.check()
-    return report
 
 
 def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts, workers: Workers) -> None:
@@ -143,15 +147,15 @@ def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, worke
         kept_N[places], sides_by_place_N[places] = ~dropped_N[chunk], sides_N[chunk]
     num_kept_by_side = kept_by_side(sides_N, dropped_N)
     check_sides(num_kept_by_side, together, shares, params.source.place)
-    return _Decision(kept_N, sides_by_place_N, sum(num_kept_by_side), _similarity_report(edges, together))
+    return _Decision(kept_N, sides_by_place_N, sum(num_kept_by_side), _similarity_metrics(edges, together))
 
 
-def _similarity_report(edges: Edges, together: Groups) -> SimilarityReport:
+def _similarity_metrics(edges: Edges, together: Groups) -> SimilarityMetrics:
     num_of_size: Counter[int] = Counter()
     for sizes in together.sizes():
         num_of_size.update(sizes.tolist())
     several = {size: number for size, number in num_of_size.items() if size > 1}
-    return SimilarityReport(
+    return SimilarityMetrics(
         compared_pairs=edges.num_candidates,
         similar_pairs=len(edges.similarity_E),
         groups=sum(several.values()),
@@ -171,3 +175,7 @@ def _write(spool: Path, decision: _Decision, clean: CleanWriter) -> None:
         clean.append(texts.filter(kept), decision.sides_N[chosen][kept])
         done += len(texts)
     assert done == len(decision.kept_N)
+
+
+def _versions_used() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _DECISIVE_PACKAGES}

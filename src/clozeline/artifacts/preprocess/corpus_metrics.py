@@ -1,21 +1,14 @@
-"""Counts of every text's fate: the figures of metrics/preprocess.json."""
+"""metrics/preprocess.json: the fate of every raw text."""
 
-import platform
-from collections import Counter
-from importlib import metadata
+from collections.abc import Mapping
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import model_validator
 
-from clozeline.text.documents import DropReason
-
-_DECISIVE_PACKAGES = ("ftfy", "mwparserfromhell", "numpy", "pyarrow", "rensa")
+from clozeline.artifacts.record import MetricFile, Record
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class SplitReport(_Record):
+class SplitMetrics(Record):
     documents: int
     characters: int
     bytes: int
@@ -24,7 +17,7 @@ class SplitReport(_Record):
     """Number of distinct labels."""
 
 
-class SimilarityReport(_Record):
+class SimilarityMetrics(Record):
     compared_pairs: int
     similar_pairs: int
     groups: int
@@ -35,7 +28,7 @@ class SimilarityReport(_Record):
     """Groups that went to training whole instead of being drawn."""
 
 
-class CorpusReport(_Record):
+class CorpusMetrics(MetricFile):
     """Counts of texts: `documents_in` = `kept` + every reason of `dropped`; `kept` = the documents of all splits."""
 
     documents_read: int
@@ -44,23 +37,24 @@ class CorpusReport(_Record):
     added_by_splitting: int
     documents_in: int
     kept: int
-    dropped: dict[str, int]
-    splits: dict[str, SplitReport]
-    similarity: SimilarityReport
-    versions: dict[str, str]
+    dropped: Mapping[str, int]
+    """Every reason, including those that did not occur → number of texts."""
+    splits: Mapping[str, SplitMetrics]
+    similarity: SimilarityMetrics
+    versions: Mapping[str, str]
     """Versions of the packages that decide the text besides the source and the params."""
 
-    def check(self) -> None:
-        """Assert that no text is lost."""
+    @model_validator(mode="after")
+    def _no_text_is_lost(self) -> Self:
         assert self.documents_in == self.documents_read + self.added_by_splitting
         assert self.documents_in == self.kept + sum(self.dropped.values()), (self.documents_in, self.kept, self.dropped)
         assert self.kept == sum(split.documents for split in self.splits.values())
+        return self
 
     def summary(self) -> str:
         """Return a readable summary of a few lines."""
-        dropped = dropped_in_words(Counter({DropReason(reason): count for reason, count in self.dropped.items()}))
         lines = [
-            f"{self.documents_in:,} texts in = {self.kept:,} kept + {dropped}",
+            f"{self.documents_in:,} texts in = {self.kept:,} kept + {dropped_in_words(self.dropped)}",
             f"{self.documents_split:,} documents were longer than max_characters and were cut into parts",
             f"{self.similarity.groups:,} groups of similar texts ({self.similarity.grouped_documents:,} texts, "
             f"the largest {self.similarity.largest_group:,}); each group stays in one split",
@@ -70,16 +64,7 @@ class CorpusReport(_Record):
         return "\n".join(lines)
 
 
-def dropped_counts(dropped: Counter[DropReason]) -> dict[str, int]:
-    """Return the count of every reason by name, including reasons that did not occur."""
-    return {reason.value: dropped[reason] for reason in DropReason}
-
-
-def dropped_in_words(dropped: Counter[DropReason]) -> str:
+def dropped_in_words(dropped: Mapping[str, int]) -> str:
     """Return, for example, `3 empty, 5 too short`."""
-    counts = [f"{dropped[reason]:,} {reason.replace('_', ' ')}" for reason in DropReason if dropped[reason]]
+    counts = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count]
     return ", ".join(counts) or "none dropped"
-
-
-def versions_used() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _DECISIVE_PACKAGES}
