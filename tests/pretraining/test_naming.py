@@ -10,6 +10,7 @@ import clozeline
 from clozeline.pretraining import naming
 from clozeline.pretraining.naming import name_of_training
 from clozeline.training.precision import Precision
+from tests.moving_hub import NAME, OLD, MovingHub
 from tests.training.prepared import Prepare
 
 FP32 = Precision.of("fp32", torch.device("cpu"))
@@ -52,15 +53,15 @@ def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) 
     assert len(set(names)) == 3
 
 
-def test_another_commit_of_the_hub_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that a name without a revision stands for from today on; files are kept as huggingface_hub keeps them."""
-    model, params = prepare().model, prepare.params.model_copy(update={"start": "someone/model"})
-    names = []
-    for commit in ("1f00", "2e11", "2e11"):
-        kept = f"models--someone--model/snapshots/{commit}/config.json"
-        monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, kept=kept, **__: kept)
-        names.append(name_of_training(params, 1, prepare.tokens, 40, model, FP32))
-    assert names[0] != names[1] == names[2]
+def test_a_start_point_of_the_hub_is_one_commit_which_names_the_run(
+    prepare: Prepare, tmp_path: Path, offline_hub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch moves after the first request; the weights and the tokenizer to compare are of the same commit."""
+    prepare.trained(steps=5).save(tmp_path / "model")
+    MovingHub(tmp_path / "cache", tmp_path / "model").answer_in(monkeypatch)
+    job = prepare(start=NAME)
+    assert job.params.start_revision == OLD
+    assert prepare(start=NAME, start_revision=OLD).loop.checkpoints.fingerprint == job.loop.checkpoints.fingerprint
 
 
 def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:

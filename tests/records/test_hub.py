@@ -1,7 +1,6 @@
 """Claim: a split of a hub dataset gives the same rows as a file, and errors name the caller's settings."""
 
 import inspect
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from clozeline.errors import DataError, TransientError
 from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
-KNOBS = HubKnobs(dataset="room.dataset", revision="room.revision", every="room.dataset and room.split")
+KNOBS = HubKnobs(dataset="room.dataset", every="room.dataset and room.split")
 
 
 @pytest.fixture(scope="module")
@@ -110,20 +109,3 @@ def test_a_hub_that_stops_answering_in_the_middle_may_go_on_later(monkeypatch: p
     assert next(rows) == ("someone/something, train row 0", {"body": "a", "topic": "x"})
     with pytest.raises(TransientError, match="the hub did not answer"):
         next(rows)
-
-
-def test_a_name_without_a_revision_is_warned_of_and_a_folder_is_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Empty:
-        features = None
-
-        def __iter__(self):
-            return iter(())
-
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: Empty())
-    with caplog.at_level(logging.WARNING):
-        list(hub_records(split_of(folder), FIELDS))
-        assert caplog.messages == []
-        list(hub_records(split_of("someone/something"), FIELDS))
-    assert caplog.messages == ["someone/something: the dataset may change: set room.revision to pin a commit"]

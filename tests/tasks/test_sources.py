@@ -7,7 +7,8 @@ import pytest
 from clozeline.errors import DataError
 from clozeline.params import FinetuneParams, read_params
 from clozeline.params.finetuning import HubParams, SplitsParams
-from clozeline.tasks.sources import records_of
+from clozeline.tasks import sources
+from clozeline.tasks.sources import at_commit, hub_commit, records_of
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
 FIELDS = {"text_field": "body", "label_field": "topic"}
@@ -64,6 +65,25 @@ def test_a_hub_dataset_gives_the_names_of_its_classes(hub: HubParams, tmp_path: 
 
 def test_without_splits_the_training_split_of_the_hub_is_all_there_is(hub: HubParams, tmp_path: Path) -> None:
     assert {part for part, *_ in read(tmp_path, hub=hub)} == {"train"}
+
+
+def test_a_dataset_of_the_hub_is_read_at_the_commit_that_it_stood_for_at_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sources, "commit_of", lambda split: None if Path(split.dataset).exists() else "0a" * 20)
+    on_hub = PARAMS.model_copy(update={"hub": HubParams(dataset="someone/something")})
+    pinned = at_commit(on_hub, hub_commit(on_hub))
+    assert pinned.hub == HubParams(dataset="someone/something", revision="0a" * 20)
+    assert caplog.messages == [
+        "someone/something: the dataset may change: set `hub.revision` of this task to pin a commit"
+    ]
+    assert hub_commit(pinned) == "0a" * 20
+    assert len(caplog.messages) == 1
+
+
+def test_a_folder_and_files_have_no_commit(hub: HubParams) -> None:
+    for params in (PARAMS, PARAMS.model_copy(update={"hub": hub})):
+        assert at_commit(params, hub_commit(params)) is params
 
 
 def test_what_a_hub_dataset_does_not_have_is_named(hub: HubParams, tmp_path: Path) -> None:

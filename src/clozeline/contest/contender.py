@@ -14,6 +14,7 @@ from clozeline.evaluation import asking
 from clozeline.evaluation.figures import DocumentSums, measure
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, Grouping
 from clozeline.evaluation.judged import Sums
+from clozeline.foreign.hub import pinned
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.language_model import LanguageModel
@@ -63,10 +64,11 @@ class Contender:
             ArtifactError: the model is missing, has no head that predicts tokens, or lacks a usable tokenizer of its
                 own.
         """
-        model = open_published(name, family)
+        revision = pinned(name, None)
+        model = open_published(name, family, revision)
         scratch.mkdir()
         try:
-            save_existing(name, scratch)
+            save_existing(name, scratch, revision)
         except DataError as error:
             raise ArtifactError(
                 f"{name} has no usable tokenizer",

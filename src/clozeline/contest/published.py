@@ -9,27 +9,27 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from clozeline.encoder.checkpoints import Checkpoint, opened
 from clozeline.encoder.families import FORMS, LanguageHead
 from clozeline.errors import ArtifactError
-from clozeline.foreign.hub import asking_hub
+from clozeline.foreign.hub import asking_hub, pinned
 from clozeline.foreign.inspection import inspect_model
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.encoders import OWN_ARCHITECTURE
 from clozeline.language_modelling.language_model import LanguageModel
 
 
-def open_published(name: str, family: str | None = None) -> LanguageModel:
+def open_published(name: str, family: str | None = None, revision: str | None = None) -> LanguageModel:
     """Load the model saved as `name`, in single precision, with the head that it was saved with.
 
     The model can be of a family that can be trained here, or of any architecture with a masked head in transformers.
 
     Args:
         family: see `language_model.load`.
+        revision: a state of a name on the hub.
 
     Raises:
         ArtifactError: the model is missing, damaged, built by code that is not `family`, or without a trained head that
             predicts tokens.
     """
-    checkpoint = Checkpoint(name)
-    facts = _facts(checkpoint)
+    checkpoint, facts = _found(name, revision)
     architecture = (facts.get("architectures") or ["none"])[0]
     head, _ = FORMS.get(architecture, (None, None))
     if checkpoint.is_folder and (architecture == OWN_ARCHITECTURE or head == "rtd"):
@@ -46,19 +46,20 @@ def open_published(name: str, family: str | None = None) -> LanguageModel:
     )
 
 
-def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]:
     try:
-        with asking_hub(checkpoint.name):
+        with asking_hub(name):
+            checkpoint = Checkpoint(name, pinned(name, revision))
             facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
     except OSError as error:
         raise ArtifactError(
-            f"{checkpoint.name}: there is no such model",
-            given="no config.json in it" if checkpoint.is_folder else "no folder, and none on the hub, or no answer",
+            f"{name}: there is no such model",
+            given="no config.json in it" if Path(name).is_dir() else "no folder, and none on the hub, or no answer",
             expected="a folder with config.json and weights, or a name on the hub and a network",
-            do=f"check the name; with a network, run `hf download {checkpoint.name} --local-dir FOLDER`",
+            do=f"check the name; with a network, run `hf download {name} --local-dir FOLDER`",
         ) from error
-    inspect_model(checkpoint.name, checkpoint.revision)
-    return dict(facts)
+    inspect_model(name, checkpoint.revision)
+    return checkpoint, dict(facts)
 
 
 def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:

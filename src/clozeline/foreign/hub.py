@@ -1,6 +1,7 @@
 """Access to the Hugging Face hub, announced by one log line instead of one per failed attempt."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,9 @@ from clozeline.errors import TransientError
 
 _LOG = logging.getLogger(__name__)
 _CLIENT = logging.getLogger("huggingface_hub")
+_COMMIT = re.compile("[0-9a-f]{40}")
+_COMMON = ("config.json", "tokenizer_config.json", "tokenizer.json")
+"""Files of which every model or tokenizer has one."""
 
 
 @contextmanager
@@ -17,7 +21,7 @@ def asking_hub(name: str) -> Iterator[None]:
 
     Without a network such calls retry for half a minute. The error that they end with reports the failure.
     """
-    if Path(name).is_dir():
+    if Path(name).is_dir() or _CLIENT.level == logging.ERROR:  # an outer call has announced it
         yield
         return
     _LOG.info("%s is not a local folder: asking the Hugging Face hub", name)
@@ -27,6 +31,22 @@ def asking_hub(name: str) -> Iterator[None]:
         yield
     finally:
         _CLIENT.setLevel(level)
+
+
+def pinned(name: str, revision: str | None) -> str | None:
+    """Return the commit that `revision` of a name on the hub stands for now; `revision` itself if it is not on the hub.
+
+    What is read from the hub in several requests is pinned first: a branch can move between two of them, so that one
+    file is inspected and another is opened.
+
+    Raises:
+        TransientError: the hub cannot be reached, or fails.
+    """
+    if Path(name).is_dir() or _COMMIT.fullmatch(revision or ""):
+        return revision
+    with asking_hub(name):
+        files = (inspected_file(name, file, revision) for file in _COMMON)
+        return next((file.parent.name for file in files if file), revision)
 
 
 def published_file(name: str, file: str, revision: str | None) -> Path | None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozeline.language_modelling.detection import ReplacedTokenPair
-from clozeline.params import PretrainParams
 from clozeline.pretraining.shown_examples import ShownExamples
 from clozeline.pretraining.shown_parts import ShownParts
 from clozeline.progress import ProgressBar
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from clozeline.pretraining.job import Pretraining
 
 
-def advisers(params: PretrainParams, job: "Pretraining", tokenizer: Path) -> list[Callback]:
+def advisers(job: "Pretraining", tokenizer: Path) -> list[Callback]:
     """Return the callbacks of the first process: a plateau warning, and examples at each validation pass."""
-    entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
+    params, entropy = job.params, unigram_entropy(job.train.shards, job.train.vocabulary)
     first_step = 2 * params.schedule.warmup_steps
     asking: list[Callback] = []
     if not job.loop.hardware.processes.divides_weights:  # otherwise the first process alone cannot run the model

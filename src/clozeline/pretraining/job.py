@@ -20,6 +20,7 @@ from huggingface_hub import ModelCard
 from torch import Tensor
 
 from clozeline.encoder.families import TokenIds
+from clozeline.foreign.hub import pinned
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.language_model import LanguageModel
@@ -60,6 +61,8 @@ _LOG = logging.getLogger(__name__)
 class Pretraining:
     """A pre-training, ready to run."""
 
+    params: PretrainParams
+    """Those given, but with the commit of a `start` on the hub as `start_revision`."""
     model: LanguageModel
     loop: Loop[TargetBatch]
     num_rows: int
@@ -161,15 +164,15 @@ def pretrain(
     """
     with TemporaryDirectory() as nowhere:
         job = prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work or Path(nowhere))
-        trained = job.trained(tokenizer, _watched(job, params, tokenizer, callbacks))
+        trained = job.trained(tokenizer, _watched(job, tokenizer, callbacks))
     return trained if work is None else replace(trained, checkpoints=job.loop.checkpoints)
 
 
-def _watched(job: Pretraining, params: PretrainParams, tokenizer: Path, callbacks: Iterable[Callback]) -> State:
+def _watched(job: Pretraining, tokenizer: Path, callbacks: Iterable[Callback]) -> State:
     if not job.is_first_process:
         return job.run(callbacks)
     with ProgressBar("pretrain", job.loop.total_steps) as bar:
-        return job.run([Advancing(bar), *advisers(params, job, tokenizer), *callbacks])
+        return job.run([Advancing(bar), *advisers(job, tokenizer), *callbacks])
 
 
 def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path) -> Pretraining:
@@ -184,6 +187,9 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     processes = Processes.join()
     torch.set_num_threads(params.num_threads or max(available_cores() // processes.on_this_machine, 1))
     processes.check(params.optimizer.kind)
+    if params.start is not None:
+        commit = pinned(params.start, params.start_revision) if processes.is_first else None
+        params = params.model_copy(update={"start_revision": processes.of_the_first(commit)})
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     TokensInfo.read(tokens).check_tokenizer(tokens, tokenizer)
@@ -226,7 +232,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         seed=seed,
         looks=_looks(params, judge),
     )
-    return Pretraining(model, loop, len(train.rows), train, validation, judge)
+    return Pretraining(params, model, loop, len(train.rows), train, validation, judge)
 
 
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:

@@ -8,7 +8,7 @@ import torch
 from clozeline.language_modelling.encoders import sources_of
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import PretrainParams
-from clozeline.pretraining.starting import commit_of, sources_of_start
+from clozeline.pretraining.starting import sources_of_start
 from clozeline.tokens.info import INFO_NAME
 from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
@@ -32,8 +32,8 @@ def name_of_training(
 ) -> str:
     """Return the fingerprint.
 
-    It covers the version of transformers, the files that define your own encoder, and the files or the commit of the
-    model that training starts from.
+    It covers the version of transformers, the files that define your own encoder, and the files of the model that
+    training starts from; of a model on the hub `params.start_revision`, which is a commit.
     """
     facts = {
         "params": params.model_dump(exclude=NOT_OF_THE_RESULT),
@@ -44,6 +44,5 @@ def name_of_training(
         "device": precision.device.type,
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
-        "start_commit": commit_of(params.start, params.start_revision),
     }
     return fingerprint(facts, [tokens / INFO_NAME, *code_of(CODE), *sources_of(model), *sources_of_start(params.start)])

@@ -18,7 +18,7 @@ from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import first_position
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.foreign.hub import asking_hub, published_file
+from clozeline.foreign.hub import asking_hub, pinned
 from clozeline.foreign.inspection import inspect_model
 from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, fresh_generator
 from clozeline.language_modelling.encoders import OWN_MODEL_TYPE, load_own
@@ -71,10 +71,10 @@ def start_from(
         ArtifactError: the checkpoint is missing, damaged or of an unknown family, or does not match the tokens.
         ParamsError: rows of `max_length` are longer than the model reads, or it cannot have `params.stochastic_depth`.
     """
-    checkpoint = Checkpoint(name, revision)
-    model_type = _facts(checkpoint).get("model_type", "none")
+    checkpoint, facts = _found(name, revision)
+    model_type = facts.get("model_type", "none")
     if tokenizer is not None:
-        check_tokens(name, revision, tokenizer)
+        check_tokens(name, checkpoint.revision, tokenizer)
     model: LanguageModel
     if model_type == OWN_MODEL_TYPE and head == "mlm" and checkpoint.is_folder:
         model = load_own(Path(name), params.family)
@@ -94,12 +94,6 @@ def sources_of_start(name: str | None) -> list[Path]:
     return sorted(file for file in files if file.is_file() and not _is_hidden(file.relative_to(str(name))))
 
 
-def commit_of(name: str | None, revision: str | None) -> str | None:
-    """Return the hub commit that `start_from` loads, which names the folder of the cached files. None for a folder."""
-    file = None if name is None or Path(name).is_dir() else published_file(name, "config.json", revision)
-    return None if file is None else file.parent.name
-
-
 def _is_hidden(file: Path) -> bool:
     return any(part.startswith(".") for part in file.parts)
 
@@ -110,8 +104,7 @@ def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
     Raises:
         ArtifactError: the checkpoint is missing, or training of `head` cannot start from it.
     """
-    checkpoint = Checkpoint(name, revision)
-    facts = _facts(checkpoint)
+    checkpoint, facts = _found(name, revision)
     if facts.get("model_type") == OWN_MODEL_TYPE and head == "mlm":
         return TokenIds(**facts["ids"])
     _, form = _known(checkpoint, facts.get("model_type", "none"), head)
@@ -120,27 +113,29 @@ def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
     return TokenIds(config.vocab_size, *(id_ or 0 for id_ in ids))
 
 
-def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    if checkpoint.is_folder and not (Path(checkpoint.name) / "config.json").is_file():
+def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]:
+    """Return the checkpoint at the commit that `revision` stands for now, and its config.json."""
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ArtifactError(
-            f"{checkpoint.name} holds no model",
+            f"{name} holds no model",
             given="no config.json in it",
             expected="a folder that `pretrain` wrote, or that was downloaded whole",
             do="correct `start`",
         )
     try:
-        with asking_hub(checkpoint.name):
+        with asking_hub(name):
+            checkpoint = Checkpoint(name, pinned(name, revision))
             facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
     except OSError as error:
-        at = f" --revision {checkpoint.revision}" if checkpoint.revision else ""
+        at = f" --revision {revision}" if revision else ""
         raise ArtifactError(
             f"`start` is not a folder, and cannot be downloaded from the hub: {first_line(error)}",
-            given=checkpoint.name,
+            given=name,
             expected="a folder with a model; or a name on the hub, and a network",
-            do=f"run `hf download {checkpoint.name}{at} --local-dir FOLDER` where there is a network, and set `start`",
+            do=f"run `hf download {name}{at} --local-dir FOLDER` where there is a network, and set `start`",
         ) from error
-    inspect_model(checkpoint.name, checkpoint.revision)
-    return dict(facts)
+    inspect_model(name, checkpoint.revision)
+    return checkpoint, dict(facts)
 
 
 def _trained(

@@ -1,6 +1,5 @@
 """A split of a dataset of the Hugging Face hub, or of a local folder of the same shape, streamed through `datasets`."""
 
-import logging
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from clozeline.errors import DataError, TransientError
 from clozeline.records.files.fields import Fields, check_fields
 from clozeline.records.files.placed import PlacedRecord
 
-_LOG = logging.getLogger(__name__)
 _COMMIT = re.compile("@([0-9a-f]{40})")
 """Finds the commit in the path of a hub dataset, `hf://datasets/NAME@COMMIT`."""
 _UNLABELLED = -1
@@ -24,7 +22,6 @@ class HubKnobs:
     """Names of the knobs that select a split, for messages."""
 
     dataset: str
-    revision: str
     every: str
     """The knobs to check when the dataset cannot be read."""
 
@@ -50,8 +47,6 @@ def hub_records(of: HubSplit, fields: Fields) -> Generator[PlacedRecord, None, N
         DataError: the dataset, configuration or split does not exist; while reading: a row lacks a field.
         TransientError: the hub did not answer, at the start or while reading.
     """
-    if of.revision is None and not Path(of.dataset).exists():
-        _LOG.warning("%s: the dataset may change: set %s to pin a commit", of.dataset, of.knobs.revision)
     with _trouble_named(of):
         import datasets
 

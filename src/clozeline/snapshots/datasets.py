@@ -1,5 +1,7 @@
 """Snapshot of a dataset of the Hugging Face hub, or of a local folder of the same layout."""
 
+from dataclasses import replace
+
 from clozeline.artifacts.snapshot.manifest import SnapshotFile
 from clozeline.params import SourceParams
 from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
@@ -10,7 +12,6 @@ from clozeline.snapshots.store import Store
 _SPLIT = "train"
 _KNOBS = HubKnobs(
     dataset="`source.dataset`",
-    revision="`source.revision`",
     every="`source.dataset`, `source.subset` and `source.revision`",
 )
 
@@ -29,7 +30,6 @@ def keep_dataset(params: SourceParams, store: Store) -> tuple[tuple[SnapshotFile
     asked = HubSplit(params.dataset, params.subset, _SPLIT, params.revision, _KNOBS)
     commit = commit_of(asked)
     fields = text_fields(params)
-    pinned = HubSplit(params.dataset, params.subset, _SPLIT, commit or params.revision, _KNOBS)
-    rows = hub_records(pinned, fields)
+    rows = hub_records(replace(asked, revision=commit or params.revision), fields)
     lines = (line_of({field: row[field] for field in fields.values()}) for _, row in rows)
     return keep_records(lines, store), commit

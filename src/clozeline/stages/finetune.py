@@ -19,7 +19,7 @@ from clozeline.storage.csv_files import write_csv, write_records
 from clozeline.tasks.best_look import BestLook, Trained, are_alike, best_of
 from clozeline.tasks.card import CARD, card_of
 from clozeline.tasks.seeds import Finished, is_better, over_seeds, train_each
-from clozeline.tasks.sources import hub_commit
+from clozeline.tasks.sources import at_commit, hub_commit
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
 from clozeline.tracking import RunLogger, run_logger
@@ -66,8 +66,8 @@ def run(
         TrainingError: the loss or the gradient is not finite.
     """
     use_threads(params.num_threads)
-    inputs = TaskInputs(params, seed, encoder, data, pretraining_text)
     commit = hub_commit(params)
+    inputs = TaskInputs(at_commit(params, commit), seed, encoder, data, pretraining_text)
     kept: Finished | None = None
     values, checkpoints = [], []
     for finished in train_each(inputs, work / task, partial(_watched, task, params.num_seeds)):

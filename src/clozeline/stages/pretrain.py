@@ -55,8 +55,8 @@ def run(
         _LOG.info("0 steps: the encoder is %s without further training", params.start)
     with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
-        state = job.run([watch, *advisers(params, job, tokenizer)])
-    job.trained(tokenizer, state).save(out, card_of(params, seed, tokens, state, job.num_parameters))
+        state = job.run([watch, *advisers(job, tokenizer)])
+    job.trained(tokenizer, state).save(out, card_of(job.params, seed, tokens, state, job.num_parameters))
     write_records(curve, CurvePoint, state.curve)
     write_records(looks, Look, state.looks)
     write_records(timing, SpeedPoint, (SpeedPoint(*speed) for speed in watch.speeds))

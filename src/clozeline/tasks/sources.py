@@ -1,5 +1,6 @@
 """Sources of a task's records: one file, a file for each split, or a hub dataset."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,9 @@ from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
 from clozeline.tasks.records import Reader, Record, read_records
 
 Part = Literal["train", "validation", "test"]
+_LOG = logging.getLogger(__name__)
 _KNOBS = HubKnobs(
     dataset="`hub.dataset` of this task",
-    revision="`hub.revision` of this task",
     every="`hub` and `splits` of this task",
 )
 
@@ -49,7 +50,7 @@ def first_records(
 
 
 def hub_commit(params: FinetuneParams) -> str | None:
-    """Return the commit of the hub dataset that records are read from; None if it is unknown or the task reads files.
+    """Return the commit of the hub dataset that `hub` stands for now; None if it is unknown or the task reads files.
 
     Raises:
         DataError, TransientError: as in `records_of`.
@@ -57,7 +58,17 @@ def hub_commit(params: FinetuneParams) -> str | None:
     if params.hub is None:
         return None
     names = (name for name in given_parts(params).values() if name is not None)
-    return commit_of(_split(params.hub, next(names, "train")))
+    commit = commit_of(_split(params.hub, next(names, "train")))
+    if commit and params.hub.revision is None:
+        _LOG.warning("%s: the dataset may change: set `hub.revision` of this task to pin a commit", params.hub.dataset)
+    return commit
+
+
+def at_commit(params: FinetuneParams, commit: str | None) -> FinetuneParams:
+    """Return the params with `commit` in `hub`, from which every split is read then, for every seed."""
+    if params.hub is None or commit is None:
+        return params
+    return params.model_copy(update={"hub": params.hub.model_copy(update={"revision": commit})})
 
 
 def given_parts(params: FinetuneParams) -> dict[Part, str | None]:

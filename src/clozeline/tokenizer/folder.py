@@ -118,8 +118,10 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
     (folder / _CONFIG_FILE).write_text(_as_json(_DESCRIPTION), encoding="utf-8")
 
 
-def save_existing(name: str, folder: Path) -> None:
+def save_existing(name: str, folder: Path, revision: str | None = None) -> None:
     """Fill `folder` with the tokenizer `name`, a folder or a hub name; add each special token that it lacks.
+
+    `revision`: a state of a name on the hub.
 
     Raises:
         DataError: the tokenizer does not exist or has no fast version.
@@ -128,7 +130,7 @@ def save_existing(name: str, folder: Path) -> None:
         for file in (TOKENIZER_FILE, _CONFIG_FILE):
             shutil.copyfile(Path(name) / file, folder / file)
         return
-    tokenizer = open_published(name)
+    tokenizer = open_published(name, revision)
     missing = [role for role in _NEEDED_ROLES if getattr(tokenizer, role) is None]
     if tokenizer.mask_token in _other_special_tokens(tokenizer):
         missing.append("mask_token")

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clozeline.errors import ParamsError
 
 Sharding = Literal["ddp", "fsdp"]
+Value = TypeVar("Value")
 
 
 class Movable(Protocol):
@@ -132,13 +133,12 @@ class Processes:
         distributed.all_reduce(told, distributed.ReduceOp.MAX)
         return bool(told.item())
 
-    def of_the_first(self, value: float) -> float:
-        """Return the first process's value, because rounding may give each another. Every process must call it."""
-        if self.world_size == 1:
-            return value
-        told = torch.tensor(value, dtype=torch.float64, device=self.device)
-        distributed.broadcast(told, src=0)
-        return told.item()
+    def of_the_first(self, value: Value) -> Value:
+        """Return the first process's value, where each may have found another. Every process must call it."""
+        values = [value]
+        if self.world_size > 1:
+            distributed.broadcast_object_list(values, src=0, device=self.device)
+        return values[0]
 
     def wait(self) -> None:
         if self.world_size > 1:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from clozeline.errors import DataError
-from clozeline.foreign.hub import asking_hub, published_file
+from clozeline.foreign.hub import asking_hub, pinned, published_file
 from clozeline.foreign.inspection import inspect_settings
 
 TOKENIZER_FILE: Final = "tokenizer.json"
@@ -34,6 +34,7 @@ def open_published(name: str, revision: str | None = None) -> Any:
 
     try:
         with asking_hub(name):
+            revision = pinned(name, revision)
             inspect_settings(name, revision)
             found, file = find_sentencepiece(name, revision), published_file(name, TOKENIZER_FILE, revision)
             if found:
@@ -70,6 +71,7 @@ def vocabulary_of(name: str, revision: str | None) -> Mapping[str, int]:
     Raises:
         DataError: the tokenizer does not exist or has no fast version.
     """
+    revision = pinned(name, revision)
     path = published_file(name, TOKENIZER_FILE, revision)
     tokenizer = Tokenizer.from_file(str(path)) if path else open_published(name, revision)
     vocabulary: dict[str, int] = tokenizer.get_vocab()
