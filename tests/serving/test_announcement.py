@@ -51,7 +51,7 @@ def test_a_model_is_listed_with_the_paths_that_not_every_model_answers(
     assert second not in {"/tokenize", "/decode", "/info"}
 
 
-def test_of_several_the_encoder_is_offered_whatever_their_order(
+def test_the_encoder_is_offered_first_in_any_order_of_models(
     catalogue: Catalogue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = [catalogue.named(name) for name in ("reader", "library", "encoder")]

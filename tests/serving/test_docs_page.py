@@ -48,9 +48,7 @@ def sent(browser: Browser, path: str) -> str:
     return WebDriverWait(browser.driver, 60).until(lambda driver: told(driver).removesuffix("…"))
 
 
-def test_what_answers_in_text_in_json_and_by_the_name_of_a_model_is_shown(
-    browser: Browser, client: httpx.Client
-) -> None:
+def test_answers_in_text_and_json_and_by_model_name_are_shown(browser: Browser, client: httpx.Client) -> None:
     browser.open(str(client.base_url.join("/docs")))
     WebDriverWait(browser.driver, 60).until(lambda _: "/v2/models/encoder" in call_of(browser, "/v2/models/{model}"))
     assert "\n# HELP " in sent(browser, "/metrics")

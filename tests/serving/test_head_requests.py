@@ -26,7 +26,7 @@ def told(answer: httpx.Response, path: str) -> tuple[int, dict[str, str]]:
 
 
 @pytest.mark.parametrize("path", [*READ, *PAGES])
-def test_whatever_is_read_answers_head_as_get(client: httpx.Client, path: str) -> None:
+def test_every_read_route_answers_head_as_get(client: httpx.Client, path: str) -> None:
     at = asked(client, path)
     head, get = client.head(at), client.get(at)
     assert told(head, path) == told(get, path)
@@ -43,7 +43,7 @@ def test_its_answer_has_no_body_whatever_it_says(client: httpx.Client, path: str
     assert answer.count(b"\r\n\r\n") == 1
 
 
-def test_what_get_is_refused_head_is_too(serving: Server, catalogue: Catalogue) -> None:
+def test_head_is_refused_wherever_get_is(serving: Server, catalogue: Catalogue) -> None:
     loading, keyed = (Service(Capacity(num_workers=1)) for _ in range(2))
     keyed.open(catalogue)
     with serving(create_app(loading)) as client:

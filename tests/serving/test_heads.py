@@ -69,7 +69,7 @@ def test_pairs_are_asked_of_the_model_that_reads_pairs(client: httpx.Client, cat
         ({"inputs": 5}, 422, "inputs"),
     ],
 )
-def test_what_is_no_pair_is_named(client: httpx.Client, body: object, status: int, param: str) -> None:
+def test_an_input_that_is_no_pair_is_named(client: httpx.Client, body: object, status: int, param: str) -> None:
     refused = client.post("/classify", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
 
@@ -181,7 +181,7 @@ def test_an_answer_is_found_at_the_end_of_a_long_context(client: httpx.Client, c
         ("/rerank", {"query": "who?", "texts": []}, None),
     ],
 )
-def test_what_cannot_be_used_is_named(client: httpx.Client, path: str, body: object, param: str | None) -> None:
+def test_an_unusable_input_is_named(client: httpx.Client, path: str, body: object, param: str | None) -> None:
     refused = client.post(path, json=body)
     assert refused.status_code == 422
     assert param is None or refused.json()["error"]["param"] == param

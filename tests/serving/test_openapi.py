@@ -70,7 +70,7 @@ def test_an_example_is_answered_as_documented(
 
 
 @pytest.mark.parametrize("path", READ)
-def test_what_is_only_read_is_as_documented(client: httpx.Client, api: dict[str, Any], path: str) -> None:
+def test_answers_of_read_routes_fit_the_documented_schema(client: httpx.Client, api: dict[str, Any], path: str) -> None:
     answer = client.get(asked(client, path))
     assert answer.status_code == 200
     if answer.headers["content-type"] == "application/json":
@@ -161,7 +161,7 @@ def test_a_whole_number_is_an_integer_however_it_is_written(
         (INFER, {"inputs": [_TENSOR | {"shape": [300], "data": ["a"] * 300}]}),
     ],
 )
-def test_what_the_server_refuses_its_schema_refuses(
+def test_the_schema_refuses_what_the_server_refuses(
     client: httpx.Client, api: dict[str, Any], path: str, body: object
 ) -> None:
     assert client.post(asked(client, path), json=body).status_code in (400, 422)

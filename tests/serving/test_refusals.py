@@ -44,7 +44,7 @@ def assert_envelope(answer: httpx.Response, status: int, code: str, param: str |
         b'{"inputs": "a"} and more',
     ],
 )
-def test_what_is_not_json_is_malformed(client: httpx.Client, body: bytes) -> None:
+def test_a_body_that_is_not_json_is_malformed(client: httpx.Client, body: bytes) -> None:
     assert_envelope(client.post("/fill-mask", content=body, headers=JSON), 400, "malformed_json")
 
 

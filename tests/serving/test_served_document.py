@@ -106,7 +106,7 @@ def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(
     assert with_key["paths"]["/classify"]["post"]["security"]
 
 
-def test_what_one_server_shows_is_not_changed_by_another(serving: Serving, served: Callable[..., Service]) -> None:
+def test_the_document_of_one_server_is_not_changed_by_another(serving: Serving, served: Callable[..., Service]) -> None:
     with serving(create_app(served("library"))) as client:
         first, again = document_of(client), document_of(client)
     assert first == again

@@ -24,7 +24,7 @@ LONG = {"inputs": ["the list " * 30] * 30}
 """Five micro-batches."""
 
 
-def test_what_it_has_accepted_is_answered_before_it_stops(serve: Serve) -> None:
+def test_an_accepted_request_is_answered_before_the_server_stops(serve: Serve) -> None:
     url = serve.url()
     body = json.dumps({"inputs": ["the [MASK] of the list " * 8] * 256, "parameters": {"top_k": 40}}).encode()
     head = ["POST /fill-mask HTTP/1.1", "host: localhost", "content-type: application/json", "expect: 100-continue"]
@@ -40,7 +40,7 @@ def test_what_it_has_accepted_is_answered_before_it_stops(serve: Serve) -> None:
     assert serve.end()[0] == 0
 
 
-def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
+def test_queued_requests_are_answered_before_the_server_stops(dist: Path) -> None:
     slow = "import clozeline.inference.encoder as e, time\nrows = e.Encoder.rows\n"
     slow += "e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)\n"
     serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=slow)
@@ -70,7 +70,7 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=60)
 
 
-def test_what_it_has_accepted_has_until_its_deadline(slow: Serve) -> None:
+def test_an_accepted_request_has_until_its_deadline(slow: Serve) -> None:
     url = slow.url()
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
         accepted = clients.submit(client.post, "/embed", json=LONG)

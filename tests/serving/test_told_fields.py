@@ -40,7 +40,7 @@ def sentence(answer: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES}))
-def test_what_cannot_be_used_is_a_field_of_the_body_in_the_words_of_json(client: httpx.Client, path: str) -> None:
+def test_refusals_name_fields_of_the_body_and_values_as_json(client: httpx.Client, path: str) -> None:
     url = asked(client, path)
     bodies = [wrong for of_path, _, body in EXAMPLES if of_path == path for wrong in with_one_wrong(body)]
     told = [(body, sentence(answer)) for body in bodies if (answer := client.post(url, json=body)).status_code >= 400]

@@ -82,7 +82,7 @@ def test_uvicorn_has_what_the_adapter_reads() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01", b"hello\r\n\r\n", b"GET /health HTTP/1.1\r\n:\r\n\r\n"])
-def test_what_is_no_http_is_refused_in_json(client: httpx.Client, sent: bytes) -> None:
+def test_bytes_that_are_not_http_are_refused_in_json(client: httpx.Client, sent: bytes) -> None:
     with connection(client) as opened:
         opened.sendall(sent)
         head, _, body = rest(opened).partition(b"\r\n\r\n")

@@ -50,7 +50,9 @@ def test_clients_older_than_1_0_get_the_same_in_lists(client: httpx.Client) -> N
         ({}, "invalid_request"),
     ],
 )
-def test_what_cannot_be_asked_is_named(client: httpx.Client, parameters: dict[str, object], code: str) -> None:
+def test_an_unusable_question_is_refused_by_code(
+    client: httpx.Client, parameters: dict[str, object], code: str
+) -> None:
     refused = client.post("/zero-shot", json={"inputs": "open it", "parameters": parameters})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, code)
 
@@ -74,7 +76,7 @@ def test_a_model_of_entailment_goes_first_and_scores_each_label_for_itself(
         assert all("/zero-shot" in routes for routes in cards.values())
 
 
-def test_where_no_model_can_answer_it_is_not_found(catalogue: Catalogue) -> None:
+def test_the_route_is_not_found_without_a_model_that_can_answer(catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(Catalogue([catalogue.named("library")]))
     with run_app(create_app(service)) as client:

@@ -56,7 +56,7 @@ def test_an_incomplete_body_is_reported(opened: Opened) -> None:
     assert rejected(client, "body_too_slow")
 
 
-def test_what_all_bodies_take_is_bounded_and_given_back(opened: Opened) -> None:
+def test_the_memory_of_all_bodies_is_bounded_and_returned(opened: Opened) -> None:
     client = opened(BodyBounds(all_bytes=HALF + 100))
     body = json.dumps({"inputs": "a"}).ljust(200).encode()
     headers = {"content-type": "application/json"}
@@ -70,7 +70,7 @@ def test_what_all_bodies_take_is_bounded_and_given_back(opened: Opened) -> None:
     wait_until(lambda: client.post("/embed", content=body, headers=headers).status_code == 200)
 
 
-def test_what_was_too_large_is_counted_among_the_rejections(opened: Opened) -> None:
+def test_a_body_that_is_too_large_is_counted_as_rejected(opened: Opened) -> None:
     client = opened(BodyBounds(one_bytes=100))
     assert client.post("/embed", json={"inputs": "a" * 200}).status_code == 413
     assert rejected(client, "body_too_large")

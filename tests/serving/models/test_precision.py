@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     ("of_text", "of_batch", "answers"),
     [(2.0, 2.0, "int8"), (1.0, 1.1, "int8"), (0.93, 1.1, "fp32"), (3.0, 0.93, "fp32")],
 )
-def test_of_a_folder_both_graphs_are_timed_and_int8_answers_if_it_is_slower_at_nothing(
+def test_both_graphs_of_a_folder_are_timed_and_int8_answers_unless_it_is_slower(
     folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture, of_text: float, of_batch: float, answers: str
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -76,7 +76,7 @@ def test_of_a_folder_both_graphs_are_timed_and_int8_answers_if_it_is_slower_at_n
         ("int8", None, 3, "fp32"),
     ],
 )
-def test_what_a_release_found_holds_on_its_own_processor_only(
+def test_the_precision_of_a_release_applies_on_its_own_processor_only(
     folder: Path,
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,

@@ -73,9 +73,7 @@ def test_a_verb_without_a_model_asks_the_one_that_can(project: Path, monkeypatch
     assert default_for("fill-mask").place == "dist/encoder"
 
 
-def test_of_several_released_models_the_one_of_the_task_is_found(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_released_model_of_the_task_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = {f"models:/clozeline-{name}@champion": project / "released" / name for name in ("docsearch", "library")}
     for folder, task in zip(folders.values(), ("feature-extraction", "text-classification"), strict=True):
         write_encoder(folder)

@@ -109,7 +109,7 @@ def test_an_alias_that_moves_swaps_the_model_and_no_request_fails(
     assert 'version="1"' not in counted
 
 
-def test_what_was_accepted_before_a_swap_is_answered_by_the_version_that_accepted_it(
+def test_requests_accepted_before_a_swap_are_answered_by_the_old_version(
     serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request runs and another waits while the alias moves; the new version answers later requests."""
@@ -201,7 +201,7 @@ def test_a_model_that_was_replaced_is_let_go_of(
     assert before() is None
 
 
-def test_what_a_replaced_model_has_freed_is_given_back_at_the_next_look(
+def test_memory_of_a_replaced_model_is_returned_at_the_next_look(
     watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_back: list[str] = []

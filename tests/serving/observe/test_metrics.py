@@ -68,7 +68,7 @@ def test_mixed_lengths_run_with_less_than_a_tenth_of_padding(fresh: AbstractCont
     assert 0 < padding < 0.1 * (padding + counts["clozeline_batch_tokens_sum{}"])
 
 
-def test_what_a_model_does_not_know_and_how_sure_it_is_are_counted(fresh: AbstractContextManager[httpx.Client]) -> None:
+def test_unknown_tokens_and_confidence_are_counted(fresh: AbstractContextManager[httpx.Client]) -> None:
     with fresh as client:
         client.post("/fill-mask", json={"inputs": "漢 [MASK] 字 [MASK] a"})
         labels = client.post("/classify", json={"inputs": "the list"}).json()
@@ -91,7 +91,7 @@ def test_the_answering_version_is_reported(fresh: AbstractContextManager[httpx.C
 LABELS = (("model", "name"), ("precision", "precision"), ("sha256", "sha256"), ("version", "version"))
 
 
-def test_what_no_route_answers_is_counted_without_the_words_of_the_client(
+def test_unknown_paths_are_counted_without_revealing_them(
     fresh: AbstractContextManager[httpx.Client],
 ) -> None:
     with fresh as client:
@@ -111,7 +111,7 @@ def test_what_no_route_answers_is_counted_without_the_words_of_the_client(
         ("/secret-path", "(no route)"),
     ],
 )
-def test_what_is_refused_before_its_route_is_looked_for_is_counted_under_it(
+def test_requests_refused_before_routing_are_counted_under_their_route(
     fresh: AbstractContextManager[httpx.Client], path: str, route: str
 ) -> None:
     with fresh as client:

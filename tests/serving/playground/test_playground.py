@@ -159,7 +159,7 @@ def test_lineage_is_folded_and_opens_by_keyboard(page: Page, client: httpx.Clien
     assert f"int8: {card['scheme']}" in shown
 
 
-def test_what_cannot_be_answered_is_explained_and_markup_is_text(page: Page) -> None:
+def test_a_refusal_is_explained_and_markup_is_shown_as_text(page: Page) -> None:
     page.write("#fill-text", "<img src=x onerror=alert(1)> no blank")
     page.one("#fill form button:not([type])").click()
     wrong = page.wait_for("#fill .wrong")

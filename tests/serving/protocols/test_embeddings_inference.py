@@ -79,7 +79,7 @@ def test_pairs_are_not_taken_for_two_texts_where_no_model_reads_pairs(catalogue:
 
 
 @pytest.mark.parametrize("inputs", [[["a"], []], [["a"], "b"], [], ["a", "b", "c"], [["a", "b", "c"]], ""])
-def test_what_is_neither_texts_nor_pairs_is_refused(client: httpx.Client, inputs: object) -> None:
+def test_inputs_that_are_neither_texts_nor_pairs_are_refused(client: httpx.Client, inputs: object) -> None:
     refused = client.post("/predict", json={"inputs": inputs})
     assert refused.status_code == 422
     assert refused.json()["error_type"] == "Validation"
@@ -162,7 +162,7 @@ def test_texts_are_ranked_by_their_scores_with_the_query(client: httpx.Client, c
     assert [1 / (1 + np.exp(-logit)) for logit in logits] == pytest.approx([rank["score"] for rank in ranks], abs=1e-5)
 
 
-def test_of_several_classifiers_the_one_with_entailment_ranks(tmp_path: Path) -> None:
+def test_the_classifier_with_an_entailment_label_reranks(tmp_path: Path) -> None:
     labels = ("contradiction", "entailment", "neutral")
     write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=labels, reads_pairs=True)
     write_package(tmp_path / "mood", "text-classification", classifier_graph(), labels=LABELS, reads_pairs=True)

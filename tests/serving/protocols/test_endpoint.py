@@ -35,7 +35,7 @@ def test_a_body_of_another_shape_is_refused_in_few_words(client: httpx.Client, b
     assert len(answer.content) < 2000
 
 
-def test_of_two_content_types_the_first_counts(client: httpx.Client) -> None:
+def test_the_first_of_two_content_types_counts(client: httpx.Client) -> None:
     types = [("content-type", "text/plain"), ("content-type", "application/json")]
     assert client.post("/embed", content=b'{"inputs": "a text"}', headers=types).status_code == 415
 

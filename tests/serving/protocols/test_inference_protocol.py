@@ -141,7 +141,7 @@ def test_rows_that_are_no_pairs_are_refused(
         ("encoder", ["a", "a " * 100], [], "at most 64 tokens"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(
+def test_unanswerable_requests_are_refused(
     triton: InferenceServerClient, model: str, texts: list[str], outputs: list[str], told: str
 ) -> None:
     with pytest.raises(InferenceServerException, match=told):

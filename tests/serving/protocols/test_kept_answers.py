@@ -37,7 +37,7 @@ def keeping(catalogue: Catalogue) -> Iterator[httpx.Client]:
     ],
     ids=["text", "no type", "a word for a time", "no time at all", "an empty time"],
 )
-def test_what_would_be_refused_is_refused_though_the_answer_is_kept(
+def test_an_invalid_request_is_refused_although_its_answer_is_cached(
     keeping: httpx.Client, client: httpx.Client, headers: dict[str, str], status: int
 ) -> None:
     answers = [each.post("/embed", content=BODY, headers=headers) for each in (keeping, client)]
@@ -63,7 +63,7 @@ def test_a_route_without_times_gets_none(keeping: httpx.Client) -> None:
     assert again.headers.keys() - first.headers.keys() == {"x-cache"}
 
 
-def test_what_was_there_and_what_was_not_is_counted(keeping: httpx.Client) -> None:
+def test_cache_hits_and_misses_are_counted(keeping: httpx.Client) -> None:
     for _ in range(3):
         keeping.post("/embed", content=BODY, headers=JSON)
     counts = counted(keeping)

@@ -80,7 +80,7 @@ def test_a_model_that_is_not_there_or_does_not_embed_is_not_found(sdk: OpenAI, n
         ({"input": "a", "extra_body": {"dimension": 3}}, "unknown_key", "dimension"),
     ],
 )
-def test_what_cannot_be_used_is_a_bad_request_that_names_it(
+def test_an_unusable_parameter_is_a_bad_request_that_names_it(
     sdk: OpenAI, given: dict[str, object], code: str, param: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as raised:

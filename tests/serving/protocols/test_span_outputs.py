@@ -98,7 +98,7 @@ def test_without_parameters_there_is_one_answer_to_each_question(triton: Inferen
         assert told == context[start:end] != ""
 
 
-def test_where_a_context_has_fewer_answers_the_rest_is_empty_and_scores_0(triton: InferenceServerClient) -> None:
+def test_missing_answers_of_a_context_are_empty_and_score_0(triton: InferenceServerClient) -> None:
     answer = triton.infer(
         "reader",
         [tensor("question", QUESTIONS), tensor("context", [CONTEXTS[0], "a"])],

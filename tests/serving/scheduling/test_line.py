@@ -52,7 +52,7 @@ def test_the_next_batch_always_holds_a_text_whose_turn_comes_first(
 
 
 @given(requests, st.data())
-def test_what_is_removed_never_runs_and_the_rest_does(
+def test_a_removed_ticket_never_runs_and_all_others_do(
     ticket: Make, given_requests: list[tuple[list[int], float]], data: st.DataObject
 ) -> None:
     line = Line()
@@ -87,9 +87,7 @@ def test_a_long_text_is_passed_only_by_what_comes_shortly_after_it(ticket: Make,
 
 
 @given(st.lists(st.integers(1, 128), min_size=1, max_size=20), st.integers(1, 128))
-def test_what_was_admitted_is_run_within_a_bound_however_many_come_after_it(
-    ticket: Make, others: list[int], tokens: int
-) -> None:
+def test_an_admitted_text_runs_within_a_bound_however_many_follow(ticket: Make, others: list[int], tokens: int) -> None:
     """At most 1,000 tokens wait and 500 run per second, so each text has run about two seconds after its turn."""
     line = Line(batch_tokens=128)
     asked = ticket(tokens, arrived=0)
@@ -164,7 +162,7 @@ def test_a_bulk_request_is_passed_until_its_turns_come_and_runs_where_nothing_el
     assert len(order) == 11
 
 
-def test_what_is_to_run_later_does_not_go_along_with_what_is_due(ticket: Make) -> None:
+def test_bulk_texts_scheduled_for_later_do_not_join_a_batch_of_due_ones(ticket: Make) -> None:
     line = Line(batch_tokens=500)
     large, small = bulk(ticket, *[50] * 6, spread=0.6), ticket(50, arrived=0.22)
     line.add(large)
@@ -191,7 +189,7 @@ def test_a_bulk_request_that_was_dropped_or_finished_leaves_nothing_behind(ticke
     assert len(line._later) + len(line._turns) <= 2 * (2 * line.num_texts + 64)
 
 
-def test_what_came_seconds_later_does_not_run_along_while_others_wait(ticket: Make) -> None:
+def test_a_text_that_came_seconds_later_does_not_join_the_batch_while_others_wait(ticket: Make) -> None:
     line = Line()
     first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
     for one in (later, beside, first):

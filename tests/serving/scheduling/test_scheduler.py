@@ -108,7 +108,7 @@ def test_a_text_that_fails_fails_its_own_request_only_and_once(ticket: Make, clo
     assert good.error is None
 
 
-def test_how_long_a_request_waited_is_known(ticket: Make, clock: Any) -> None:
+def test_the_start_time_of_a_request_is_recorded(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock)
     asked = ticket(10, arrived=0)
     recorded.scheduler.submit(asked)
@@ -189,7 +189,7 @@ floods = st.lists(
 
 
 @given(floods)
-def test_what_is_admitted_is_answered_within_its_bound_and_before_its_deadline(
+def test_admitted_requests_are_answered_within_their_bound_and_before_their_deadline(
     ticket: Make, requests: list[tuple[float, int, float]]
 ) -> None:
     simulated = Simulated(ticket)
@@ -236,7 +236,7 @@ def test_the_pace_of_one_model_does_not_affect_another(ticket: Make) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_of_a_flood_of_all_lengths_for_two_models_what_is_admitted_keeps_its_bound(ticket: Make, seed: int) -> None:
+def test_admitted_requests_keep_their_bound_in_a_mixed_flood_for_two_models(ticket: Make, seed: int) -> None:
     slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
     simulated = Simulated(ticket, Admission(10**6, max_wait_seconds=10), {slow: 4_000, fast: 8_000}, batch_tokens=384)
     drawn = random.Random(seed)
