@@ -48,7 +48,7 @@ def test_a_token_is_answered_the_same_beside_any_other() -> None:
     np.testing.assert_array_equal(answer(model, {"x": beside})[:5], answer(model, {"x": ACTIVATION_TK}))
 
 
-def test_what_lies_outside_becomes_the_nearest_end() -> None:
+def test_activations_outside_their_range_are_clipped() -> None:
     model = quantize(linear(), DEFAULT, ranges=RANGES).model
     far, ends = (np.full((2, 24), [[low], [high]], np.float32) for low, high in ((-1e9, 1e9), (REACH.low, REACH.high)))
     np.testing.assert_array_equal(answer(model, {"x": far}), answer(model, {"x": ends}))

@@ -41,7 +41,7 @@ def encoder(encoder_package: Path) -> Encoder:
     return opened
 
 
-def test_what_was_hidden_is_kept_and_the_rest_is_read_as_it_is(encoder: Encoder) -> None:
+def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: Encoder) -> None:
     (text,) = encoder.tokenize(TEXTS[:1])
     hidden = hide(text, encoder)
     places = hidden_places(text.ids_L, SPECIALS)

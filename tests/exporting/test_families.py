@@ -186,7 +186,7 @@ def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(
 
 @pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
 @pytest.mark.parametrize("family", EXPORTED, scope="module")
-def test_in_half_it_is_near_fp32_and_every_weight_has_16_bits(
+def test_the_fp16_graph_is_near_fp32_and_stores_every_weight_in_16_bits(
     trained: TrainedModel, exported: Exported, tmp_path: Path
 ) -> None:
     half = in_half(exported.graph)

@@ -49,7 +49,7 @@ def test_operators_inside_branches_are_counted(model: onnx.ModelProto) -> None:
     assert op_counts(model)["MatMul"] == 2
 
 
-def test_what_nothing_reads_is_dropped_and_what_a_branch_reads_is_kept(model: onnx.ModelProto) -> None:
+def test_unread_nodes_are_dropped_and_those_read_by_a_branch_are_kept(model: onnx.ModelProto) -> None:
     drop_unread(model.graph)
     assert [tensor.name for tensor in model.graph.initializer] == ["W"]
     assert "Neg" not in op_counts(model)

@@ -52,7 +52,7 @@ def test_products_are_named_after_their_weights_the_second_with_a_number() -> No
     assert weight_of(model) == dict.fromkeys(("encoder.dense", "encoder.dense/2"), "encoder.dense.weight")
 
 
-def test_what_a_product_reads_is_called_after_the_first_that_reads_it() -> None:
+def test_an_activation_is_named_after_the_first_product_that_reads_it() -> None:
     model = graph()
     make_plain(model)
     relu = helper.make_node("Relu", ["x"], ["positive"])
@@ -64,7 +64,7 @@ def test_what_a_product_reads_is_called_after_the_first_that_reads_it() -> None:
     np.testing.assert_allclose(answer(model), 2 * np.maximum(X, 0) @ WEIGHT_NK.T + 1, rtol=1e-5)
 
 
-def test_what_is_no_linear_layer_stays() -> None:
+def test_a_scaled_gemm_is_left_alone() -> None:
     model = graph(alpha=0.5)
     make_plain(model)
     assert op_counts(model) == {"Gemm": 2, "Add": 1}

@@ -113,7 +113,7 @@ def test_a_token_is_answered_the_same_alone_and_beside_an_outlier() -> None:
 
 
 @pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
-def test_what_onnxruntime_fuses_keeps_its_meaning(scheme: Scheme) -> None:
+def test_fusions_of_onnxruntime_do_not_change_the_result(scheme: Scheme) -> None:
     nodes = [helper.make_node("MatMul", ["x", "W"], ["p"]), helper.make_node("Add", ["p", "bias"], ["y"])]
     model = graph_of(nodes, {"x": ACTIVATION_TK}, W=WEIGHT_KN, bias=np.arange(16, dtype=np.float32))
     quantized = quantize(model, scheme).model

@@ -31,7 +31,7 @@ def test_texts_without_answers_are_not_counted() -> None:
     assert ratio_of_figures(ours, theirs, num_items=1).num_texts == 2
 
 
-def test_where_all_agree_the_interval_is_that_of_one_that_does_not() -> None:
+def test_full_agreement_gets_the_interval_of_a_single_disagreement() -> None:
     text_A = np.arange(500)
     measured = share(np.ones(500, dtype=bool), text_A)
     assert (measured.value, measured.high) == (1.0, 1.0)
@@ -84,7 +84,7 @@ def test_the_interval_of_a_ratio_of_two_f1_is_that_of_the_bootstrap() -> None:
     assert measured.high == pytest.approx(high, abs=0.1 * (high - low))
 
 
-def test_where_the_wholes_are_the_same_it_is_the_plain_ratio_and_to_nothing_it_is_0() -> None:
+def test_the_ratio_with_equal_totals_is_the_plain_ratio_and_to_zero_it_is_0() -> None:
     ones = np.ones(6)
     ours, theirs = Counts(np.array([1, 0, 1, 1, 0, 1]), ones), Counts(np.array([1, 1, 1, 1, 0, 1]), ones)
     assert ratio_of_figures(ours, theirs, 6) == ratio(ours.part_T, theirs.part_T, 6)

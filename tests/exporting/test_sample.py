@@ -59,7 +59,7 @@ def test_the_first_part_decides_and_the_second_is_other_texts(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("num_texts", "num_first", "num_second"), [(40, 32, 8), (30, 24, 6), (5, 4, 1), (2, 1, 1)])
-def test_of_too_few_texts_none_is_in_both_parts(num_texts: int, num_first: int, num_second: int) -> None:
+def test_the_two_parts_of_a_small_sample_share_no_text(num_texts: int, num_first: int, num_second: int) -> None:
     texts = [str(number) for number in range(num_texts)]
     first, second = Sample(texts, [None] * num_texts).parted(32, 8)
     assert [*first.texts, *second.texts] == texts

@@ -12,11 +12,11 @@ def cost_of(moved_AV: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> float:
     return sensitivity._mean_square(object(), [], [exact_AV])
 
 
-def test_what_moves_all_logits_of_an_answer_alike_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_common_shift_of_all_logits_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cost_of(np.array([[5.0], [-3.0], [0.0]]) * np.ones(4), monkeypatch) == 0
 
 
-def test_what_moves_one_against_another_costs_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_between_logits_costs_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = np.array([[1.0, -1.0, 1.0, -1.0]] * 3)
     assert cost_of(apart + 7, monkeypatch) == pytest.approx(1)
     assert cost_of(3 * apart, monkeypatch) == pytest.approx(9)

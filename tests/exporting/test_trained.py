@@ -203,7 +203,7 @@ def test_tags_of_a_token_exclude_each_other_and_a_tagger_reads_no_pairs(small_ta
     assert (tagger.label_scores, tagger.decision_threshold, tagger.reads_pairs) == ("softmax", None, False)
 
 
-def test_what_the_tokenizer_reads_limits_the_length(encoder: Path) -> None:
+def test_the_maximum_length_of_the_tokenizer_limits_the_model(encoder: Path) -> None:
     change_tokenizer(encoder, model_max_length=10)
     assert open_trained(encoder).max_length == 10
 

@@ -66,7 +66,7 @@ def test_a_text_of_words_that_came_before_is_not_encoded(tokenizers: dict[str, T
     assert known.num_words == num_words
 
 
-def test_of_a_text_with_many_new_words_some_are_learned_until_all_are_known(tokenizers: dict[str, Tokenizer]) -> None:
+def test_a_text_with_many_new_words_is_learned_over_several_calls(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers["wordpiece"]
     known = known_of(tokenizer)
     text = " ".join(f"{first}{second}" for first in WORDS[:5] for second in WORDS[:9])
@@ -98,7 +98,7 @@ def test_a_text_with_a_special_token_that_absorbs_neighbours_is_left_to_the_toke
     assert known_of(tokenizer).ids("kato <x> mire") is None
 
 
-def test_of_special_tokens_that_begin_alike_the_longest_is_meant(tokenizers: dict[str, Tokenizer]) -> None:
+def test_the_longest_of_overlapping_special_tokens_wins(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
     tokenizer.add_special_tokens([AddedToken(f"[MASK]{more}", normalized=False) for more in ("", "]", "]]")])
     texts = [f"kato [MASK]{more}" for more in ("", "]", "]]", "]]]", "a]")]
@@ -106,7 +106,7 @@ def test_of_special_tokens_that_begin_alike_the_longest_is_meant(tokenizers: dic
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_evicted_is_learned_again(
+def test_an_evicted_word_is_learned_again(
     tokenizers: dict[str, Tokenizer], algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_words, "_MOST_WORDS", 5)

@@ -36,7 +36,7 @@ def test_ties_keep_their_order() -> None:
 
 @pytest.mark.parametrize("top_k", [1, 5, 40])
 @pytest.mark.parametrize("step", [1e-6, 0.5])
-def test_of_a_vocabulary_they_are_those_of_a_whole_sort(top_k: int, step: float) -> None:
+def test_the_likeliest_tokens_equal_those_of_a_full_sort(top_k: int, step: float) -> None:
     """Rounding to steps makes many values equal."""
     drawn = np.random.default_rng(top_k).normal(size=30_522)
     values = (np.round(drawn / step) * step).astype(np.float32)

@@ -47,7 +47,7 @@ def test_entities_are_those_of_the_pipeline(tagger: Tagger, small_tagger: Path, 
         assert [one.score for one in ours] == pytest.approx([float(one["score"]) for one in theirs], abs=1e-4)
 
 
-def test_what_is_ignored_is_left_out(tagger: Tagger) -> None:
+def test_ignored_labels_are_left_out(tagger: Tagger) -> None:
     (every,) = tagger.tag(TEXTS[:1], ignored=())
     (things,) = tagger.tag(TEXTS[:1], ignored=("O", "act"))
     assert {one.entity_group for one in every} == {"O", "thing", "act"}

@@ -62,7 +62,7 @@ def test_they_stay_there_once_every_word_is_known(tokenizer: TextTokenizer) -> N
         assert [text.mask_spans for text in read] == spans
 
 
-def test_a_mask_is_one_however_it_is_written(encoder_package: Path, tmp_path: Path) -> None:
+def test_every_spelling_of_a_mask_is_one_mask(encoder_package: Path, tmp_path: Path) -> None:
     saved = (encoder_package / FILES.tokenizer).read_text(encoding="utf-8").replace("[MASK]", "mask")
     (tmp_path / "tokenizer.json").write_text(saved, encoding="utf-8")
     tokenizer = TextTokenizer(tmp_path / "tokenizer.json", max_length=8, mask_id=MASK)

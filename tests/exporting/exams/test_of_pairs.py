@@ -194,7 +194,7 @@ def test_a_recall_at_more_than_there_is_to_search_asks_for_the_first_place(model
     ],
     ids=["a model from elsewhere", "one score", "one second text"],
 )
-def test_where_the_pairs_tell_nothing_apart_halves_of_texts_are_asked(model: Embedder, items: list[HeldOut]) -> None:
+def test_the_exam_falls_back_to_halves_of_texts_without_usable_pairs(model: Embedder, items: list[HeldOut]) -> None:
     assert asked(model, items)[0].metric == "halves found"
 
 

@@ -23,9 +23,7 @@ def fixed(outspoken_encoder: Path, export_openly: ExportModel) -> Path:
     return export_openly(outspoken_encoder, static_ratios=RATIOS)
 
 
-def test_where_tokens_are_alike_the_scheme_that_passed_is_served_with_fixed_scales(
-    fixed: Path, at_run_time: Path
-) -> None:
+def test_fixed_scales_are_served_if_tokens_are_alike(fixed: Path, at_run_time: Path) -> None:
     manifest = read_manifest(fixed)
     dynamic, *_, static = manifest.ladder
     assert dynamic.is_passed
@@ -80,7 +78,7 @@ def test_fixed_scales_that_lose_something_are_shown_and_not_served(
     assert metrics["static_activations"] == 0
 
 
-def test_where_no_token_is_like_another_nothing_else_is_tried(
+def test_fixed_scales_are_not_tried_if_tokens_differ(
     outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel
 ) -> None:
     package = export_model(outspoken_encoder, gates=OPEN, static_ratios=(0.01,))

@@ -95,7 +95,7 @@ def test_every_rung_states_items_and_interval(climbed: Path) -> None:
         assert rung.saturation == 0
 
 
-def test_where_nothing_passes_fp32_is_served_and_that_is_reported(
+def test_fp32_is_served_and_reported_if_no_scheme_passes(
     refused: Path, outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = read_manifest(refused)
