@@ -78,7 +78,7 @@ def test_metrics_hold_what_others_build_on_beside_the_unigram_baseline(
     assert metrics["perplexity"] == pytest.approx(64, rel=0.2)  # untrained
 
 
-def test_of_replaced_token_detection_the_generator_is_measured_and_beside_it_what_is_found(
+def test_replaced_token_detection_reports_the_generator_and_the_detection_metrics(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     model = tiny_pretraining.model.model_copy(update={"family": "electra"})
@@ -198,7 +198,7 @@ def test_some_documents_are_asked_token_by_token_too_unless_none_is_wanted(
     assert without == {name: value for name, value in metrics.items() if not name.startswith("pseudo_")}
 
 
-def test_of_much_validation_text_an_even_share_is_compared_with_training(
+def test_an_even_share_of_a_large_validation_split_is_compared_with_training(
     tiny_pretraining: PretrainParams,
     tiny_tokens: Path,
     tiny_tokenizer: Path,

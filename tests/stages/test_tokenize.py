@@ -124,7 +124,7 @@ def test_two_runs_on_any_number_of_threads_write_the_same_bytes(clean: Path, tmp
     assert contents(tmp_path / "1") == contents(tmp_path / "3") == contents(tmp_path / "here")
 
 
-def test_how_the_parquet_file_is_cut_makes_no_difference(tmp_path: Path) -> None:
+def test_row_groups_of_the_parquet_file_change_no_byte(tmp_path: Path) -> None:
     texts = {"train": sentences(300, 1), "validation": sentences(40, 2)}
     for row_group in (7, 1000):
         run(write_clean(tmp_path / f"clean{row_group}", row_group=row_group, **texts), tmp_path / f"out{row_group}")

@@ -22,7 +22,7 @@ def test_as_many_wrong_items_as_right_ones_are_shown_in_their_order() -> None:
     assert texts(shown(items("+++-+-+-"), 4)) == "0135"
 
 
-def test_where_there_are_few_of_one_sort_the_other_fills_up() -> None:
+def test_right_and_wrong_items_fill_up_for_each_other() -> None:
     assert texts(shown(items("++++++-"), 4)) == "0126"
     assert texts(shown(items("----+---"), 4)) == "0124"
     assert texts(shown(items("-+"), 4)) == "01"

@@ -74,7 +74,7 @@ def test_words_that_no_text_holds_keep_their_vectors_even_where_weights_decay(bu
     assert has_changed.nonzero().flatten().tolist() == TRAINED
 
 
-def test_what_is_saved_while_narrow_is_found_again(built: Built) -> None:
+def test_a_checkpoint_of_a_narrow_embedding_is_restored(built: Built) -> None:
     """A checkpoint holds the rows alone: the same tokens give them their places back."""
     first, again = built(), built()
     for model in (first, again):

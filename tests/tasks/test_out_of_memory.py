@@ -64,7 +64,7 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_t
 
 @pytest.mark.parametrize("kind", TRAINED)
 @pytest.mark.parametrize(("changes", "knobs"), CHANGED)
-def test_what_is_set_already_is_not_named_again(
+def test_remedies_leave_out_params_that_are_already_set(
     kind: str, changes: dict[str, object], knobs: list[str], tmp_path: Path
 ) -> None:
     params = inputs_of(kind, CASES[kind][0], tmp_path, tmp_path / "data.jsonl", **changes).params

@@ -90,7 +90,7 @@ LINES: Mapping[Callable[[Path], None], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("read", LINES, ids=lambda read: read.__name__)
-def test_what_is_left_out_is_reported_with_its_reasons_and_first_places(
+def test_skipped_records_are_reported_with_reasons_and_first_places(
     read: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -98,7 +98,7 @@ def test_what_is_left_out_is_reported_with_its_reasons_and_first_places(
     assert caplog.messages == [line.replace("{}", str(tmp_path)) for line in LINES[read]]
 
 
-def test_where_all_is_used_nothing_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_reported_if_every_record_is_used(caplog: pytest.LogCaptureFixture) -> None:
     count = selection.SelectionCount(num_read=3, num_used=3)
     with caplog.at_level(logging.INFO):
         count.tell()

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_of_one_file_all_is_training_until_it_is_split(folder: Path) -> None:
+def test_all_records_of_a_single_file_are_training_records(folder: Path) -> None:
     assert read(folder / "a.csv") == [("train", "one", "x")]
 
 
@@ -86,7 +86,7 @@ def test_a_folder_and_files_have_no_commit(hub: HubParams) -> None:
         assert at_commit(params, hub_commit(params)) is params
 
 
-def test_what_a_hub_dataset_does_not_have_is_named(hub: HubParams, tmp_path: Path) -> None:
+def test_a_split_or_field_missing_from_a_hub_dataset_is_named(hub: HubParams, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read this dataset") as caught:
         read(tmp_path, hub=hub, splits=SplitsParams(train="trian"))
     assert "split trian" in str(caught.value.given)

@@ -14,6 +14,6 @@ def test_items_seen_in_pretraining_are_counted(tmp_path: Path) -> None:
     assert count_seen(map(identity_of, texts), tmp_path / "train.parquet") == 2
 
 
-def test_what_is_judged_by_is_not_trained_on() -> None:
+def test_a_text_in_several_splits_goes_to_the_strictest() -> None:
     assert strictest(["train", "validation", "test", "train"]) == "test"
     assert strictest(["train", "validation"]) == "validation"

@@ -40,7 +40,7 @@ def test_batches_do_not_come_in_the_order_of_length() -> None:
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.4
 
 
-def test_the_endless_sequence_can_begin_anywhere() -> None:
+def test_the_endless_sequence_can_start_at_any_batch() -> None:
     whole = list(islice(batches_from(LENGTHS, 300, 1, 0, 0), 12))
     assert [(turn.epoch, turn.batch) for turn in whole[:6]] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
     for start in (3, 4, 9):
@@ -68,7 +68,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("max_length", [4, 8, 16, 40])
-def test_what_is_read_of_a_long_text_is_the_beginning_of_all_its_tokens(small_encoder: Path, max_length: int) -> None:
+def test_a_long_text_is_cut_to_the_first_of_its_tokens(small_encoder: Path, max_length: int) -> None:
     texts = [*ODD, *(" ".join(draw(SENTENCES, seed)) for seed in range(40))]
     rows = TextRows.encode(texts, opened := OpenTokenizer.open(small_encoder), max_length)
     opened.tokenizer.no_truncation()

@@ -108,7 +108,7 @@ def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> Non
     assert {"torch", "transformers", "onnxruntime", "onnxscript", "optimum"} <= set(manifest.versions)
 
 
-def test_what_is_recorded_is_validated_not_taken_as_it_comes(encoder_package: Path) -> None:
+def test_the_recorded_figures_are_validated(encoder_package: Path) -> None:
     """The manifest that was just written is read again elsewhere: a wrong kind of figure is to be found here."""
     manifest = read_manifest(encoder_package)
     rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)

@@ -85,7 +85,7 @@ def test_texts_that_scales_are_measured_on_decide_nothing(
     assert (told in caplog.text) == (num_texts == 10)
 
 
-def test_what_the_metrics_count_is_what_was_asked_where_held_out_items_tell_nothing(
+def test_the_metrics_count_the_texts_of_the_exam_when_held_out_items_are_useless(
     small_scorer: Path, export_model: ExportModel, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(small_scorer, tmp_path / "scorer"))

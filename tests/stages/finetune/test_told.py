@@ -46,7 +46,7 @@ def test_a_model_that_learned_nothing_is_reported(
     assert told[2] == f"small: the model answers `{metrics['only_answer']}` to every item of the test split"
 
 
-def test_what_was_read_and_where_the_first_record_stands_that_was_left_out_are_figures(
+def test_the_metrics_hold_the_hub_commit_and_the_place_of_the_first_skipped_record(
     run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finetune, "hub_commit", lambda params: "0a" * 20)

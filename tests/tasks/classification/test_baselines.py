@@ -38,7 +38,7 @@ def test_two_classes_are_enough() -> None:
     np.testing.assert_array_equal(predicted_T, class_T)
 
 
-def test_of_a_pair_counting_sees_which_words_are_in_both_texts() -> None:
+def test_tfidf_of_pairs_sees_words_shared_by_both_texts() -> None:
     draw = np.random.default_rng(1)
     words = [word for topic in WORDS for word in topic]
     first = [str(draw.choice(words)) for _ in range(600)]

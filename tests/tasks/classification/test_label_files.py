@@ -95,7 +95,7 @@ DIRT = {
 
 
 @pytest.mark.parametrize("name", DIRT)
-def test_what_does_not_fit_is_named(sentences: Path, name: str) -> None:
+def test_an_unusable_label_file_is_named(sentences: Path, name: str) -> None:
     label_files, data, problem, given = DIRT[name]
     (sentences / "table.csv").write_text("body,topic\na,x\n")
     (sentences / "empty.neg").write_text("\n \n")

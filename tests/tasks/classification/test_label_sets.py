@@ -40,7 +40,7 @@ def test_no_other_threshold_is_better(figure) -> None:
     assert figure(actual_TC, share_TC > 0.5) < best
 
 
-def test_of_thresholds_that_are_as_good_the_one_nearest_a_half_is_chosen() -> None:
+def test_the_best_threshold_nearest_one_half_is_chosen() -> None:
     actual_TC = np.array([[True, False]])
     assert best_threshold(actual_TC, np.array([[0.9, 0.1]]), micro_f1) == 0.5
     assert 0.1 < best_threshold(actual_TC, np.array([[0.4, 0.1]]), micro_f1) < 0.4

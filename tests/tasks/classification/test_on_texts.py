@@ -232,7 +232,7 @@ def words_around_is(num_texts: int) -> list[dict[str, str]]:
     return records
 
 
-def test_what_counting_words_does_not_tell_is_learned(small_encoder: Path, tmp_path: Path) -> None:
+def test_a_classifier_learns_labels_that_word_counts_cannot_predict(small_encoder: Path, tmp_path: Path) -> None:
     headline = run(words_around_is(700), tmp_path, small_encoder, epochs=8)["headline"]
     assert headline["baseline_value"] < 0.65
     assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
@@ -268,7 +268,7 @@ def asked_of_a_text(num_pairs: int) -> list[dict[str, str]]:
     return records
 
 
-def test_what_counting_the_words_of_a_pair_does_not_tell_is_learned(small_encoder: Path, tmp_path: Path) -> None:
+def test_a_pair_classifier_learns_labels_that_word_counts_cannot_predict(small_encoder: Path, tmp_path: Path) -> None:
     learning = {"epochs": 14, "optimizer": {"learning_rate": 0.005}}
     headline = run(asked_of_a_text(1500), tmp_path, small_encoder, second_field="second", **learning)["headline"]
     assert (headline["metric"], headline["baseline"]) == ("accuracy", "TF-IDF + logistic regression")

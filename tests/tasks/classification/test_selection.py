@@ -112,7 +112,7 @@ def test_a_text_of_a_class_that_could_not_be_learned_judges_all_the_same() -> No
     assert_adds_up(selection)
 
 
-def test_of_a_multi_label_task_a_label_that_could_not_be_learned_stays_on_its_texts() -> None:
+def test_a_label_without_training_texts_stays_on_multi_label_texts() -> None:
     splits = SplitsParams(train="t", validation="v", test="s")
     odd = [Labelled((f"{part} {n}",), ("a", "z"), part) for part in ("validation", "test") for n in range(3)]
     several = params(multi_label=True, max_per_class=None, splits=splits)
@@ -192,7 +192,7 @@ def sets(*label_sets: str) -> list[Labelled]:
     return [Labelled((f"{names} {number}",), tuple(names)) for names in label_sets for number in range(40)]
 
 
-def test_of_a_multi_label_task_texts_without_a_label_are_used_and_rare_labels_leave_theirs_in() -> None:
+def test_multi_label_texts_without_a_label_or_with_a_rare_one_are_used() -> None:
     selection = select(sets("ab", "a", "", "bc"), params(multi_label=True, max_per_class=None, max_classes=2))
     assert selection.labels == ("a", "b")
     every = [*selection.train, *selection.validation, *selection.test]

@@ -36,7 +36,7 @@ def number(report: TaskReport, key: str) -> float:
 
 
 @pytest.mark.parametrize("case", ONE_LABEL, ids=["texts", "pairs"])
-def test_of_one_label_they_add_texts_to_the_test_part_and_no_hits(
+def test_unseen_labels_of_single_label_tasks_add_test_texts_and_no_hits(
     case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
     usual = task_of(case, small_encoder, tmp_path / "usual", {}).test()
@@ -61,9 +61,7 @@ def test_every_headline_counts_them(metric: str, small_encoder: Path, tmp_path: 
     assert headline.low <= headline.value <= headline.high < 1
 
 
-def test_of_several_labels_they_are_missed_and_the_others_of_the_text_are_not(
-    small_encoder: Path, tmp_path: Path
-) -> None:
+def test_unseen_labels_of_multi_label_tasks_count_as_missed(small_encoder: Path, tmp_path: Path) -> None:
     report = task_of(SETS, small_encoder, tmp_path / "odd", {"test": NUM_ODD}, odd_label="odd|a").test()
     assert report.per_class["odd"] == {"precision": 0, "recall": 0, "f1": 0, "num_texts": NUM_ODD}
     assert report.per_class["a"]["num_texts"] == 15 + NUM_ODD

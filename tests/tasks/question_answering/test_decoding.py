@@ -38,9 +38,9 @@ def test_no_other_bound_wins_more() -> None:
         assert best == max(won(margin_Q, gain_Q, bound) for bound in (-9.0, *margin_Q.tolist(), 9.0))
 
 
-def test_where_every_question_has_an_answer_all_are_answered() -> None:
+def test_all_questions_are_answered_if_each_has_an_answer() -> None:
     assert best_threshold(np.array([3.0, -1.0]), np.array([-1.0, 0.0])) == math.inf
 
 
-def test_where_no_answer_is_ever_right_none_is_given() -> None:
+def test_no_question_is_answered_if_no_answer_is_right() -> None:
     assert best_threshold(np.array([3.0, -1.0]), np.array([1.0, 0.5])) == -math.inf

@@ -68,9 +68,7 @@ def test_another_shape_is_named_with_its_place(tmp_path: Path, content: object, 
         (["c"], "list: ", "correct the file"),
     ],
 )
-def test_what_is_there_instead_is_reported_with_what_was_likely_meant(
-    tmp_path: Path, paragraph: object, given: str, do: str
-) -> None:
+def test_a_wrong_key_is_reported_with_the_likely_one(tmp_path: Path, paragraph: object, given: str, do: str) -> None:
     path = written(tmp_path, {"data": [{"paragraphs": [{"context": "c", "qas": []}, paragraph]}]})
     with pytest.raises(DataError, match=rf"dev\.json, data\[0\]\.paragraphs\[1\](?s:.*){given}(?s:.*){do}"):
         list(read_squad(path, FIELDS))

@@ -73,7 +73,7 @@ def matching(num: int) -> list[dict[str, object]]:
     return [row for row in rows if row["score"] == 3]
 
 
-def test_what_belongs_together_is_found_where_no_word_is_in_common(run: Finetune) -> None:
+def test_matching_texts_are_found_without_a_word_in_common(run: Finetune) -> None:
     out = run("out", matching(600), recall_at=3, epochs=3)
     metrics = metrics_of(out)
     headline = metrics["headline"]

@@ -13,7 +13,7 @@ def test_a_word_gets_the_tag_it_has_most_often() -> None:
     assert usual_tags(train, [sentence("Paris is new", "O O O")]) == [["B-LOC", "O", "O"]]
 
 
-def test_of_tags_seen_equally_often_the_first_by_name_is_taken() -> None:
+def test_ties_between_tags_go_to_the_first_by_name() -> None:
     train = [sentence("x x", "O B-A")]
     assert usual_tags(train, [sentence("x", "O")]) == [["B-A"]]
 
