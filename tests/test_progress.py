@@ -27,7 +27,7 @@ def test_plain_lines_do_not_flood_a_log(caplog: pytest.LogCaptureFixture) -> Non
     assert lines(caplog) == []
 
 
-def test_what_was_done_before_does_not_make_the_eta_rosier(
+def test_the_eta_ignores_steps_done_before_a_resume(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 0.0, 10.0, 10.0, 10.0])

@@ -26,7 +26,7 @@ def test_a_fresh_clone_gets_a_prefect_home_and_quiet_tools(tmp_path: Path) -> No
     assert os.environ["DO_NOT_TRACK"] == "true"
 
 
-def test_what_the_environment_says_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_override_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     set_defaults(Workspace(tmp_path))
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"

@@ -75,7 +75,7 @@ def test_a_process_that_ends_is_reported_with_its_exit_code(theirs: Any) -> None
         theirs.call(os._exit, 3)
 
 
-def test_what_is_installed_stays_and_other_versions_lie_elsewhere(
+def test_an_installed_version_is_reused_and_another_gets_its_own_folder(
     module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     installing = module("installing")
@@ -94,7 +94,7 @@ def test_what_is_installed_stays_and_other_versions_lie_elsewhere(
     assert [command[-1] for command in commands] == ["some==1", "some==2"]
 
 
-def test_of_optimum_the_benchmarks_have_the_versions_that_clients_are_tested_with(
+def test_benchmarks_use_the_versions_pinned_for_clients(
     module: Callable[[str], ModuleType],
 ) -> None:
     installing, lock = module("installing"), FOLDER.parent / "clients" / "requirements.lock"

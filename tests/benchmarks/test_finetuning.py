@@ -164,7 +164,7 @@ def test_an_answer_is_the_best_pair_of_ends_over_all_windows_unless_none_is_bett
     assert said(False) == ["one", "def ghi"]
 
 
-def test_an_answer_that_a_window_does_not_have_whole_is_none_to_learn_there(module: Module) -> None:
+def test_a_window_without_the_whole_answer_has_no_answer_to_learn(module: Module) -> None:
     ends, spans = module("comparison.run_qa")._ends, [(-1, -1), (0, 3), (4, 7), (8, 11), (-1, -1)]
     assert ends({"text": ["def g"], "answer_start": [4]}, spans) == (2, 3)
     assert ends({"text": ["ghi jkl"], "answer_start": [8]}, spans) == (0, 0)

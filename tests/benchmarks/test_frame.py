@@ -62,7 +62,7 @@ def test_the_side_that_goes_first_changes_with_every_round(alternation: ModuleTy
 
 
 @pytest.mark.parametrize(("higher_is_better", "rounds"), [(True, (5.0, 109.0)), (False, (1.0, 102.0))])
-def test_of_several_set_ups_of_theirs_the_best_counts_in_each_round(
+def test_the_best_of_their_set_ups_counts_in_each_round(
     alternation: ModuleType, higher_is_better: bool, rounds: tuple[float, ...]
 ) -> None:
     given = {"one": iter([1.0, 9.0]), "other": iter([5.0, 2.0])}
@@ -73,7 +73,7 @@ def test_of_several_set_ups_of_theirs_the_best_counts_in_each_round(
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 4.0), (False, 0.25)])
-def test_the_ratio_is_that_of_the_medians_and_above_one_is_ahead(
+def test_the_ratio_of_medians_is_above_one_if_we_are_ahead(
     alternation: ModuleType, higher_is_better: bool, ratio: float
 ) -> None:
     rounds = alternation.Rounds(ours=(8.0, 1000.0, 7.0), theirs=(2.0, 0.001, 3.0))
@@ -81,7 +81,7 @@ def test_the_ratio_is_that_of_the_medians_and_above_one_is_ahead(
     assert comparison.ratio == ratio
 
 
-def test_what_was_measured_in_another_way_stands_beside_in_the_line(alternation: ModuleType) -> None:
+def test_a_second_measurement_gets_its_own_keys_in_the_line(alternation: ModuleType) -> None:
     rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
     assert rounds.facts("in_requests", higher_is_better=True) == {
         "ratio_in_requests": 2.5,
@@ -99,7 +99,7 @@ def test_the_line_holds_what_a_reader_has_to_know(alternation: ModuleType, capsy
     assert {"cpu", "cores", "threads"} <= line["machine"].keys()
 
 
-def test_where_nothing_could_be_measured_the_ratio_is_null(alternation: ModuleType) -> None:
+def test_the_ratio_of_no_rounds_is_null(alternation: ModuleType) -> None:
     comparison = alternation.Comparison("some", "tokens/s", alternation.Rounds((), ()), True, 3.0, 2)
     line = json.loads(comparison.json_line())
     assert (line["ratio"], line["ours"], line["theirs"]) == (None, None, None)

@@ -175,7 +175,7 @@ def test_the_open_loop_counts_waiting_during_a_stall_and_the_closed_loop_misses_
     assert coordinated.milliseconds(50) < done.milliseconds(50)
 
 
-def test_what_could_not_be_sent_in_time_has_waited_since_it_was_due(opened: ModuleType) -> None:
+def test_latency_counts_from_the_time_a_request_was_due(opened: ModuleType) -> None:
     """Delays of the client count too, and are reported."""
     with Server() as server:
         done = opened.open_load(server.port, "/some", numbered(3), [-30.0, -30.0, 0.0], num_connections=1)

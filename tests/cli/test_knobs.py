@@ -34,7 +34,7 @@ def test_a_field_becomes_its_key_and_the_file_is_named_behind_the_last() -> None
 @pytest.mark.parametrize(
     "do", ["pour", "take `cup`", "take `source.cup` or `kind.of`", "`preprocess.source.path` it is"]
 )
-def test_what_is_no_field_stays(do: str) -> None:
+def test_advice_that_names_no_field_stays_unchanged(do: str) -> None:
     told = in_params(error(do, given=5), PARAMS, "preprocess", read_params(PARAMS).preprocess)
     assert (told.do, told.given) == (do, 5)
 
@@ -64,11 +64,11 @@ def test_a_value_stays_behind_the_key_of_a_part_or_of_another_section(told: str,
 
 
 @pytest.mark.parametrize("name", list(_ELSEWHERE.values()))
-def test_what_another_section_decides_is_a_key_of_params(name: str) -> None:
+def test_names_decided_by_other_sections_are_keys_of_params(name: str) -> None:
     assert is_knob_of(Params, name)
 
 
-def test_what_another_section_decides_is_a_key_in_the_advice_alone() -> None:
+def test_names_decided_by_other_sections_become_keys_only_in_the_advice() -> None:
     """In the other parts of an error, the name may be a label or a word of the text."""
     told = in_params(error("another", "label `models` has no words"), PARAMS, "pretrain", read_params(PARAMS).pretrain)
     assert told.problem == "label `models` has no words"

@@ -196,7 +196,7 @@ def test_a_ladder_without_a_scheme_has_no_cost_in_int8(
 
 
 @pytest.mark.slow
-def test_what_serving_costs_is_measured_on_graphs_of_every_precision(project: Path) -> None:
+def test_serving_cost_is_measured_on_graphs_of_every_precision(project: Path) -> None:
     options = "--serving --family bert --size mini"
     result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
     rows = [line.split() for line in result.stdout.splitlines() if line.split()[:1] == ["bert"]]

@@ -111,7 +111,7 @@ def test_in_a_terminal_there_is_a_table(project: Path) -> None:
         (["embed", "a", "--model", "dist/nothing"], 4, ["dist/nothing is not an exported model", "dvc repro"]),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_what_to_do(
+def test_unusable_arguments_are_refused_with_advice(
     project: Path, arguments: list[str], code: int, told: list[str]
 ) -> None:
     done = ask(project, *arguments)

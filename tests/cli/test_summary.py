@@ -131,7 +131,7 @@ def test_a_version_that_is_held_says_why_and_what_to_do(
     assert capsys.readouterr().out.endswith(f"versions\nheld: {reason}\n")
 
 
-def test_what_to_ask_next_is_of_the_text_that_was_learned(params: Params) -> None:
+def test_the_suggested_question_fits_the_training_text(params: Params) -> None:
     source = params.preprocess.source.model_copy(update={"kind": "files"})
     own = params.model_copy(update={"preprocess": params.preprocess.model_copy(update={"source": source})})
     assert "standard [MASK]" in summary._question(params)

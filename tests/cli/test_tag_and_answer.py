@@ -167,7 +167,7 @@ def test_in_a_terminal_there_is_a_table_and_the_text_with_marks(
         (["answer", "a", "--context", ""], 3, ["the text to answer from is empty"]),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_what_to_do(arguments: list[str], code: int, told: list[str]) -> None:
+def test_unusable_arguments_are_refused_with_advice(arguments: list[str], code: int, told: list[str]) -> None:
     done = ask(*arguments)
     assert isinstance(done.exception, ClozelineError), done.exception
     assert (done.exception.exit_code, done.stdout) == (code, "")

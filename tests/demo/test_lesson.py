@@ -53,7 +53,7 @@ def test_a_question_is_held_out_text_with_its_truth_taken_out(corpus: DemoCorpus
         assert (question.input_ids[0], question.input_ids[-1]) == (2, 3)
 
 
-def test_a_causal_question_ends_before_its_truth(corpus: DemoCorpus) -> None:
+def test_a_causal_question_ends_before_the_true_token(corpus: DemoCorpus) -> None:
     for question in examiner(corpus, "clm").questions(3):
         *_, last, ellipsis = question.text.split()
         assert ellipsis == "…"

@@ -77,7 +77,7 @@ def test_counters_of_another_make_are_refused(text: str) -> None:
         read(text, "http://127.0.0.1:8000")
 
 
-def test_what_is_no_url_is_refused() -> None:
+def test_a_file_url_is_refused() -> None:
     with pytest.raises(DataError, match="not the URL of a server"):
         ask("file:///metrics")
 

@@ -42,7 +42,7 @@ def test_other_texts_are_drift_once_there_are_enough_of_them() -> None:
     assert "length_index" in str(enough)
 
 
-def test_what_was_compared_is_not_compared_again_and_the_reference_stays() -> None:
+def test_each_text_is_compared_once_and_the_reference_stays() -> None:
     *_, drifted, back = looked(counted(200, 0), counted(200, 150), counted(350, 150))
     assert drifted.is_drift
     assert (back.num_texts, back.is_drift) == (150, False)
@@ -62,7 +62,7 @@ def test_a_restarted_server_keeps_its_reference() -> None:
     assert (again.num_texts, again.is_drift) == (110, False)
 
 
-def test_what_is_known_is_kept_in_a_file(tmp_path: Path) -> None:
+def test_the_watch_is_restored_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "drift" / "server.json"
     watch, _ = Watch.read(file).look(counted(200, 0), LIMITS)
     watch.write(file)

@@ -14,7 +14,7 @@ def test_as_much_is_dropped_as_asked_and_the_mean_stays(rate: float) -> None:
     assert len(of_ones.unique()) == 2
 
 
-def test_what_is_dropped_of_an_element_says_nothing_about_its_neighbours() -> None:
+def test_neighbouring_elements_are_dropped_independently() -> None:
     torch.manual_seed(2)
     is_dropped = (DropoutOf16Bits(0.3)(torch.ones(400_000)) == 0).double()
     for distance in (1, 2, 3, 4):  # four elements share a draw

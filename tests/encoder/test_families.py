@@ -117,7 +117,7 @@ def test_padding_gives_no_nan_even_where_a_row_is_nothing_else(model, batch_of) 
 
 @pytest.mark.parametrize("family", ["modernbert", "longformer", "big_bird"])
 @torch.inference_mode()
-def test_what_a_long_row_gives_does_not_depend_on_the_rows_before(family, params_of, ids, batch_of) -> None:
+def test_a_long_row_gives_the_same_logits_after_a_short_one(family, params_of, ids, batch_of) -> None:
     """transformers' block-sparse BigBird changes its attention for good when it meets a short row."""
     model = language_model.build(params_of(family, max_position_embeddings=800), "mlm", ids, seed=0).eval()
     torch.manual_seed(0)

@@ -47,7 +47,7 @@ ASKED: dict[str, Asked] = {
 @pytest.mark.parametrize("is_padded", [False, True])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_what_is_asked_for_is_as_in_the_whole_layer(name, asked, is_padded) -> None:
+def test_hidden_states_and_gradients_at_positions_equal_those_of_the_whole_layer(name, asked, is_padded) -> None:
     _, model = both(name, "feature-extraction")
     input_ids_BL, mask_BL = texts()
     mask = mask_BL if is_padded else None
@@ -111,7 +111,7 @@ def test_many_targets_take_the_whole_layer_and_none_too() -> None:
 
 
 @pytest.mark.parametrize("knob", ["dropout", "attention_dropout", "head_dropout", "stochastic_depth"])
-def test_what_is_random_in_training_is_so_at_the_targets_too(knob, params_of, ids) -> None:
+def test_dropout_also_applies_at_the_targets_during_training_only(knob, params_of, ids) -> None:
     model = language_model.build(params_of("modernbert", **{knob: 0.3}), "mlm", ids, seed=0)
     assert isinstance(model, Model)
     batch = TargetBatch(torch.randint(5, 64, (6, 20)), None, torch.arange(0, 120, 7), torch.zeros(18))

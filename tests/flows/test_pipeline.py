@@ -215,7 +215,7 @@ def test_a_run_forgets_the_logs_of_old_ones(toy: Path) -> None:
     assert len([*(toy / "work/logs").glob("*/upper.log")]) == 1
 
 
-def test_what_may_pass_is_tried_again(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transient_error_is_retried(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_module.run_stage, "retry_delay_seconds", [0.0] * 4)
     (toy / "raw.txt").write_text("busy")
     with pytest.raises(TransientError, match="the store is busy"):

@@ -147,7 +147,7 @@ def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_chang
     assert len(answer["masks"]) == 1
 
 
-def test_where_int8_is_slower_fp32_is_served_until_a_release_clearly_measures_otherwise(
+def test_fp32_is_served_until_a_release_clearly_measures_int8_as_faster(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Latency(1.0, 1.5, 10.0, 9.0, batch_texts=32, num_threads=1)
@@ -296,7 +296,7 @@ def test_other_text_opens_no_way_round_the_other_gates(released: Path) -> None:
     assert "clozeline-library version 2: int8_agreement" in str(caught.value.given)
 
 
-def test_what_a_person_rolled_back_no_release_puts_back(released: Path) -> None:
+def test_a_release_does_not_restore_a_version_that_was_rolled_back(released: Path) -> None:
     retrain(released, "one two three")
     release(released)
     registry(released).roll_back(ENCODER)

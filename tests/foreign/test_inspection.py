@@ -138,7 +138,7 @@ def test_a_configuration_alone_never_causes_an_import(
     assert not (tmp_path / "it-ran").exists()
 
 
-def test_what_lies_deeper_is_found(folder: Path) -> None:
+def test_a_nested_kernel_of_the_hub_is_refused(folder: Path) -> None:
     change(folder, "config.json", {"text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]}})
     with pytest.raises(ArtifactError, match="requires a kernel of the hub"):
         inspect_model(str(folder))

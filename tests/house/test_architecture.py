@@ -14,7 +14,7 @@ NAMED = sorted({name for name in re.findall(r"`([\w/.]+/[\w/.]*|\w+\.(?:py|yaml)
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_the_page_names_is_there(name: str) -> None:
+def test_every_path_named_on_the_page_exists(name: str) -> None:
     assert any((folder / name).exists() for folder in (PROJECT, PACKAGE))
 
 

@@ -21,7 +21,7 @@ def test_the_files_that_take_longest_are_there() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
-def test_what_runs_flows_in_this_process_comes_last(request: pytest.FixtureRequest) -> None:
+def test_tests_that_run_flows_in_this_process_come_last(request: pytest.FixtureRequest) -> None:
     """Otherwise later tests would fork a process in which Prefect's threads run."""
     runs_flows = [item.path.parts[-2] == "flows" for item in request.session.items]
     assert runs_flows == sorted(runs_flows)
@@ -42,7 +42,7 @@ def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_made_once_is_copied_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
+def test_made_once_makes_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("made")
     made = []
 
@@ -90,7 +90,7 @@ def test_a_test_that_reaches_what_is_slow_is_slow(
     assert is_slow(item) == expected
 
 
-def test_what_is_slow_is_there() -> None:
+def test_every_module_listed_as_slow_exists() -> None:
     """If a listed module were renamed, its tests would count as fast."""
     assert [name for name in slow_tests.SLOW if find_spec(name) is None] == []
 

@@ -112,7 +112,7 @@ def test_each_import_is_of_a_package_that_the_extra_of_its_room_asks_for(
     assert undeclared == []
 
 
-def test_what_is_asked_for_is_imported_or_has_a_reason(
+def test_every_declared_dependency_is_imported_or_has_a_reason(
     asked: dict[str, set[str]], imported: dict[str, set[str]]
 ) -> None:
     owners = packages_distributions()

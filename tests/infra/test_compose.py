@@ -70,7 +70,7 @@ def test_no_service_can_gain_rights(services: dict[str, dict[str, Any]]) -> None
         assert it["security_opt"] == ["no-new-privileges:true"], name
 
 
-def test_what_is_ours_has_a_read_only_root_and_telemetry_off(services: dict[str, dict[str, Any]]) -> None:
+def test_our_containers_have_a_read_only_root_and_telemetry_off(services: dict[str, dict[str, Any]]) -> None:
     for name, it in services.items():
         if "build" in it:
             assert it["read_only"] is True, name

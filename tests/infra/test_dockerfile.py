@@ -85,7 +85,7 @@ def closure(*roots: Requirement) -> set[str]:
     return {name for name, _ in seen}
 
 
-def test_what_is_copied_into_an_image_passes_the_ignore_file() -> None:
+def test_every_path_copied_into_an_image_passes_the_ignore_file() -> None:
     rules = (ROOT / "infra/Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     assert "*" in rules, "everything is left out that is not named"
     allowed = [rule[1:] for rule in rules if rule.startswith("!")]

@@ -137,9 +137,7 @@ for entrypoint in sys.argv[1:]:
 """
 
 
-def test_what_the_file_deploys_is_a_flow_that_runs_without_parameters(
-    compose: Any, run_to_end: Run, tmp_path: Path
-) -> None:
+def test_every_deployed_flow_runs_without_parameters(compose: Any, run_to_end: Run, tmp_path: Path) -> None:
     entrypoints = [deployment["entrypoint"] for deployment in prefect_file()["deployments"]]
     environment = compose.environment("prefect-deploy", tmp_path, PREFECT_HOME=tmp_path)
     said = run_to_end([sys.executable, "-c", LOAD, *entrypoints], environment, ROOT).splitlines()

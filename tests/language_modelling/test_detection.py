@@ -116,7 +116,7 @@ def test_both_load_in_stock_transformers_with_the_same_logits(
     assert (generator.get_output_embeddings().weight is generator.get_input_embeddings().weight) == tied
 
 
-def test_what_was_saved_is_loaded_as_a_pair_again(pair: ReplacedTokenPair, saved: Path) -> None:
+def test_a_saved_pair_is_loaded_as_a_pair(pair: ReplacedTokenPair, saved: Path) -> None:
     again = language_model.load(saved)
     assert language_model.head_of(again) == "rtd"
     assert largest_difference(pair, again) == 0

@@ -219,13 +219,13 @@ def test_it_is_opened_only_if_the_params_name_it(model, params_of, ids, tiny_tok
         ("mine.encoder:untied", "tie_word_embeddings: false"),
     ],
 )
-def test_what_is_no_encoder_is_refused_with_what_it_lacks(family, told, params_of, ids) -> None:
+def test_an_unusable_own_encoder_is_refused_with_the_reason(family, told, params_of, ids) -> None:
     with pytest.raises(ParamsError, match=told):
         language_model.build(params_of(family), "mlm", ids, seed=0)
 
 
 @pytest.mark.parametrize(("objective", "knobs"), [("clm", {}), ("mlm", {"stochastic_depth": 0.1})])
-def test_what_needs_to_know_its_inside_is_refused(objective, knobs, params_of, ids) -> None:
+def test_params_that_own_encoders_cannot_support_are_refused(objective, knobs, params_of, ids) -> None:
     with pytest.raises(ParamsError):
         language_model.build(params_of(OWN, **knobs), objective, ids, seed=0)
 

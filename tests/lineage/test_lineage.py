@@ -92,7 +92,7 @@ def test_an_older_snapshot_that_is_gone_is_named(traced: Trace, workspace: Works
 
 
 @pytest.mark.parametrize("path", ["models/encoder", "data/clean"])
-def test_what_is_gone_from_cache_and_workspace_is_named(traced: Trace, workspace: Workspace, path: str) -> None:
+def test_a_path_missing_from_cache_and_workspace_is_named(traced: Trace, workspace: Workspace, path: str) -> None:
     md5 = {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}[path]
     file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     file.chmod(0o644)

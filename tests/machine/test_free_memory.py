@@ -60,5 +60,5 @@ def test_without_system_figures_the_free_memory_is_unknown(tmp_path: Path) -> No
     assert free_memory_bytes(tmp_path, tmp_path / "nothing", tmp_path / "nothing") is None
 
 
-def test_of_this_machine_it_is_known() -> None:
+def test_free_memory_of_this_machine_is_known() -> None:
     assert (free_memory_bytes() or 0) > MIB

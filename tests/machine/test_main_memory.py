@@ -50,7 +50,7 @@ def test_without_control_groups_the_machine_alone_holds(machine: Path) -> None:
     assert available_bytes(machine, machine / "nothing") == 8 * GIB
 
 
-def test_what_the_kernel_killed_for_memory_is_counted_where_it_counts(tmp_path: Path) -> None:
+def test_out_of_memory_kills_are_read_from_vmstat(tmp_path: Path) -> None:
     assert out_of_memory_kills(tmp_path / "vmstat") is None
     write(tmp_path / "vmstat", "nr_free_pages 7\noom_kill 3\n")
     assert out_of_memory_kills(tmp_path / "vmstat") == 3

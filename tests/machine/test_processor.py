@@ -22,5 +22,5 @@ def test_a_processor_is_described_by_its_name_and_instructions(tmp_path: Path, l
     assert processor(facts) == told
 
 
-def test_where_the_kernel_does_not_say_it_is_the_machine(tmp_path: Path) -> None:
+def test_the_processor_falls_back_to_the_machine_name(tmp_path: Path) -> None:
     assert processor(tmp_path / "nothing")

@@ -82,7 +82,7 @@ def test_items_are_drawn_only_as_fast_as_results_are_taken(num_workers: int) -> 
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_what_fails_in_a_worker_fails_here(num_workers: int) -> None:
+def test_an_error_in_a_worker_is_raised_in_the_caller(num_workers: int) -> None:
     with worker_processes(num_workers) as workers, pytest.raises(ValueError, match="three"):
         list(workers.map(fails_at_three, range(100)))
 

@@ -52,7 +52,7 @@ def test_a_missing_source_is_named_with_its_key(project: Path, key: str, old: st
     assert "dvc pull" in caught.value.do
 
 
-def test_what_a_stage_should_have_made_is_missed_as_soon_as_it_is_done(project: Path) -> None:
+def test_a_missing_output_is_reported_as_soon_as_its_stage_ends(project: Path) -> None:
     set_param(project, DATA, "data/clean/labels.parquet")
     check(project)
     (project / "data/clean").mkdir(parents=True)

@@ -73,13 +73,13 @@ def test_each_stage_with_settings_of_its_own_is_one() -> None:
         ("export@encoder", []),
     ],
 )
-def test_what_is_named_is_a_param_of_the_stage(name: str, named: list[str]) -> None:
+def test_the_advice_names_params_of_the_killed_stage(name: str, named: list[str]) -> None:
     assert named_in(failure_of_killed(name, -9, "x.log", 1).do) == named
     assert all(is_knob_of(Params, knob) for knob in named)
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
-def test_what_is_named_of_a_task_is_a_param_of_every_kind(kind: str) -> None:
+def test_the_advice_for_a_killed_task_names_params_of_every_kind(kind: str) -> None:
     named = named_in(failure_of_killed("finetune@sts2016", -9, "x.log", 1).do)
     assert named == ["finetune.sts2016.micro_batch_tokens", "finetune.sts2016.max_length"]
     assert all(is_knob_of(SECTIONS[kind], knob.removeprefix("finetune.sts2016.")) for knob in named)

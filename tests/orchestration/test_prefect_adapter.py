@@ -69,7 +69,7 @@ def test_one_stage_runs_at_a_time() -> None:
     assert ONE_AT_A_TIME._max_workers == 1
 
 
-def test_what_prefect_repeats_begins_as_we_look_for() -> None:
+def test_prefect_still_begins_its_repeated_message_with_the_known_words() -> None:
     """The engines of flows and of tasks log a state after these words."""
     for engine in (flow_engine, task_engine):
         assert 'f"Finished in state {display_state}"' in inspect.getsource(engine)

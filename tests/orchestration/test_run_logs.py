@@ -24,7 +24,7 @@ def test_the_logs_of_the_newest_runs_stay(tmp_path: Path) -> None:
     assert {*tmp_path.iterdir()} == {*runs[3:]}
 
 
-def test_what_is_of_no_run_stays_too(tmp_path: Path) -> None:
+def test_files_of_no_run_are_kept(tmp_path: Path) -> None:
     others = {tmp_path / "mlflow-server.log", tmp_path / "notes"}
     (tmp_path / "mlflow-server.log").touch()
     (tmp_path / "notes").mkdir()

@@ -26,7 +26,7 @@ def test_a_failure_is_the_error_that_the_stage_raised_with_its_class() -> None:
     assert error.is_told, "the stage's own words were passed on"
 
 
-def test_of_several_errors_the_last_is_that_of_the_end() -> None:
+def test_the_last_of_several_errors_is_reported() -> None:
     earlier = DATA_ERROR.replace("raw.txt is bad", "a first attempt failed")
     assert "raw.txt is bad" in failure_of(ended(earlier + DATA_ERROR)).problem
 

@@ -22,7 +22,7 @@ def test_a_task_of_any_kind_needs_to_say_its_kind_and_its_data_alone(tmp_path: P
     assert params.finetune["more"].epochs == params.finetune_defaults["shared"]["epochs"]
 
 
-def test_what_a_task_says_wins_over_the_defaults_and_sections_are_gone_into(tmp_path: Path) -> None:
+def test_values_of_a_task_override_the_defaults_key_by_key(tmp_path: Path) -> None:
     path = with_task(tmp_path, "kind: classification", "data: x.csv", "optimizer: {learning_rate: 1.0e-5}")
     optimizer = read_params(path).finetune["more"].optimizer
     assert optimizer.learning_rate == 1e-5

@@ -96,7 +96,7 @@ def test_a_pair_is_timed_as_it_is_trained(params: PretrainParams) -> None:
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_what_is_timed_is_compiled_and_recomputes_if_the_training_will(
+def test_the_timed_model_is_compiled_and_recomputes_as_in_training(
     params: PretrainParams, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = []

@@ -43,6 +43,8 @@ def test_every_text_has_one_mask_and_ids_of_the_vocabulary() -> None:
     assert 0 <= ids_BL.min() < ids_BL.max() < 50
 
 
-def test_where_the_system_does_not_tell_there_is_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resident_memory_is_none_if_the_system_does_not_report_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("clozeline.planning.footprint._STATUS", tmp_path / "status")
     assert resident_bytes() is None

@@ -143,7 +143,7 @@ def test_a_mask_rate_that_falls_asks_for_fewer_and_fewer_targets(prepare: Prepar
     assert falling.num_targets == pytest.approx(constant.num_targets * 0.6, rel=0.05)
 
 
-def test_what_was_trained_loads_in_stock_transformers(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_trained_model_loads_in_stock_transformers(prepare: Prepare, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     for objective, auto in (("mlm", AutoModelForMaskedLM), ("clm", AutoModelForCausalLM)):
@@ -192,7 +192,7 @@ def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path,
         assert torch.equal(weight, whole[next(ours for ours in own if published[ours] == name)] + (added or 0.0))
 
 
-def test_of_several_processes_the_first_alone_saves(prepare: Prepare, tmp_path: Path) -> None:
+def test_only_the_first_process_saves(prepare: Prepare, tmp_path: Path) -> None:
     trained = prepare.trained(steps=5)
     replace(trained, writes=False).save(tmp_path / "encoder")
     assert not (tmp_path / "encoder").exists()

@@ -56,6 +56,6 @@ def test_sentences_are_asked_before_code_and_shown_whole(tmp_path: Path, make_to
     assert [question.text.count("[MASK]") for question in asked] == [1, 1]
 
 
-def test_where_there_are_too_few_sentences_other_text_is_shown(tmp_path: Path, make_tokens: TokensMaker) -> None:
+def test_other_text_fills_up_if_there_are_too_few_sentences(tmp_path: Path, make_tokens: TokensMaker) -> None:
     examiner = examiner_of([CODE, SENTENCE, CODE], tmp_path, make_tokens)
     assert [question.is_sentence for question in examiner.questions(3)] == [False, True, False]

@@ -79,7 +79,7 @@ def test_a_field_that_is_not_there_is_named_with_its_knob(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"split": "trian"}, {"subset": "nope"}])
-def test_what_the_dataset_does_not_have_is_named_before_a_row_is_asked_for(folder: Path, wrong: dict[str, str]) -> None:
+def test_a_missing_subset_or_split_is_reported_before_any_row_is_read(folder: Path, wrong: dict[str, str]) -> None:
     with pytest.raises(DataError, match="cannot read this dataset") as caught:
         hub_records(split_of(folder, **wrong), FIELDS)
     assert all(value in str(caught.value.given) for value in wrong.values())

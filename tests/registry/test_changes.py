@@ -63,7 +63,7 @@ def test_a_promotion_over_another_champion_than_the_one_that_was_looked_at_is_re
     assert (at(registry, CHAMPION), at(registry, PREVIOUS), len(registry.changes(NAME))) == ("2", "1", 2)
 
 
-def test_of_two_changes_that_were_appended_at_once_the_first_counts(registry: Registry, address: str) -> None:
+def test_the_first_of_two_concurrent_changes_counts(registry: Registry, address: str) -> None:
     both = ChangeList(MlflowClient(address))
     for number in "34":  # as two processes do that both have seen version 2 as the champion
         both._create(NAME, Change(kind="promotion", before="2", after=number), "s3://models/x", "")

@@ -203,7 +203,7 @@ def plant(package: Path, marker: Path) -> None:
     (package / "tokenizer_config.json").write_text(json.dumps(remote))
 
 
-def test_what_is_planted_in_a_registered_model_does_not_run_where_it_is_served(
+def test_code_planted_in_a_registered_model_does_not_run_in_the_server(
     publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace, tmp_path: Path
 ) -> None:
     promoted(publisher, encoder_package, evidence)

@@ -97,7 +97,7 @@ def test_the_knobs_the_data_and_the_code_that_changed_are_named(ran: Ran) -> Non
     assert "data/clean" not in told, "what a stage made follows from what changed"
 
 
-def test_of_an_earlier_run_whose_lock_is_gone_the_figures_are_compared(ran: Ran) -> None:
+def test_figures_of_an_earlier_run_are_compared_without_its_lock(ran: Ran) -> None:
     told = after(ran, evaluate_dot_top1=0.35)
     assert "its dvc.lock is missing, so the changes are unknown" in told
     assert "35.0 % +4.2 points" in told
@@ -109,7 +109,7 @@ def test_the_first_run_of_all_says_that_there_is_none_before(ran: Ran) -> None:
     assert "last run" not in told.lower()
 
 
-def test_what_is_long_is_folded_and_links_lead_into_the_folds(ran: Ran) -> None:
+def test_long_chapters_are_folded_and_links_lead_into_them(ran: Ran) -> None:
     html = build(ran.run).html
     tags_of(html)
     shown = [part.split('<div id="')[1].split('"')[0] for part in html.split("<section>")[1:] if 'open=""' in part]
@@ -117,7 +117,7 @@ def test_what_is_long_is_folded_and_links_lead_into_the_folds(ran: Ran) -> None:
     assert '<section id="' not in html
 
 
-def test_what_is_missing_is_shown_although_its_place_is_folded(ran: Ran) -> None:
+def test_a_folded_chapter_with_missing_figures_is_opened(ran: Ran) -> None:
     (ran.root / "metrics/preprocess.json").unlink()
     (ran.root / "plots/timing/pretrain.csv").unlink()
     html = build(ran.run).html

@@ -91,7 +91,7 @@ def test_figures_stand_beside_their_baselines_with_their_intervals(ran: Ran) -> 
     assert "top-1 39.2 % 38.4 % – 40.1 % 6.0 %" in told
 
 
-def test_what_the_encoder_may_have_seen_and_what_hides_one_token_alone_stand_in_its_chapter(ran: Ran) -> None:
+def test_the_encoder_chapter_shows_contamination_and_pseudo_perplexity(ran: Ran) -> None:
     seen = {"texts_compared_with_training": 1908, "near_duplicates_in_training": 3, "contaminated_fraction": 0.0152}
     alone = {"pseudo_perplexity": 29.5, "pseudo_perplexity_low": 27, "pseudo_documents": 48}
     figures = {**METRICS["metrics/evaluate.json"], **seen, **alone, "pseudo_target_tokens": 7120}

@@ -128,7 +128,7 @@ def test_the_command_answers_a_program_in_json_and_in_columns(project: Path) -> 
     assert line.split("\t")[3:] == ["torch", "torch.pad", "Returns a tensor of the same shape."]
 
 
-def test_what_is_missing_is_reported_with_the_command_that_makes_it(project: Path) -> None:
+def test_missing_inputs_are_reported_with_the_command_that_makes_them(project: Path) -> None:
     run = CliRunner().invoke
     assert isinstance(unknown := run(app, ["search", "x", "--library", "jax"]).exception, ParamsError)
     assert "python, torch" in str(unknown)

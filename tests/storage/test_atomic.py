@@ -73,7 +73,7 @@ def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path) ->
     assert not (missing and can_swap), missing
 
 
-def test_where_names_cannot_be_swapped_a_failing_move_brings_the_old_folder_back(
+def test_a_failing_move_restores_the_old_folder_without_an_atomic_swap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, rename = tmp_path / "folder", Path.replace

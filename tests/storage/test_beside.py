@@ -46,7 +46,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_killed_writer_left_goes_with_the_next_write_beside_it(kind: str, tmp_path: Path) -> None:
+def test_debris_of_a_killed_writer_is_removed_by_the_next_write_beside_it(kind: str, tmp_path: Path) -> None:
     with writing(kind, tmp_path / "out") as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -57,7 +57,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write_beside_it(kind: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_living_writer_writes_stays(kind: str, tmp_path: Path) -> None:
+def test_files_of_a_living_writer_are_kept(kind: str, tmp_path: Path) -> None:
     with writing(kind, tmp_path / "out") as process:
         with replacing_folder(tmp_path / "another"):
             assert len(names_in(tmp_path)) == 2
@@ -81,7 +81,7 @@ def test_debris_with_our_own_process_id_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".out.1.0123abcd.partial", ".partial", "out.partial"])
-def test_what_is_not_of_our_making_stays(name: str, tmp_path: Path) -> None:
+def test_partial_files_of_unknown_origin_are_kept(name: str, tmp_path: Path) -> None:
     """It may come from an older version or a person, and nothing shows whether it is still being written."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "precious").touch()
@@ -106,7 +106,7 @@ def test_a_folder_removed_before_it_is_locked_is_created_again(tmp_path: Path, m
         assert names_in(tmp_path) == [ours.name] != [taken[0].name]
 
 
-def test_what_cannot_be_removed_now_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_removed_now_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path) -> None:
         raise PermissionError(folder)
 

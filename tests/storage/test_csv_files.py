@@ -29,7 +29,7 @@ def test_records_are_a_column_for_each_field(tmp_path: Path) -> None:
     assert (tmp_path / "table.csv").read_bytes() == b"step,loss\n1,0.5\n2,nan\n"
 
 
-def test_where_a_row_cannot_be_made_the_table_that_was_there_stays(tmp_path: Path) -> None:
+def test_a_failing_row_leaves_the_old_table_in_place(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     write_csv(path, ("x",), [(1,)])
 

@@ -73,7 +73,7 @@ def test_the_dumps_of_a_folder_are_read_one_after_the_other(tmp_path, params_of)
         b"",
     ],
 )
-def test_what_is_no_complete_dump_is_refused_by_name(tmp_path, params_of, content: bytes) -> None:
+def test_an_incomplete_dump_is_refused_by_name(tmp_path, params_of, content: bytes) -> None:
     path = tmp_path / "dump.xml"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"dump\.xml: "):

@@ -30,7 +30,7 @@ def test_words_come_most_frequent_first_and_no_more_than_asked_for(batches: list
     assert as_pairs(count_words(batches, CUT, most)) == by_hand(batches)[:most]
 
 
-def test_what_is_rare_is_forgotten_while_counting_and_what_is_frequent_is_exact(
+def test_rare_words_are_forgotten_while_counting_and_counts_of_frequent_ones_are_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(frequent_words, "_MOST_COUNTED", 4)

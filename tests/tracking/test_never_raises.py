@@ -69,7 +69,7 @@ def test_an_address_that_cannot_be_used_keeps_everything_in_the_outbox(uri: str,
     assert Curve.model_fields["kind"].default in outbox.journal.read_text()
 
 
-def test_what_cannot_be_seen_of_a_machine_is_left_out() -> None:
+def test_machine_metrics_that_cannot_be_read_are_left_out() -> None:
     machine = MachineMetrics(every_seconds=1e-6, kinds=[Blind, Blinded, Monitor])
     for _ in range(2):
         values, _ = machine.due()

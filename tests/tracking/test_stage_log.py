@@ -99,7 +99,7 @@ def test_more_points_than_one_call_may_carry_all_arrive(outbox: Outbox, address:
     assert steps(outbox, address, "loss") == list(range(2500))
 
 
-def test_what_the_server_refuses_for_ever_does_not_hold_back_the_rest(
+def test_points_that_the_server_always_refuses_do_not_hold_back_the_rest(
     outbox: Outbox, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for key, step in {"what?": 1, "loss": 1, "why?": 2, "error": 2}.items():

@@ -117,7 +117,7 @@ def test_a_save_that_fails_leaves_the_states_before_it(tmp_path: Path, monkeypat
     assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000009"]
 
 
-def test_what_a_killed_save_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_debris_of_a_killed_save_is_removed_by_the_next(tmp_path: Path) -> None:
     half = tmp_path / "one" / ".step-000000009.123.0123abcd.partial"
     (half / "step-000000009").mkdir(parents=True)
     (half / "step-000000009" / "state.pt").write_bytes(b"half")

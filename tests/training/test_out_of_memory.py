@@ -64,7 +64,7 @@ def test_another_fault_goes_on(words: str) -> None:
         fail()
 
 
-def test_where_memory_suffices_nothing_is_reported() -> None:
+def test_no_shortage_is_reported_if_memory_suffices() -> None:
     with noting_shortage() as shortage:
         torch.empty(1)
     assert shortage.told is None

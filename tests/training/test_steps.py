@@ -36,7 +36,7 @@ def out_of_memory(*_: object) -> Tensor:
 
 
 @pytest.mark.parametrize(("sharding", "num_steps_before"), [("fsdp", 0), ("ddp", 3)])
-def test_where_processes_cannot_halve_together_the_setting_is_named(
+def test_the_micro_batch_param_is_named_if_processes_cannot_halve_together(
     monkeypatch: pytest.MonkeyPatch, sharding: Sharding, num_steps_before: int
 ) -> None:
     """The other processes wait in the middle of a pass if weights are divided, or after the first steps have fit."""

@@ -80,7 +80,7 @@ def test_a_command_that_fails_gives_its_own_exit_code(toy: Path, code: str, exit
     assert ended(toy) == exit_code
 
 
-def test_of_several_commands_the_one_that_failed_counts_and_none_after_it_runs(toy: Path) -> None:
+def test_the_first_failing_command_decides_and_ends_the_stage(toy: Path) -> None:
     text = (toy / "dvc.yaml").read_text()
     commands = "cmd: ['true', 'exit 4', 'touch ran']"
     (toy / "dvc.yaml").write_text(text.replace("cmd: python steps.py upper raw.txt upper.txt", commands))
@@ -138,7 +138,7 @@ def test_the_graph_is_that_of_the_file_with_its_groups_expanded(toy: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_is_below_a_stage_that_is_out_of_date_is_out_of_date_too(toy: Path) -> None:
+def test_every_stage_below_an_outdated_one_is_outdated(toy: Path) -> None:
     """DVC reports only the first stage as changed, because the inputs of the others are not yet made again."""
     names = [node.name for node in read_stage_graph(toy)]
     for name in names:

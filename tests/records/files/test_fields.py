@@ -26,7 +26,7 @@ def test_the_field_that_is_likely_meant_is_found(name: str, present: tuple[str, 
     assert nearest(name, present) == meant
 
 
-def test_what_is_there_is_named_with_what_is_likely_meant() -> None:
+def test_a_missing_field_is_reported_with_the_given_fields_and_the_likely_one() -> None:
     with pytest.raises(DataError) as caught:
         check_fields(("body_text", "label"), KNOBS, "a.csv, line 1")
     assert caught.value.problem == "a.csv, line 1: no field `text`"
@@ -40,7 +40,7 @@ def test_a_field_that_another_knob_names_is_not_meant() -> None:
         check_fields(("sentence1", "score"), both, "a.csv")
 
 
-def test_of_a_record_alone_that_lacks_a_field_the_name_is_not_to_be_changed() -> None:
+def test_renaming_the_field_is_advised_only_if_no_earlier_record_has_it() -> None:
     lines = ['{"text": "a", "label": "b"}', "", '{"texts": "a", "label": "b"}']
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: no field `text`") as caught:
         list(json_records(lines, "a.jsonl", KNOBS))

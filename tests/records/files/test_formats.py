@@ -107,12 +107,12 @@ def test_each_row_says_where_it_stands(tmp_path: Path, suffix: str, unit: str) -
     assert [place for place, _ in rows_in(path)][1] == f"{path}, {unit}"
 
 
-def test_of_parquet_only_the_wanted_columns_are_read(tmp_path: Path) -> None:
+def test_only_the_wanted_columns_of_parquet_are_read(tmp_path: Path) -> None:
     path = written(tmp_path / "data.parquet", as_parquet(ROWS))
     assert [sorted(values) for _, values in rows_in(path)] == [["body", "topic"]] * len(ROWS)
 
 
-def test_of_parquet_there_is_a_place_for_each_of_many_rows(tmp_path: Path) -> None:
+def test_every_parquet_row_gets_its_place(tmp_path: Path) -> None:
     path = written(tmp_path / "data.parquet", as_parquet([(str(number), "x") for number in range(2_500)]))
     meter = Meter()
     rows = list(FORMATS[".parquet"](path, FIELDS, meter))

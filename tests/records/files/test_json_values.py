@@ -14,12 +14,12 @@ def test_half_a_surrogate_pair_is_a_question_mark_wherever_it_stands(half: str) 
     json.dumps(value, ensure_ascii=False).encode()
 
 
-def test_whole_pairs_and_all_else_are_what_the_standard_library_reads() -> None:
+def test_valid_json_with_surrogate_pairs_parses_as_in_the_standard_library() -> None:
     text = '{"emoji": "\\ud83d\\ude00 \U0001f600", "d": "\\u00e4", "m": "\\\\ud83d", "n": [1.5, null, true]}'
     assert parsed(text) == json.loads(text)
 
 
 @pytest.mark.parametrize("text", ["{", "", "[" * 200_000])
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
+def test_invalid_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="nested too deeply" if len(text) > 1 else "."):
         parsed(text)

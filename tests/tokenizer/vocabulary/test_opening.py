@@ -111,7 +111,7 @@ def test_rules_are_those_of_tokenizer_json_where_stock_would_build_its_own(tmp_p
     assert (stock.mask_token_id, stock.model_max_length) == (4, 7)
 
 
-def test_what_needs_the_package_sentencepiece_is_refused_with_how_to_write_a_tokenizer_json(tmp_path: Path) -> None:
+def test_a_sentencepiece_model_that_cannot_be_converted_is_refused_with_a_command_that_can(tmp_path: Path) -> None:
     merges = sentencepiece(tmp_path / "merges", "spm.model", "deberta-v2", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"], MERGES)
     of_t5 = sentencepiece(tmp_path / "t5", "spiece.model", "t5", ["<pad>", "</s>", "<unk>"])
     of_camembert = sentencepiece(tmp_path / "cm", "sentencepiece.bpe.model", "camembert", ["<unk>", "<s>", "</s>"])

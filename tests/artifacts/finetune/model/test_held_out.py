@@ -22,7 +22,7 @@ ITEMS = [
 ]
 
 
-def test_what_is_read_is_what_was_written_in_any_order(tmp_path: Path) -> None:
+def test_held_out_items_survive_a_round_trip_and_their_order_changes_no_byte(tmp_path: Path) -> None:
     write_held_out(tmp_path, ITEMS)
     first = (tmp_path / FILE).read_bytes()
     assert sorted(read_held_out(tmp_path), key=str) == sorted(ITEMS, key=str)
