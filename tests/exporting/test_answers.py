@@ -1,5 +1,6 @@
 """Answers of a graph: the masked positions depend only on the text, and answers come in the order of the texts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.exporting.answers import answers, hidden_places, hide, named_first
+from clozeline.exporting.answers import UNKNOWN, hidden_places, hide
+from clozeline.exporting.exams.exam import Exam
+from clozeline.exporting.exams.of_encoders import MasksExam
 from clozeline.inference.batching import Batch
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
 from clozeline.inference.session import GraphSession
+from clozeline.inference.tokenization import TokenizedText
 
 SPECIALS = (0, 1, 2, 3, 4)
 TEXTS = ["the encoder reads a sentence and fills in the word", "small models answer quickly", "a " * 200]
@@ -41,6 +45,12 @@ def encoder(encoder_package: Path) -> Encoder:
     return opened
 
 
+def exam_with(kind: type[Exam], texts: Sequence[TokenizedText]) -> Exam:
+    """Return an exam of these texts, of which nobody knows what is right."""
+    place_T = np.arange(len(texts))
+    return kind(texts=texts, text_A=place_T, true_A=np.full(len(texts), UNKNOWN), metric="agreement")
+
+
 def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: Encoder) -> None:
     (text,) = encoder.tokenize(TEXTS[:1])
     hidden = hide(text, encoder)
@@ -52,7 +62,7 @@ def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: E
 
 def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Encoder) -> None:
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
-    found = answers(encoder, encoder.batches(hidden), named_first)
+    found = exam_with(MasksExam, hidden).answers(encoder, encoder.batches(hidden))
     logits, embeddings = (
         {
             position: rows
@@ -81,13 +91,14 @@ def test_an_encoder_is_asked_as_it_is_when_it_serves(encoder: Encoder, monkeypat
     encoder.embed(TEXTS[:1])
     served = asked.copy()
     asked.clear()
-    answers(encoder, encoder.batches(hidden), named_first)
+    exam_with(MasksExam, hidden).answers(encoder, encoder.batches(hidden))
     assert asked == served
 
 
 def test_a_classifier_answers_with_a_label_and_no_embedding(classifier_package: Path) -> None:
     classifier = load(classifier_package)
-    found = answers(classifier, classifier.batches(classifier.tokenize(TEXTS, truncate=True)))
+    texts = classifier.tokenize(TEXTS, truncate=True)
+    found = exam_with(Exam, texts).answers(classifier, classifier.batches(texts))
     assert found.embeddings_TH is None
     labels = [best.label for (best,) in classifier.classify(TEXTS, truncate=True)]
     assert [classifier.manifest.labels[place] for place in found.top1_A] == labels

@@ -2,16 +2,16 @@
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.artifacts.export.manifest import Task
     from clozeline.inference.open_model import OpenModel
 
+Model = TypeVar("Model", bound="OpenModel")
 PANEL = "Use a model"
 _CHUNK_TEXTS = 1024
 """Number of texts of standard input that are answered before more are read."""
@@ -46,20 +46,23 @@ _VERBS = (
 )
 
 
-def opened(place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int8", "fp32"] | None) -> "OpenModel":
-    """Open the model at `place`, which must be of one of `tasks`; without one, the default model of the first task.
+def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds: type[Model]) -> Model:
+    """Open the model at `place`, which must be of one of `kinds`; without a place, the default model of the first task
+    that they have in the table of kinds.
 
     Raises:
         ParamsError: the model is of another task, or there are several without a place.
         ArtifactError: the model is missing or damaged.
     """
+    from clozeline.inference.model_kinds import MODEL_KINDS
     from clozeline.inference.package import load
     from clozeline.serving.models.sources import ModelSource, default_for, fetched
 
+    tasks = [task for task, row in MODEL_KINDS.items() if issubclass(row.model, kinds)]
     source = ModelSource.parse(place) if place else default_for(tasks[0])
     found = fetched(source)
     model = load(found.folder, precision=precision or found.served)
-    if model.manifest.task not in tasks:
+    if not isinstance(model, kinds):
         raise ParamsError(
             f"{source.place} is a model for another task",
             given=f"a model of the task {model.manifest.task}",

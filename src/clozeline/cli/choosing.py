@@ -89,8 +89,10 @@ def _labels(given: str) -> list[str]:
 def _opened(place: str | None, precision: Literal["int8", "fp32"] | None, multi_label: bool) -> "OpenModel":
     """Open the encoder, or the model at `place`; a classifier of entailment has to be named."""
     from clozeline.choosing.zero_shot import can_choose, tells_entailment
+    from clozeline.inference.classifier import Classifier
+    from clozeline.inference.encoder import Encoder
 
-    model = opened(place, ("fill-mask", "text-classification"), precision)
+    model: OpenModel = opened(place, precision, Encoder, Classifier)
     if not can_choose(model):
         raise ParamsError(
             f"{place or 'the encoder'} cannot choose among labels that it was not trained on",

@@ -1,6 +1,6 @@
 """`clozeline fill`, `embed` and `classify`: run an exported model from the command line."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clozeline.inference.classifier import Classifier
-    from clozeline.inference.embedder import Embedder
-    from clozeline.inference.encoder import Encoder
     from clozeline.inference.tokenization import Given
 
 
@@ -53,8 +51,9 @@ def fill(
     - `clozeline fill - < texts.txt > filled.tsv`
     """
     from clozeline.cli import answers
+    from clozeline.inference.encoder import Encoder
 
-    encoder = _encoder(model, precision)
+    encoder = opened(model, precision, Encoder)
     words = targets.split(",") if targets is not None else None
     show = answers.printer(as_json, answers.FILL)
     for chunk in chunks(texts):
@@ -78,8 +77,9 @@ def embed(
     - `clozeline embed - --json < texts.txt > vectors.jsonl`
     """
     from clozeline.cli import answers
+    from clozeline.inference.embedder import Embedder
 
-    embedder = _embedder(model, precision)
+    embedder = opened(model, precision, Embedder)
     show = answers.printer(as_json, answers.EMBED)
     for chunk in chunks(texts):
         show(chunk, embedder.embed(chunk, truncate=truncate))
@@ -108,36 +108,12 @@ def classify(
     - `clozeline classify "How old are you?" --with "What is your age?" --model dist/qqp`
     """
     from clozeline.cli import answers
+    from clozeline.inference.classifier import Classifier
 
-    classifier = _classifier(model, precision)
+    classifier = opened(model, precision, Classifier)
     show = answers.printer(as_json, answers.CLASSIFY)
     for chunk in chunks(texts):
         show(chunk, classifier.classify(_given(chunk, second, classifier), top_k=top_k, truncate=truncate))
-
-
-def _encoder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Encoder":
-    from clozeline.inference.encoder import Encoder
-
-    model = opened(place, ("fill-mask",), precision)
-    assert isinstance(model, Encoder)
-    return model
-
-
-def _embedder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Embedder":
-    """Open the encoder, or the model at `place`; a model fine-tuned for similarity has to be named."""
-    from clozeline.inference.embedder import Embedder
-
-    model = opened(place, ("fill-mask", "feature-extraction"), precision)
-    assert isinstance(model, Embedder)
-    return model
-
-
-def _classifier(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Classifier":
-    from clozeline.inference.classifier import Classifier
-
-    model = opened(place, ("text-classification",), precision)
-    assert isinstance(model, Classifier)
-    return model
 
 
 def _given(texts: list[str], second: str | None, classifier: "Classifier") -> "Sequence[Given]":

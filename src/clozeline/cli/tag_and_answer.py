@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,10 +17,6 @@ from clozeline.cli.asking import (
     opened,
 )
 from clozeline.errors import DataError, ParamsError
-
-if TYPE_CHECKING:
-    from clozeline.inference.answerer import Answerer
-    from clozeline.inference.tagger import Tagger
 
 _STANDARD_INPUT = "-"
 
@@ -56,8 +52,9 @@ def tag(
     - `clozeline tag - --json --model dist/wnut17 < texts.txt > entities.jsonl`
     """
     from clozeline.cli import answers, span_answers
+    from clozeline.inference.tagger import Tagger
 
-    tagger = _tagger(model, precision)
+    tagger = opened(model, precision, Tagger)
     show = answers.printer(as_json, span_answers.TAG)
     for chunk in chunks(texts):
         show(chunk, tagger.tag(chunk, strategy=aggregation))
@@ -104,10 +101,11 @@ def answer(
     - `clozeline answer - --file README.md --json < questions.txt`
     """
     from clozeline.cli import answers, span_answers
+    from clozeline.inference.answerer import Answerer
     from clozeline.inference.spans import SpanSearch
 
     text = _context(context, file, questions)
-    answerer = _answerer(model, precision)
+    answerer = opened(model, precision, Answerer)
     learned = answerer.manifest.no_answer_margin is not None
     search = SpanSearch(
         top_k=top_k,
@@ -118,22 +116,6 @@ def answer(
     for chunk in chunks(questions):
         # One question at a time, because each has the windows of the whole text.
         show(chunk, [answerer.ask([(question, text)], search=search)[0] for question in chunk])
-
-
-def _tagger(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Tagger":
-    from clozeline.inference.tagger import Tagger
-
-    model = opened(place, ("token-classification",), precision)
-    assert isinstance(model, Tagger)
-    return model
-
-
-def _answerer(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Answerer":
-    from clozeline.inference.answerer import Answerer
-
-    model = opened(place, ("question-answering",), precision)
-    assert isinstance(model, Answerer)
-    return model
 
 
 def _context(context: str | None, file: Path | None, questions: list[str]) -> str:

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from clozeline.inference.answerer import ENDS
 from clozeline.inference.batching import Batch
-from clozeline.inference.embedder import Embedder
-from clozeline.inference.encoder import TOP, Encoder
+from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -32,10 +31,9 @@ class Answers:
     """Answers grouped by text; texts are in the order given."""
 
     top1_A: npt.NDArray[np.int64]
-    """The likeliest token of each mask, label of each text, or second half for each first half; or the answers of a
-    `Reader`."""
-    embeddings_TH: npt.NDArray[np.float32] | None
-    """Embeddings of length 1; None for a classifier."""
+    """What a `Reader` takes from the output, or what an exam takes from the embeddings."""
+    embeddings_TH: npt.NDArray[np.float32] | None = None
+    """Embeddings of length 1 of the texts as given, masks included; None for a model that does not embed."""
 
 
 Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
@@ -52,31 +50,17 @@ def named_first(position: int, rows: Rows) -> npt.NDArray[np.int64]:
     return rows[:, 0, 0].astype(np.int64)
 
 
-def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader = likeliest) -> Answers:
-    """Return the answers of `model` to the batches `grouped`, which hold each text once; `read` interprets the output.
-
-    The graph runs as in serving. An encoder runs twice, because a request for tokens alone computes fewer positions
-    than a request for embeddings. Embeddings are those of the texts as given, masks included.
-    """
-    if isinstance(model, Embedder) and not isinstance(model, Encoder):
-        return _nearest(model, grouped)
-    batches, output = list(grouped), TOP if isinstance(model, Encoder) else model.main_output
-    top1: dict[int, npt.NDArray[np.int64]] = {}
-    for batch, (values,) in model.run_batches(batches, output):
+def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader, output: str) -> npt.NDArray[np.int64]:
+    """Return `answer_A` of `model` to the batches `grouped`, which hold each text once; `read` interprets `output`."""
+    answers: dict[int, npt.NDArray[np.int64]] = {}
+    for batch, (values,) in model.run_batches(grouped, output):
         # The outputs for all texts together would not fit in memory.
         for position, of_text in zip(batch.positions, model.split(batch, output, values), strict=True):
-            top1[position] = read(position, of_text)
-    embeddings_TH = _embeddings(model, batches) if isinstance(model, Encoder) else None
-    return Answers(np.concatenate([top1[position] for position in sorted(top1)]), embeddings_TH)
+            answers[position] = read(position, of_text)
+    return np.concatenate([answers[position] for position in sorted(answers)])
 
 
-def _nearest(model: Embedder, grouped: Iterable[Batch]) -> Answers:
-    """Return the second half nearest to each first half; the texts are those of `halves`."""
-    embeddings_TH = _embeddings(model, grouped)
-    return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
-
-
-def _embeddings(model: Embedder, grouped: Iterable[Batch]) -> npt.NDArray[np.float32]:
+def embeddings(model: OpenModel, grouped: Iterable[Batch]) -> npt.NDArray[np.float32]:
     vectors: dict[int, npt.NDArray[np.float32]] = {}
     for batch, (embeddings_BH,) in model.run_batches(grouped, "sentence_embedding"):
         vectors.update(zip(batch.positions, embeddings_BH, strict=True))

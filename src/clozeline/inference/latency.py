@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from clozeline.artifacts.export.manifest import Precision, read_manifest
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 
@@ -136,7 +136,7 @@ def compare(
     use `min`, which other processes disturb least.
     """
     fp32 = models["fp32"]
-    mask = fp32.manifest.special_tokens.mask_token if isinstance(fp32, Encoder) else None
+    mask = fp32.manifest.special_tokens.mask_token if kind_of(fp32.manifest.task).fills_masks else None
     limit = fp32.manifest.max_length // 2
     text = [_text(min(16, limit), mask)]
     batch = [_text(min(4 + 60 * number // batch_texts, limit), mask) for number in range(batch_texts)]

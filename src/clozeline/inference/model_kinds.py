@@ -144,7 +144,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         plain_answers=plain_answers.embeddings,
         examples=plain_answers.example_texts,
         tensors=f"{_TENSORS}:EMBEDDINGS",
-        invocations=f"{_INVOCATIONS}:encoder_records",
+        invocations=f"{_INVOCATIONS}:embedding_records",
         says="a vector for each text",
     ),
 }

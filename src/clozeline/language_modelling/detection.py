@@ -61,6 +61,10 @@ class ReplacedTokenPair(nn.Module):
         self.discriminator.save(out, of_discriminator)
         self.generator.save(out / GENERATOR, shared | of_generator)
 
+    def save_encoder(self, out: Path, weights: dict[str, Tensor] | None = None) -> None:
+        """Write the discriminator's encoder; `weights` as in `save`."""
+        self.discriminator.save_encoder(out, _of_part(weights, "discriminator.") if weights else None)
+
 
 def parts_of(model: Any) -> tuple[Any, ...]:
     """Return the encoders with heads that make up `model`: itself, or discriminator and generator."""

@@ -29,7 +29,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import torch
 from safetensors import SafetensorError
@@ -58,6 +58,7 @@ class OwnEncoderConfig:
 
     params: ModelParams
     ids: TokenIds
+    model_type: ClassVar[str] = OWN_MODEL_TYPE
 
     @property
     def vocab_size(self) -> int:

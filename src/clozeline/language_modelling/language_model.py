@@ -114,9 +114,8 @@ def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Te
     `weights`: used instead of the model's own, when those are divided among processes.
     """
     model.save(out, weights)
-    if isinstance(model, ReplacedTokenPair):
-        _save_tokenizer(tokenizer, out / GENERATOR)
-    _save_tokenizer(tokenizer, out)
+    for folder in (out, *out.glob(GENERATOR)):
+        _save_tokenizer(tokenizer, folder)
 
 
 def save_encoder(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
@@ -127,10 +126,7 @@ def save_encoder(model: LanguageModel, tokenizer: Path, out: Path, weights: dict
     Raises:
         ParamsError: it is your own encoder, which is saved whole.
     """
-    part = parts_of(model)[0]
-    if weights is not None and isinstance(model, ReplacedTokenPair):
-        weights = {name.removeprefix("discriminator."): weight for name, weight in weights.items()}
-    part.save_encoder(out, weights)
+    model.save_encoder(out, weights)
     _save_tokenizer(tokenizer, out)
 
 
@@ -143,7 +139,7 @@ def target_logits(model: LanguageModel, batch: TargetBatch) -> Tensor:
     """Return `logits_TV`. The head, and where possible the last layer, compute the targets alone, so that their cost
     does not grow with B × L. For replaced-token detection these are the generator's logits.
     """
-    asked = model.generator if isinstance(model, ReplacedTokenPair) else model
+    asked = parts_of(model)[-1]
     logits_TV: Tensor = asked(batch.input_ids_BL, batch.attention_mask_BL, positions=batch.positions).logits
     return logits_TV
 
@@ -165,8 +161,6 @@ def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> Non
 
 def longest_row(model: LanguageModel) -> int:
     """Return the longest row that the model's positions allow, in tokens."""
-    if isinstance(model, OwnEncoderWithHead):
-        return model.config.max_position_embeddings
     return longest_row_of(model.config)
 
 

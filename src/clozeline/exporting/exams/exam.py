@@ -57,7 +57,7 @@ class Exam:
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
         """Return the answers of `model` to the texts of the exam; `grouped` holds each of them once."""
-        return answers(model, grouped, self.read)
+        return Answers(answers(model, grouped, self.read, model.main_output))
 
     def read(self, position: int, rows: Rows) -> Places:
         """Return the answers for the text with the index `position`."""

@@ -3,25 +3,27 @@
 Shapes: A answers, T texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from clozeline.artifacts.export.evidence import Measured
-from clozeline.exporting.answers import UNKNOWN, Answers, halves, hide, named_first
-from clozeline.exporting.exams.exam import Exam, Places, different, nothing_to_ask
+from clozeline.exporting.answers import UNKNOWN, Answers, answers, embeddings, halves, hide, named_first
+from clozeline.exporting.exams.exam import Exam, different, nothing_to_ask
 from clozeline.exporting.ratios import ratio, share
 from clozeline.exporting.sample import Sample
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.batching import Batch
+from clozeline.inference.encoder import TOP, Encoder
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.question import Rows
 
 
 class MasksExam(Exam):
     """Exam of masked tokens. Its answers are the tokens that the graph serves as `TOP`, not the argmax of logits."""
 
-    def read(self, position: int, rows: Rows) -> Places:
-        return named_first(position, rows)
+    def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
+        """Return the answers as in serving: a request for tokens alone computes fewer positions than for embeddings."""
+        batches = list(grouped)
+        return Answers(answers(model, batches, named_first, TOP), embeddings(model, batches))
 
     def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
         is_known_A = self.true_A != UNKNOWN
@@ -44,6 +46,14 @@ class MasksExam(Exam):
         loss = ratio(loss_T, num_T, int(num_T.sum()))
         ends = {name: float(np.exp(getattr(loss, name))) for name in ("value", "low", "high")}
         return loss.model_copy(update=ends)
+
+
+class HalvesExam(Exam):
+    """Exam of the texts of `halves`. An answer is the second half nearest to a first half."""
+
+    def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
+        embeddings_TH = embeddings(model, grouped)
+        return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
 
 
 def masks_exam(model: Encoder, sample: Sample) -> Exam:
@@ -75,4 +85,4 @@ def halves_exam(model: OpenModel, sample: Sample) -> Exam:
         raise nothing_to_ask("no text with at least two tokens")
     texts = [half for place in different(every[1::2], sample) for half in every[2 * place : 2 * place + 2]]
     number_A = np.arange(len(texts) // 2)
-    return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")
+    return HalvesExam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")

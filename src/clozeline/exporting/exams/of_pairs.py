@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.exporting.answers import UNKNOWN, Answers
+from clozeline.exporting.answers import UNKNOWN, Answers, embeddings
 from clozeline.exporting.exams.exam import Exam, Holds
 from clozeline.exporting.exams.of_encoders import halves_exam
 from clozeline.exporting.ratios import Counts
@@ -38,7 +38,7 @@ class CosinesExam(Exam):
         return len(self.score_A)
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
-        embeddings_TH = _embeddings(super().answers(model, grouped))
+        embeddings_TH = embeddings(model, grouped)
         cosine_A = _cosines(embeddings_TH)
         return Answers((cosine_A > np.roll(cosine_A, 1)).astype(np.int64), embeddings_TH)
 
@@ -64,7 +64,7 @@ class SearchExam(Exam):
         return len(self.belonging)
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
-        embeddings_TH = _embeddings(super().answers(model, grouped))
+        embeddings_TH = embeddings(model, grouped)
         firsts_AH, seconds_DH = self._parted(embeddings_TH)
         return Answers((firsts_AH @ seconds_DH.T).argmax(axis=1), embeddings_TH)
 

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
-from clozeline.inference.classifier import Classifier
-from clozeline.inference.embedder import Embedder
 from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
@@ -187,13 +185,14 @@ def _given(inputs: str | list[str] | list[list[str]]) -> tuple[list[Given], bool
 
 
 def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
-    if isinstance(served.model, Embedder):
-        return {"embedding": {"pooling": "mean"}}
-    labels = served.model.manifest.labels
+    manifest = served.model.manifest
+    kind, labels = kind_of(manifest.task).model_type, manifest.labels
+    if kind == "embedding":
+        return {kind: {"pooling": "mean"}}
     names = {str(number): label for number, label in enumerate(labels)}
-    is_reranker = isinstance(served.model, Classifier) and served.model.manifest.reads_pairs and len(labels) == 1
-    kind = "reranker" if is_reranker else kind_of(served.model.manifest.task).model_type
-    return {kind: {"id2label": names, "label2id": {label: number for number, label in enumerate(labels)}}}
+    ids = {label: number for number, label in enumerate(labels)}
+    is_reranker = manifest.reads_pairs and len(labels) == 1
+    return {"reranker" if is_reranker else kind: {"id2label": names, "label2id": ids}}
 
 
 def _compared_place(number: int) -> str:

@@ -12,7 +12,6 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
-from clozeline.inference.encoder import Encoder
 from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
@@ -24,8 +23,8 @@ from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sent
 from clozeline.serving.protocols.fields import MAX_TEXTS, ModelName, RequestBody, Text, Texts, TopK, Truncate
 from clozeline.serving.protocols.house.answer import ANSWERING, Answer, answered, check_answer_size
 from clozeline.serving.protocols.house.classify import CLASSIFYING, CLASSIFYING_PAIRS, LabelScore, labelled
-from clozeline.serving.protocols.house.embed import EMBEDDING
-from clozeline.serving.protocols.house.fill_mask import Mask, count_confidence, filling
+from clozeline.serving.protocols.house.embed import EMBEDDING, embedded
+from clozeline.serving.protocols.house.fill_mask import FILLING, Mask, count_confidence, filling
 from clozeline.serving.protocols.house.tag import TAGGING, Entity, tagged
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
@@ -168,28 +167,29 @@ async def answer_records(call: Call, name: str, sent: Sent, params: Params) -> A
     return [{"answers": answers} for answers in found], headers
 
 
+async def embedding_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+    reply = await embedded(call, call.served(EMBEDDING, name), sent.texts(), truncate=params.truncate)
+    return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers
+
+
 async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served, texts = call.served(EMBEDDING, name), sent.texts()
+    served, texts = call.served(FILLING, name), sent.texts()
     model = served.model
     places: list[int] = []  # indices of the texts with masks, known once they are tokenized
 
     def questions() -> Iterator[AnyQuestion]:
         yield model.embedding(texts, truncate=params.truncate)
-        if not isinstance(model, Encoder):
-            return
         own = model.with_own_masks(texts)
         places.extend(model.with_masks(own, truncate=params.truncate))
         if places:
             masked = [own[place] for place in places]
             yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
 
-    embedded, *filled = await call.ask_together(served, texts, lambda: list(questions()))
-    embeddings = [{"embedding": embedding_H} for embedding_H in embedded.answers]
-    if not isinstance(model, Encoder):
-        return embeddings, embedded.headers
+    vectors, *filled = await call.ask_together(served, texts, lambda: list(questions()))
     masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
     count_confidence(call, name, list(masks.values()))
-    return [one | {"masks": masks.get(place, [])} for place, one in enumerate(embeddings)], embedded.headers
+    records = [{"embedding": one_H, "masks": masks.get(place, [])} for place, one_H in enumerate(vectors.answers)]
+    return records, vectors.headers
 
 
 def _place(number: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from clozeline.inference.answerer import Answerer
+from clozeline.inference.model_kinds import kind_of
 from clozeline.serving.models.catalogue import ANY, Catalogue
 from clozeline.serving.protocols.dialects import Dialects, Words
 from clozeline.serving.protocols.endpoint import TIMEOUT_HEADER
@@ -217,4 +217,5 @@ def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict
 def _asks(example: Example, served: LoadedModel) -> bool:
     if example.ability:
         return example.ability.of(served) is not None
-    return not (served.model.manifest.reads_pairs or isinstance(served.model, Answerer))
+    manifest = served.model.manifest
+    return not (manifest.reads_pairs or kind_of(manifest.task).is_always_asked_in_pairs)
