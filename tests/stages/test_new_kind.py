@@ -44,8 +44,7 @@ from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
 NUM_TEXTS = 300
-KIND_NAME = "sentence-similarity"
-"""Name of the kind of model. optimum exports only kinds whose names it knows, of which this one is free."""
+KIND_NAME = "lateness"
 
 
 class FirstWordParams(ClassificationParams):

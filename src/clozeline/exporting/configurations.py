@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from clozeline.artifacts.export.manifest import Task
-from clozeline.inference.model_kinds import MODEL_KINDS, Axes, kind_of
+from clozeline.inference.model_kinds import MODEL_KINDS, Axes, ModelKind, kind_of
 from clozeline.inference.session import MASKS_ONLY
 
 BACKEND = "clozeline"
@@ -41,6 +41,7 @@ class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no type
 class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
     """Configuration of a family that runs on our own encoder and has no token types."""
 
+    kind: ModelKind
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
     DUMMY_INPUT_GENERATOR_CLASSES = (DummyTextInputGenerator, _Switch)
     takes_positions = True
@@ -52,12 +53,12 @@ class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
         names = ["input_ids", "attention_mask"]
         if self.takes_types and self._config.type_vocab_size:
             names.append("token_type_ids")
-        switch = {MASKS_ONLY: _NONE} if self.takes_positions and kind_of(self.task).fills_masks else {}
+        switch = {MASKS_ONLY: _NONE} if self.takes_positions and self.kind.fills_masks else {}
         return dict.fromkeys(names, _TOKENS) | switch
 
     @property
     def outputs(self) -> Axes:
-        return kind_of(self.task).axes
+        return self.kind.axes
 
 
 class OfPairs(OfText):
@@ -100,8 +101,15 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig) -> Any:
     """
     register = TasksManager.create_register(BACKEND)
     for name, of_family in FAMILIES.items():
-        register(name, *MODEL_KINDS)(of_family)
+        register(name, *map(_known_to_optimum, MODEL_KINDS))(of_family)
     constructor = TasksManager.get_exporter_config_constructor(
-        BACKEND, model_type=family, task=task, library_name="transformers"
+        BACKEND, model_type=family, task=_known_to_optimum(task), library_name="transformers"
     )
-    return constructor(config)
+    configuration = constructor(config)
+    configuration.kind = kind_of(task)
+    return configuration
+
+
+def _known_to_optimum(task: Task) -> str:
+    """Return `task` if optimum has a task of this name, because it registers no other; else one that it has."""
+    return task if task in TasksManager.get_all_tasks() else "feature-extraction"

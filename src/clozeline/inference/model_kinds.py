@@ -148,7 +148,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         says="a vector for each text",
     ),
 }
-"""Kinds of model, keyed by `task` of the manifest: a task name of the model hub that optimum knows too."""
+"""Kinds of model, keyed by `task` of the manifest: the name of the task on the model hub, if it has one there."""
 
 
 def kind_of(task: str) -> ModelKind:
