@@ -17,9 +17,9 @@ def parts(run: Run) -> Iterable[Part]:
 
 def _file(run: Run, path: str) -> Markup:
     figures = run.files.figures(path, stage=path.removeprefix("metrics/").removesuffix(".json").replace("/", "@"))
-    rows = [(code(key), _told(value)) for key, value in leaves(figures)]
+    rows = [(code(key), _shown(value)) for key, value in leaves(figures)]
     return html("folded", summary=path, body=html("table", caption=path, columns=("figure", ">value"), rows=rows))
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return amount(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -44,11 +44,11 @@ def lines(
     x_low, x_high = limits if has_diagonal and limits else (min(every_x), max(every_x))
     across = Scale(x_low, x_high, _LEFT, _WIDTH - _RIGHT)
     up = Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
-    told = "; ".join(f"{one.name}: {_from_to(one.points)}" for one in series)
+    summary = "; ".join(f"{one.name}: {_from_to(one.points)}" for one in series)
     return html(
         "lines",
         title=title,
-        description=f"{y} by {x}. {told}",
+        description=f"{y} by {x}. {summary}",
         width=_WIDTH,
         height=_HEIGHT,
         x=x,
@@ -67,7 +67,7 @@ class Bar:
 
     label: str
     value: float
-    told: str
+    text: str
     """The value in words, shown after the bar."""
     low: float | None = None
     high: float | None = None
@@ -83,7 +83,7 @@ def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None 
     return html(
         "bars",
         title=title,
-        description="; ".join(f"{row.label}: {row.told}" for row in rows),
+        description="; ".join(f"{row.label}: {row.text}" for row in rows),
         width=_WIDTH,
         height=_ROW_HEIGHT * len(rows) + 4,
         across=across,

@@ -51,4 +51,4 @@ def _lumped(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[
         return sorted(sizes), Counter(pairs)
     frequent = sorted(sizes, key=lambda label: (-sizes[label], label))[: MOST_CLASSES - 1]
     names = {label: label if label in frequent else _OTHER for label in sizes}
-    return [*sorted(frequent), _OTHER], Counter((names[actual], names[said]) for actual, said in pairs)
+    return [*sorted(frequent), _OTHER], Counter((names[actual], names[predicted]) for actual, predicted in pairs)

@@ -42,10 +42,10 @@ def _kept(run: Run) -> Markup:
     total = figures.documents_in
     rows = [("kept", figures.kept), *((reason, times) for reason, times in figures.dropped.items() if times)]
     drawn = [Bar(in_words(name), times, f"{count(times)} ({share(times / total)})") for name, times in rows]
-    told = [(in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
+    reasons = [(in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
     split = figures.documents_split
     note = f"{count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
-    meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=told)) if told else None
+    meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=reasons)) if reasons else None
     return joined(bars(f"{count(total)} raw texts: kept, and dropped by reason", drawn, note=note), meaning)
 
 

@@ -25,7 +25,7 @@ def _examples(run: Run) -> Markup:
 def _example(number: int, example: Example) -> Markup:
     ranks = [guess.rank for guess in example.guesses]
     first, five = ranks.count(1), sum(rank is not None for rank in ranks)
-    told = f"{len(ranks)} words: {first} right at the first guess, {five} among the first five"
+    summary = f"{len(ranks)} words: {first} right at the first guess, {five} among the first five"
     rows = [_row(place, guess) for place, guess in enumerate(example.guesses, start=1)]
     columns = (">#", "hidden", ">its probability", "five likeliest")
     caption = f"Example {number}: words and guesses"
@@ -34,7 +34,7 @@ def _example(number: int, example: Example) -> Markup:
         "example",
         around=_around(example),
         guesses=example.guesses,
-        answers=html("folded", summary=told, body=answers),
+        answers=html("folded", summary=summary, body=answers),
     )
 
 
@@ -45,5 +45,5 @@ def _around(example: Example) -> list[str]:
 
 
 def _row(place: int, guess: Guess) -> tuple[object, ...]:
-    hidden = html("told", tag="mark", kind=guess.outcome, text=guess.original)
+    hidden = html("message", tag="mark", kind=guess.outcome, text=guess.original)
     return (place, hidden, share(guess.original_probability), html("likeliest", guess=guess))

@@ -61,8 +61,8 @@ def _encoder(run: Run) -> Iterator[Judged]:
     figures = quality.metrics(run)
     if {"top1", "unigram_top1"} <= figures.keys():
         ends = (figures.get("top1_low"), figures.get("top1_high"))
-        told = ("encoder", "encoder", "top1", "evaluate.top1", figures["top1"], *ends)
-        yield Judged(*told, "unigram baseline", figures["unigram_top1"], share)
+        fields = ("encoder", "encoder", "top1", "evaluate.top1", figures["top1"], *ends)
+        yield Judged(*fields, "unigram baseline", figures["unigram_top1"], share)
 
 
 def _task(run: Run, task: str) -> Iterator[Judged]:

@@ -95,13 +95,15 @@ def _changes(run: Run) -> Markup:
     """Return the inputs of the stages that differ from those of the earlier run."""
     earlier = _earlier(run)
     if earlier is None:
-        return html("told", tag="p", kind="note", text=_NOTHING_EARLIER)
+        return html("message", tag="p", kind="note", text=_NOTHING_EARLIER)
     since = f"Since the run of {earlier.started:%Y-%m-%d %H:%M} UTC"
     if earlier.lock is None:
-        return html("told", tag="p", kind="note", text=f"{since}: its dvc.lock is missing, so the changes are unknown.")
+        return html(
+            "message", tag="p", kind="note", text=f"{since}: its dvc.lock is missing, so the changes are unknown."
+        )
     changes = _differences(earlier.lock, run.files.lock())
     columns = ("changed", "then", "now")
-    rows = [(code(name), *told) for name, told in changes.items()]
+    rows = [(code(name), *values) for name, values in changes.items()]
     at = f" at commit {earlier.commit[:10]}" if earlier.commit else ""
     made = html("table", caption=f"{since}{at}", columns=columns, rows=rows)
     named = ", ".join(list(changes)[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
@@ -110,13 +112,13 @@ def _changes(run: Run) -> Markup:
 
 def _differences(before: Lock, now: Lock) -> dict[str, tuple[str, str]]:
     """Return (then, now) of each changed knob, and the hashes of changed data and code that no stage makes."""
-    told = {}
+    changes = {}
     for read in (_knobs, _sources):
         then, current = read(before), read(now)
         for key in sorted(then.keys() | current.keys()):
             if then.get(key) != current.get(key):
-                told[key] = (then.get(key, "–"), current.get(key, "–"))
-    return told
+                changes[key] = (then.get(key, "–"), current.get(key, "–"))
+    return changes
 
 
 def _knobs(lock: Lock) -> dict[str, str]:

@@ -104,8 +104,8 @@ def _ladder(run: Run, package: str) -> Markup | None:
 
 def _metric(rung: Rung) -> str:
     """Return both values of the metric in words; a correlation is not a share, so it gets no percentage."""
-    told = amount if rung.metric == "Spearman correlation" else share
-    return f"{rung.metric}: {told(rung.fp32_metric)} → {told(rung.int8_metric)}"
+    shown = amount if rung.metric == "Spearman correlation" else share
+    return f"{rung.metric}: {shown(rung.fp32_metric)} → {shown(rung.int8_metric)}"
 
 
 def _verdict(rung: Rung, *, is_served: bool) -> Markup:
@@ -118,9 +118,9 @@ def _manifest(run: Run, package: str) -> Markup:
     manifest = read_manifest(run.files.root / "dist" / package)
     files = [(code(name), count(record.size_bytes), code(record.sha256)) for name, record in manifest.files.items()]
     knobs = ("task", "family", "max_length", "vocab_size", "hidden_size", "opset", "lock_sha256")
-    told = joined(
+    details = joined(
         html("table", caption=f"Files of dist/{package}", columns=("file", ">bytes", "sha256"), rows=files),
         html("facts", pairs=[(in_words(key), getattr(manifest, key)) for key in knobs]),
         html("facts", pairs=manifest.versions.items()),
     )
-    return html("folded", summary=f"manifest.json of {package}: files, their sha256, and versions", body=told)
+    return html("folded", summary=f"manifest.json of {package}: files, their sha256, and versions", body=details)

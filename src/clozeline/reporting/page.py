@@ -73,26 +73,26 @@ def build(run: Run) -> Page:
     on_top = joined(*(part() for part in overview.parts(run)))
     chapters = []
     for section in SECTIONS:
-        told: list[ClozelineError] = []
-        pieces = joined(*_pieces(section.parts(run), told))
-        chapters.append((section, pieces, section.is_open or bool(told)))
-        faults += told
+        shown: list[ClozelineError] = []
+        pieces = joined(*_pieces(section.parts(run), shown))
+        chapters.append((section, pieces, section.is_open or bool(shown)))
+        faults += shown
     title = f"Report of {run.files.root.resolve().name}"
     made = html("page", title=title, built_at=run.built_at, on_top=on_top, chapters=chapters)
     return Page(f"{made}\n", tuple(faults))
 
 
-def _pieces(parts: Iterable[Part | Fold], told: list[ClozelineError]) -> Iterable[Markup | None]:
-    """Yield the HTML of each part. A missing file gets one notice per section, and is added to `told`."""
+def _pieces(parts: Iterable[Part | Fold], shown: list[ClozelineError]) -> Iterable[Markup | None]:
+    """Yield the HTML of each part. A missing file gets one notice per section, and is added to `shown`."""
     for part in parts:
         if isinstance(part, Fold):
-            num_told = len(told)
-            body = joined(*_pieces(part.parts, told))
-            yield html("folded", summary=part.summary, body=body, is_open=len(told) > num_told) if body else None
+            num_shown = len(shown)
+            body = joined(*_pieces(part.parts, shown))
+            yield (html("folded", summary=part.summary, body=body, is_open=len(shown) > num_shown) if body else None)
             continue
         try:
             yield part()
         except ClozelineError as error:
-            if str(error) not in map(str, told):
-                told.append(error)
+            if str(error) not in map(str, shown):
+                shown.append(error)
                 yield html("notice", error=error)

@@ -40,8 +40,8 @@ def _agreement(run: Run) -> Markup:
     faults = [f"{path} differs from its hash in dvc.lock" for path in differing]
     faults += [f"{knob} in params.yaml has changed since the stages ran" for knob in _changed_knobs(run)]
     if not faults:
-        told = f"✓ All {len(there)} metric and plot files match dvc.lock, and so does params.yaml."
-        return html("told", tag="p", kind="good", text=told)
+        message = f"✓ All {len(there)} metric and plot files match dvc.lock, and so does params.yaml."
+        return html("message", tag="p", kind="good", text=message)
     return html("faults", faults=faults)
 
 
@@ -70,15 +70,15 @@ def _stages(run: Run) -> Markup:
 
 def _way(run: Run, package: str) -> Markup:
     origin = ancestry(run.files.lock(), f"dist/{package}")
-    tree = html("told", tag="ul", kind="tree", text=_ancestor(origin, set()))
+    tree = html("message", tag="ul", kind="tree", text=_ancestor(origin, set()))
     return html("folded", summary=f"From dist/{package} back to the raw text", body=tree)
 
 
-def _ancestor(ancestor: Ancestor, told: set[str]) -> Markup:
-    is_told = ancestor.path in told
-    told.add(ancestor.path)
-    parents = () if is_told else (_ancestor(parent, told) for parent in ancestor.parents)
-    return html("ancestor", ancestor=ancestor, is_told=is_told, parents=joined(*parents))
+def _ancestor(ancestor: Ancestor, listed: set[str]) -> Markup:
+    is_listed = ancestor.path in listed
+    listed.add(ancestor.path)
+    parents = () if is_listed else (_ancestor(parent, listed) for parent in ancestor.parents)
+    return html("ancestor", ancestor=ancestor, is_listed=is_listed, parents=joined(*parents))
 
 
 def _knobs(run: Run) -> Markup:

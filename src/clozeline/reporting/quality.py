@@ -55,8 +55,8 @@ def _figures(run: Run) -> Markup | None:
 def _counts(run: Run) -> Markup | None:
     """Return the size of the validation set and its contamination."""
     figures = metrics(run)
-    told = [(in_words(key), format_of(key)(figures[key])) for key in _COUNTED if key in figures]
-    return html("facts", pairs=told) if told else None
+    pairs = [(in_words(key), format_of(key)(figures[key])) for key in _COUNTED if key in figures]
+    return html("facts", pairs=pairs) if pairs else None
 
 
 @dataclass(frozen=True)

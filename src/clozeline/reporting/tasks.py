@@ -69,17 +69,17 @@ def _heading(run: Run, task: str) -> Markup:
 
 def _headline(run: Run, task: str) -> Markup:
     given = headline(run, task)
-    as_told = form(given)
-    told = f"{as_told(given.value)} ({as_told(given.low)} – {as_told(given.high)})"
+    shown = form(given)
+    text = f"{shown(given.value)} ({shown(given.low)} – {shown(given.high)})"
     others = ((given.baseline, given.baseline_value), (given.trivial, given.trivial_value))
     rows = [
-        Bar(given.method, given.value, told, given.low, given.high),
-        *(Bar(name, value, as_told(value)) for name, value in others),
+        Bar(given.method, given.value, text, given.low, given.high),
+        *(Bar(name, value, shown(value)) for name, value in others),
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
-    told_faults = [html("told", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
+    notices = [html("message", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
     drawn = bars(title, rows, most=1.0, note="The line is the 95 % interval over other items of the same kind.")
-    return joined(*told_faults, drawn)
+    return joined(*notices, drawn)
 
 
 def _loss(run: Run, task: str) -> Markup | None:
@@ -100,21 +100,21 @@ def _figures(run: Run, task: str) -> Markup:
     figures = metrics(run, task)
     plain = numbers(figures)
     compared = {key for key in plain if any(f"{prefix}{key}" in plain for prefix in _OTHERS)}
-    told = {f"{prefix}{key}" for key in compared for prefix in ("", *_OTHERS)}
-    told |= {f"{key}{end}" for key in plain for end in ("_low", "_high")}
+    shown = {f"{prefix}{key}" for key in compared for prefix in ("", *_OTHERS)}
+    shown |= {f"{key}{end}" for key in plain for end in ("_low", "_high")}
     others = [
         (in_words(key), count(value) if key.startswith("num_") else format_of(key)(value))
         for key, value in plain.items()
-        if key not in told
+        if key not in shown
     ]
     groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name not in _TOLD_APART}
-    told_all = joined(
+    details = joined(
         comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
         _over_seeds(headline(run, task), figures.get("over_seeds")),
         html("facts", pairs=others),
         *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
     )
-    return html("folded", summary="Every figure, and the data behind it", body=told_all)
+    return html("folded", summary="Every figure, and the data behind it", body=details)
 
 
 def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | None:
@@ -131,8 +131,8 @@ def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | No
 
 def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, str]) -> Markup:
     places = {key: f" (first: {place})" for key, place in first_places.items()}
-    told = ", ".join(f"{in_words(key)} {amount(value)}{places.get(key, '')}" for key, value in counts.items() if value)
-    return html("told", tag="p", kind="note", text=f"Of the {in_words(name)}: {told or 'nothing counted'}.")
+    text = ", ".join(f"{in_words(key)} {amount(value)}{places.get(key, '')}" for key, value in counts.items() if value)
+    return html("message", tag="p", kind="note", text=f"Of the {in_words(name)}: {text or 'nothing counted'}.")
 
 
 def _classes(run: Run, task: str) -> Markup | None:
@@ -142,9 +142,9 @@ def _classes(run: Run, task: str) -> Markup | None:
     columns = [name for name in rows[0] if name != CLASS]
     figures = [(row.get(CLASS, ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
     figures.sort(key=lambda row: -row[1].get("f1", 0.0))
-    told = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
+    cells = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
     heads = ("class", *(f">{in_words(name)}" for name in columns))
-    made = html("table", caption=f"{task}: each class, the best first", columns=heads, rows=told)
+    made = html("table", caption=f"{task}: each class, the best first", columns=heads, rows=cells)
     return html("folded", summary=f"Each of {len(rows)} classes", body=made)
 
 

@@ -41,7 +41,7 @@ def code(text: object) -> Markup:
 
 
 def verdict(is_good: bool, text: str) -> Markup:
-    return html("told", kind="good" if is_good else "bad", text=f"{'✓' if is_good else '✗'} {text}")
+    return html("message", kind="good" if is_good else "bad", text=f"{'✓' if is_good else '✗'} {text}")
 
 
 def joined(*pieces: object) -> Markup:

@@ -34,7 +34,7 @@ def require_released(run: Run, package: str) -> Released:
 def badge(released: Released) -> Markup:
     """Return the outcome of the release as a badge."""
     outcome = released.decision.outcome if released.decision else "registered, without a decision"
-    return html("told", kind=f"badge {'good' if outcome == 'promoted' else 'bad'}", text=outcome)
+    return html("message", kind=f"badge {'good' if outcome == 'promoted' else 'bad'}", text=outcome)
 
 
 def state(released: Released) -> str:
@@ -63,5 +63,5 @@ def _package(run: Run, package: str) -> Markup:
 
 
 def _row(gate: Gate) -> tuple[object, ...]:
-    told = verdict(gate.is_passed, "passed" if gate.is_passed else "failed")
-    return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), told)
+    badge = verdict(gate.is_passed, "passed" if gate.is_passed else "failed")
+    return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), badge)
