@@ -104,7 +104,7 @@ class _DocumentPage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Without a key, or before the models are loaded, the document lists all routes and so reveals no models.
         if self._service.phase == "loading" or not self._keys.let_in(Request(scope).headers):
-            told = self._document.whole
+            document = self._document.whole
         else:
-            told = self._document.served(self._service.catalogue)
-        await JsonResponse(told)(scope, receive, send)
+            document = self._document.served(self._service.catalogue)
+        await JsonResponse(document)(scope, receive, send)

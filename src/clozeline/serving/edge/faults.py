@@ -39,7 +39,7 @@ _CODES: dict[type[ClozelineError], str] = {
 """Codes of the errors that inference raises. The first class that matches wins."""
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return refusal(error, request.scope)
 
@@ -102,8 +102,8 @@ async def _from_model(request: Request, error: Exception) -> Response:
         endpoint: Endpoint = request.scope["endpoint"]
         param = endpoint.operation.place(error.number)
         message = f"`{param}` {error.problem.removeprefix(f'text {error.number} ')}"
-    told = problem(422, code, message, param=param, given=error.given, expected=error.expected, do=error.do)
-    return refusal(told, request.scope)
+    detail = problem(422, code, message, param=param, given=error.given, expected=error.expected, do=error.do)
+    return refusal(detail, request.scope)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
@@ -113,7 +113,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = MappingProxyType(
     {
-        ApiError: _told,
+        ApiError: _refused,
         HTTPException: _from_router,
         ClozelineError: _from_model,
         Exception: _unexpected,

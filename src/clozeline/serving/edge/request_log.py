@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import HEALTH_PATHS
 from clozeline.serving.models.service import Service
-from clozeline.serving.observe.tracing import told_method, told_route, told_status
+from clozeline.serving.observe.tracing import shown_method, shown_route, shown_status
 
 _LOG = logging.getLogger(__name__)
 _QUIET = HEALTH_PATHS | {"/metrics"}
@@ -31,7 +31,7 @@ class RequestLog:
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = told_status(scope, message)
+                status = shown_status(scope, message)
             await send(message)
 
         try:
@@ -39,15 +39,15 @@ class RequestLog:
         finally:
             if "endpoint" not in scope:
                 scope["endpoint"] = _endpoint_at(scope)
-            path = told_route(scope)
+            path = shown_route(scope)
             level = logging.DEBUG if path in _QUIET else logging.INFO
             seconds = time.perf_counter() - started
             self._service.metrics.request(path, status, seconds)
-            _LOG.log(level, "%s %s %s %.1f ms", told_method(scope), path, status or "gone", 1000 * seconds)
+            _LOG.log(level, "%s %s %s %.1f ms", shown_method(scope), path, status or "gone", 1000 * seconds)
 
 
 def _endpoint_at(scope: Scope) -> object:
     """Return the endpoint of a request that was refused before routing; None if no route matches."""
     routes: list[BaseRoute] = scope["app"].routes
     found = (route.matches(scope) for route in routes)
-    return next((told["endpoint"] for match, told in found if match is not Match.NONE), None)
+    return next((child["endpoint"] for match, child in found if match is not Match.NONE), None)

@@ -123,15 +123,15 @@ class Metrics:
     def spent(self, model: str) -> Spent:
         """Return the totals of the model called `model`, over all its versions."""
 
-        def told(sample: str) -> float:
+        def value_of(sample: str) -> float:
             return self._registry.get_sample_value(f"clozeline_{sample}", {"model": model}) or 0.0
 
         return Spent(
-            num_requests=int(told("inference_seconds_count")),
-            num_texts=int(told("text_tokens_count")),
-            tokenize_seconds=told("tokenize_seconds_sum"),
-            queue_seconds=told("queue_seconds_sum"),
-            inference_seconds=told("inference_seconds_sum"),
+            num_requests=int(value_of("inference_seconds_count")),
+            num_texts=int(value_of("text_tokens_count")),
+            tokenize_seconds=value_of("tokenize_seconds_sum"),
+            queue_seconds=value_of("queue_seconds_sum"),
+            inference_seconds=value_of("inference_seconds_sum"),
         )
 
     def text(self) -> bytes:

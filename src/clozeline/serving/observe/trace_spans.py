@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.errors import ParamsError
 from clozeline.serving.observe.identity import Identity
-from clozeline.serving.observe.tracing import Moments, told_method, told_route, told_status
+from clozeline.serving.observe.tracing import Moments, shown_method, shown_route, shown_status
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """Variables with the address of the collector; the first one that is set counts."""
@@ -76,14 +76,14 @@ class Spans:
         ending.join(_CLOSING_SECONDS)
 
     async def _traced(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        method = told_method(scope)
+        method = shown_method(scope)
         with self._tracer.start_as_current_span(
             method, extract(Headers(scope=scope)), SpanKind.SERVER, {"http.request.method": method}
         ) as span:
 
             async def noting(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    status = told_status(scope, message)
+                    status = shown_status(scope, message)
                     span.set_attribute("http.response.status_code", status)
                     if status >= 500:
                         span.set_status(StatusCode.ERROR)
@@ -92,7 +92,7 @@ class Spans:
             try:
                 await app(scope, receive, noting)
             finally:
-                route = told_route(scope)
+                route = shown_route(scope)
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
 
@@ -105,7 +105,7 @@ class CollectorExporter(OTLPSpanExporter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_told = False
+        self.is_reported = False
         logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._is_first)
 
     @classmethod
@@ -123,7 +123,7 @@ class CollectorExporter(OTLPSpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = super().export(spans)
-        self.has_told = result is SpanExportResult.FAILURE
+        self.is_reported = result is SpanExportResult.FAILURE
         return result
 
     def shutdown(self) -> None:
@@ -131,5 +131,5 @@ class CollectorExporter(OTLPSpanExporter):
         super().shutdown()  # type: ignore[no-untyped-call]  # untyped in OpenTelemetry
 
     def _is_first(self, record: logging.LogRecord) -> bool:
-        was_told, self.has_told = self.has_told, True
-        return not was_told
+        was_reported, self.is_reported = self.is_reported, True
+        return not was_reported

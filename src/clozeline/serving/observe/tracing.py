@@ -13,20 +13,20 @@ LISTENER = "clozeline.listener"
 """Key of a scope: the transport of the answer, set by uvicorn_adapter.py."""
 
 
-def told_route(scope: Scope) -> str:
+def shown_route(scope: Scope) -> str:
     """Return the route of the request as the application declares it; `(no route)` if none matches."""
     path: str = getattr(scope.get("endpoint"), "path", "(no route)")
     return path
 
 
-def told_status(scope: Scope, start: Message) -> int:
+def shown_status(scope: Scope, start: Message) -> int:
     """Return the status of the answer that begins with `start`; 499 if the client has left."""
     listener: asyncio.BaseTransport | None = scope.get(LISTENER)
     status: int = start["status"]
     return _CLIENT_LEFT if listener and listener.is_closing() else status
 
 
-def told_method(scope: Scope) -> str:
+def shown_method(scope: Scope) -> str:
     """Return the method, shortened or as `?` if odd: HTTP lets a client send any token."""
     method: str = scope["method"]
     return method[:10] if method.isalpha() else "?"

@@ -36,8 +36,8 @@ class Words:
 
     def refusal(self, error: ApiError) -> JsonResponse:
         """Return the response for `error`."""
-        said = self.say(error.status, error.detail)
-        return JsonResponse(said.model_dump(), self.status(error.status), error.headers)
+        body = self.say(error.status, error.detail)
+        return JsonResponse(body.model_dump(), self.status(error.status), error.headers)
 
 
 def _house(status: int, detail: ErrorDetail) -> ErrorEnvelope:

@@ -160,7 +160,7 @@ async def similarity(call: Call, body: SimilarityRequest) -> Response:
 async def info(call: Call) -> Response:
     served = call.served(ANY)
     manifest = served.model.manifest
-    told = Info(
+    answer = Info(
         model_id=served.identity.name,
         model_sha=served.identity.sha256,
         model_dtype=served.identity.precision,
@@ -172,7 +172,7 @@ async def info(call: Call) -> Response:
         tokenization_workers=1,
         version=version("clozeline"),
     )
-    return JsonResponse(told.model_dump())
+    return JsonResponse(answer.model_dump())
 
 
 def _given(inputs: str | list[str] | list[list[str]]) -> tuple[list[Given], bool]:
@@ -203,7 +203,7 @@ EMBED = Operation(
     path="/embed",
     answer=embed,
     summary="Embed texts as vectors of length 1",
-    told="One vector for each text",
+    result_description="One vector for each text",
     result=EmbedResponse,
     ability=EMBEDDING,
     body=EmbedRequest,
@@ -213,7 +213,7 @@ SIMILARITY = Operation(
     path="/similarity",
     answer=similarity,
     summary="Compare one sentence with others",
-    told="The cosine with each sentence, in the order of the request",
+    result_description="The cosine with each sentence, in the order of the request",
     result=list[float],
     ability=EMBEDDING,
     body=SimilarityRequest,
@@ -228,7 +228,7 @@ EMBEDDINGS_INFERENCE = Dialect(
             path="/predict",
             answer=predict,
             summary="Classify texts; the labels of a text are a flat list",
-            told="All labels of the text, best first; a list for each of several texts",
+            result_description="All labels of the text, best first; a list for each of several texts",
             result=list[RawScore] | list[list[RawScore]],
             ability=CLASSIFYING,
             body=PredictRequest,

@@ -26,7 +26,10 @@ HUGGING_FACE = Dialect(
         _pipeline("feature-extraction", EMBED),
         _pipeline("text-classification", CLASSIFY),
         _pipeline("token-classification", TAG),
-        replace(_pipeline("question-answering", ANSWER), told="The best answer, or a list if `top_k` is above 1"),
+        replace(
+            _pipeline("question-answering", ANSWER),
+            result_description="The best answer, or a list if `top_k` is above 1",
+        ),
         _pipeline("sentence-similarity", SIMILARITY),
         _pipeline("zero-shot-classification", ZERO_SHOT),
         replace(
@@ -34,7 +37,7 @@ HUGGING_FACE = Dialect(
             answer=zero_shot_lists,
             name="zero_shot_lists",
             summary="Zero-shot classification, in the form that huggingface_hub before 1.0 reads",
-            told="The labels, best first, and their probabilities",
+            result_description="The labels, best first, and their probabilities",
             result=ZeroShotLists,
         ),
     ),

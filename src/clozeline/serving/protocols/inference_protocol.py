@@ -166,8 +166,8 @@ async def infer(call: Call, body: InferRequest) -> Response:
         tensors.OutputTensor(name, values[name], everywhere if binary.get(name) is None else bool(binary[name]))
         for name in wanted
     ]
-    told = {"model_name": served.identity.name, "model_version": served.identity.version}
-    return tensors.answer(told | ({} if body.id is None else {"id": body.id}), outputs, headers)
+    identity = {"model_name": served.identity.name, "model_version": served.identity.version}
+    return tensors.answer(identity | ({} if body.id is None else {"id": body.id}), outputs, headers)
 
 
 def named(call: Call) -> LoadedModel:
@@ -215,7 +215,7 @@ _METADATA = Operation(
     path="/v2/models/{model}",
     answer=metadata,
     summary="Inputs and outputs of a model",
-    told="Name, version, inputs and outputs of the model",
+    result_description="Name, version, inputs and outputs of the model",
     tells="model",
     result=ModelMetadata,
 )
@@ -224,14 +224,14 @@ _READY = replace(
     path="/v2/models/{model}/ready",
     answer=model_ready,
     summary="Is the model loaded?",
-    told="The model is loaded",
+    result_description="The model is loaded",
     result=ModelReady,
 )
 _INFER = Operation(
     path="/v2/models/{model}/infer",
     answer=infer,
     summary="Run a model",
-    told="The requested outputs",
+    result_description="The requested outputs",
     result=InferResponse,
     ability=ANY,
     body=InferRequest,

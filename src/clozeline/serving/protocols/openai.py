@@ -39,8 +39,8 @@ class OpenAIError(ErrorBody):
 
 def _said(status: int, detail: ErrorDetail) -> OpenAIError:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    told = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
-    return OpenAIError(error=OpenAIErrorDetail(**told | {"message": sentence(detail)}))
+    fields = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
+    return OpenAIError(error=OpenAIErrorDetail(**fields | {"message": sentence(detail)}))
 
 
 def _no_token_ids(given: Any) -> Any:
@@ -151,7 +151,7 @@ OPENAI = Dialect(
             path=_EMBEDDINGS,
             answer=embeddings,
             summary="Embed texts, in the form of OpenAI's API",
-            told="One vector of length 1 for each text",
+            result_description="One vector of length 1 for each text",
             result=EmbeddingList,
             ability=EMBEDDING,
             body=EmbeddingsRequest,
@@ -163,7 +163,7 @@ OPENAI = Dialect(
             path="/v1/models/{model}",
             answer=model,
             summary="One model",
-            told="The model",
+            result_description="The model",
             tells="model",
             result=Model,
         ),

@@ -84,10 +84,10 @@ class Document:
         paths: dict[str, Any] = {}
         for dialect in self._dialects.rows:
             for operation in dialect.operations:
-                told = _operation(operation, dialect.words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
+                entry = _operation(operation, dialect.words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
                 if self._open_paths is not None:
-                    told["security"] = [] if operation.path in self._open_paths else [{name: []} for name in _KEYS]
-                paths[operation.path] = {operation.method.lower(): told}
+                    entry["security"] = [] if operation.path in self._open_paths else [{name: []} for name in _KEYS]
+                paths[operation.path] = {operation.method.lower(): entry}
         info = {"title": "Clozeline", "description": DESCRIPTION, "version": version("clozeline")}
         keys = {} if self._open_paths is None else {"securitySchemes": _KEYS}
         return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components, **keys}}
@@ -96,9 +96,9 @@ class Document:
         """Return the document of the paths that a model of `catalogue` answers. Its examples work as they are."""
         paths = {}
         for operation in self._dialects.operations:
-            told = _served(operation, self.whole["paths"][operation.path], catalogue)
-            if told:
-                paths[operation.path] = told
+            served = _served(operation, self.whole["paths"][operation.path], catalogue)
+            if served:
+                paths[operation.path] = served
         return {**self.whole, "paths": paths}
 
     def _schemas(self) -> tuple[dict[_Part, Any], dict[str, Any]]:
@@ -128,21 +128,21 @@ def _without_nulls(schema: Any) -> Any:
 
 
 def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    documented: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
         + f"_{operation.method.lower()}",
         "responses": {"200": _answer(operation, schemas), **_refusals(operation, words, schemas[words, "error"])},
     }
     if parameters := _parameters(operation):
-        told["parameters"] = parameters
+        documented["parameters"] = parameters
     if description := getdoc(operation.answer):
-        told["description"] = description
+        documented["description"] = description
     if operation.body:
         examples = {name: {"summary": one.summary, "value": one.value} for name, one in operation.examples.items()}
         content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
-        told["requestBody"] = {"required": not operation.is_body_optional, "content": content}
-    return told
+        documented["requestBody"] = {"required": not operation.is_body_optional, "content": content}
+    return documented
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any
         name: {"description": meaning, "schema": {"type": "string"}}
         for name, meaning in _HEADERS[operation.says].items()
     }
-    return {"description": operation.told, "content": content} | ({"headers": headers} if headers else {})
+    return {"description": operation.result_description, "content": content} | ({"headers": headers} if headers else {})
 
 
 def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dict[str, Any]:
@@ -176,8 +176,8 @@ def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dic
     for status, meaning in operation.may_say.items():
         meanings.setdefault(words.status(status), []).append(meaning)
     return {
-        str(status): {"description": "; or: ".join(told), "content": _json(schema)}
-        for status, told in sorted(meanings.items())
+        str(status): {"description": "; or: ".join(texts), "content": _json(schema)}
+        for status, texts in sorted(meanings.items())
     }
 
 
@@ -190,8 +190,8 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
     able = catalogue.able(operation.ability) if operation.ability else []
     if operation.ability and not able:
         return {}
-    told = deepcopy(whole)
-    (asked,) = told.values()
+    adapted = deepcopy(whole)
+    (asked,) = adapted.values()
     if operation.ability:
         chosen = able[:1] if operation.ability is ANY else able  # without a name, the first model answers
         asked["requestBody"]["content"][_JSON]["examples"] = answered_examples(operation, chosen)
@@ -199,7 +199,7 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
     for parameter in asked.get("parameters", ()):
         if parameter["name"] == "model":
             parameter["schema"]["examples"] = [first.identity.name]
-    return told
+    return adapted
 
 
 def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class Operation:
     summary: str
     result: Any
     """Type of the JSON answer, or the media type of an answer that is not JSON."""
-    told: str = "Successful Response"
+    result_description: str = "Successful Response"
     """Description of the answer."""
     tells: Literal["nothing", "model", "time"] | None = None
     """What the headers name: nothing, the model, or the model and the times. None: all of it if there is a body."""

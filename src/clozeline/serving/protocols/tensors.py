@@ -143,13 +143,13 @@ def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: di
     """Return `content` with its outputs. Binary ones follow as raw bytes after the JSON."""
     tensors, raws = [], []
     for output in outputs:
-        tensor, raw = _told(output)
+        tensor, raw = _entry(output)
         tensors.append(tensor)
         raws.append(raw)
-    told = content | {"outputs": tensors}
+    whole = content | {"outputs": tensors}
     if not any(output.is_binary for output in outputs):
-        return JsonResponse(told, headers=headers)
-    head = orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+        return JsonResponse(whole, headers=headers)
+    head = orjson.dumps(whole, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(
         b"".join([head, *raws]),
         media_type="application/octet-stream",
@@ -161,19 +161,19 @@ _NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "
 """Datatype and wire format by the kind of the numpy array."""
 
 
-def _told(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
+def _entry(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
     if isinstance(output.values, list):
         flat = [text for row in output.values for text in row]
         shape = [len(output.values), len(output.values[0])]
-        told: dict[str, Any] = {"name": output.name, "shape": shape, "datatype": "BYTES"}
+        described: dict[str, Any] = {"name": output.name, "shape": shape, "datatype": "BYTES"}
         raw = b"".join(_COUNT.pack(len(one)) + one for one in (text.encode() for text in flat))
-        return (told | _size(raw), raw) if output.is_binary else (told | {"data": flat}, b"")
+        return (described | _size(raw), raw) if output.is_binary else (described | {"data": flat}, b"")
     datatype, wire_type = _NUMBERS[output.values.dtype.kind]
-    told = {"name": output.name, "shape": list(output.values.shape), "datatype": datatype}
+    described = {"name": output.name, "shape": list(output.values.shape), "datatype": datatype}
     if output.is_binary:
         raw = output.values.astype(wire_type, copy=False).tobytes()
-        return told | _size(raw), raw
-    return told | {"data": np.ascontiguousarray(output.values.ravel())}, b""
+        return described | _size(raw), raw
+    return described | {"data": np.ascontiguousarray(output.values.ravel())}, b""
 
 
 def _size(raw: bytes) -> dict[str, Any]:

@@ -85,8 +85,8 @@ async def configuration(call: Call) -> Response:
         ]
         for tensors in (metadata.inputs, metadata.outputs)
     )
-    told = ModelConfiguration(name=metadata.name, platform=metadata.platform, input=inputs, output=outputs)
-    return JsonResponse(told.model_dump(), headers=served.identity.headers)
+    config = ModelConfiguration(name=metadata.name, platform=metadata.platform, input=inputs, output=outputs)
+    return JsonResponse(config.model_dump(), headers=served.identity.headers)
 
 
 async def statistics(call: Call) -> Response:
@@ -103,8 +103,8 @@ async def index(call: Call, body: IndexRequest) -> Response:
 
 
 def _statistics(call: Call, models: list[LoadedModel]) -> Response:
-    told = [_of_model(served, call.service.metrics.spent(served.identity.name)) for served in models]
-    return JsonResponse(Statistics(model_stats=told).model_dump())
+    statistics = [_of_model(served, call.service.metrics.spent(served.identity.name)) for served in models]
+    return JsonResponse(Statistics(model_stats=statistics).model_dump())
 
 
 def _of_model(served: LoadedModel, spent: Spent) -> ModelStatistics:
@@ -126,7 +126,7 @@ _CONFIGURATION = Operation(
     path="/v2/models/{model}/config",
     answer=configuration,
     summary="Configuration of a model, in Triton's form",
-    told="Inputs and outputs of the model",
+    result_description="Inputs and outputs of the model",
     tells="model",
     result=ModelConfiguration,
 )
@@ -134,7 +134,7 @@ _STATISTICS = Operation(
     path="/v2/models/{model}/stats",
     answer=model_statistics,
     summary="Statistics of a model",
-    told="Counts and times since the server started",
+    result_description="Counts and times since the server started",
     tells="nothing",
     refusals=ASKED,
     result=Statistics,
@@ -151,7 +151,7 @@ TRITON = replace(
             path="/v2/repository/index",
             answer=index,
             summary="The models and their versions",
-            told="The served models",
+            result_description="The served models",
             tells="nothing",
             refusals=ASKED,
             result=list[IndexedModel],

@@ -50,11 +50,11 @@ async def feedback(call: Call, body: FeedbackRequest) -> Response:
             param="right",
         )
     call.service.given.forget(body.request_id)
-    num_right = sum(said == right for said, right in zip(given.labels, body.right, strict=True))
+    num_right = sum(answered == right for answered, right in zip(given.labels, body.right, strict=True))
     num_wrong = len(given.labels) - num_right
     call.service.metrics.scored(given.model, num_right=num_right, num_wrong=num_wrong)
-    told = FeedbackResponse(model=given.model, version=given.version, num_right=num_right, num_wrong=num_wrong)
-    return JsonResponse(told.model_dump())
+    response = FeedbackResponse(model=given.model, version=given.version, num_right=num_right, num_wrong=num_wrong)
+    return JsonResponse(response.model_dump())
 
 
 _REFUSALS = {status: ASKED[status] for status in (400, 401, 408, 413, 415, 422, 503)} | {
@@ -64,7 +64,7 @@ FEEDBACK = Operation(
     path="/feedback",
     answer=feedback,
     summary="Tell the right answer to an earlier request",
-    told="How many of its answers were right",
+    result_description="How many of its answers were right",
     tells="nothing",
     refusals=_REFUSALS,
     result=FeedbackResponse,

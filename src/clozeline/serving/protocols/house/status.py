@@ -150,7 +150,7 @@ OPERATIONS = (
         path="/metrics",
         answer=metrics,
         summary="Metrics for Prometheus",
-        told="Metrics in the Prometheus text format",
+        result_description="Metrics in the Prometheus text format",
         refusals=KEYED,
         result=CONTENT_TYPE_LATEST,
     ),

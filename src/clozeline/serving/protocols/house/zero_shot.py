@@ -90,10 +90,10 @@ async def zero_shot(call: Call, body: ZeroShotRequest) -> Response:
 
 async def zero_shot_lists(call: Call, body: ZeroShotRequest) -> Response:
     scores, headers = await _scores(call, body)
-    told = ZeroShotLists(
+    answer = ZeroShotLists(
         sequence=body.inputs, labels=[one.label for one in scores], scores=[one.score for one in scores]
     )
-    return JsonResponse(told.model_dump(), headers=headers)
+    return JsonResponse(answer.model_dump(), headers=headers)
 
 
 _Scores = tuple[list[Scored], dict[str, str]]
@@ -152,7 +152,7 @@ ZERO_SHOT = Operation(
     path="/zero-shot",
     answer=zero_shot,
     summary="Classify a text by labels of your own, without training",
-    told="The labels with their probabilities, best first",
+    result_description="The labels with their probabilities, best first",
     result=list[LabelScore],
     ability=CHOOSING,
     body=ZeroShotRequest,
