@@ -11,7 +11,7 @@ import requests
 from mlflow.artifacts import download_artifacts
 
 from clozeline.errors import ArtifactError
-from clozeline.registry.client import told
+from clozeline.registry.client import registry_errors
 from clozeline.registry.versions import Registry
 
 
@@ -56,7 +56,7 @@ def test_a_store_whose_client_is_not_installed_is_reported_with_the_command_to_t
     monkeypatch.setitem(sys.modules, module, None)
     with (
         pytest.raises(ArtifactError, match="files of version 1") as caught,
-        told("files of version 1", "http://registry"),
+        registry_errors("files of version 1", "http://registry"),
     ):
         download_artifacts(artifact_uri=address, dst_path=str(tmp_path))
     assert "http://registry" in str(caught.value.given)
@@ -87,6 +87,6 @@ def test_a_file_refused_by_the_server_is_reported_as_refused(
     monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
     address = httpserver(status)
     answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
-    with pytest.raises(ArtifactError, match="refuses the request") as caught, told("evidence", address):
+    with pytest.raises(ArtifactError, match="refuses the request") as caught, registry_errors("evidence", address):
         answer.raise_for_status()
     assert caught.value.given.startswith(f"{answer.url}: {told_as}, as nobody")

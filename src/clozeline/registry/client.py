@@ -16,7 +16,7 @@ _STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-st
 
 
 @contextmanager
-def told(what: str, tracking_uri: str) -> Iterator[None]:
+def registry_errors(what: str, tracking_uri: str) -> Iterator[None]:
     """Translate MLflow's errors about `what` into Clozeline's.
 
     Raises:
@@ -54,14 +54,14 @@ def told(what: str, tracking_uri: str) -> Iterator[None]:
 
 
 @contextmanager
-def files_told(files: str, tracking_uri: str) -> Iterator[None]:
+def file_errors(files: str, tracking_uri: str) -> Iterator[None]:
     """Translate MLflow's errors while it reads `files` of a version that the registry has.
 
     Raises:
-        ArtifactError: the files are gone; or as in `told`.
-        TransientError: as in `told`.
+        ArtifactError: the files are gone; or as in `registry_errors`.
+        TransientError: as in `registry_errors`.
     """
-    with told(files, tracking_uri):
+    with registry_errors(files, tracking_uri):
         try:
             yield
         except MlflowException as error:

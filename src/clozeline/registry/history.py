@@ -10,7 +10,7 @@ from mlflow.artifacts import download_artifacts, list_artifacts
 
 from clozeline.artifacts.export.manifest import package_sha256, read_manifest
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, model_name
-from clozeline.registry.client import told
+from clozeline.registry.client import registry_errors
 from clozeline.registry.decision import Decision
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
@@ -45,7 +45,7 @@ def released(tracking_uri: str, package: Path) -> Released | None:
     if version is None:
         return None
     client = prepare(tracking_uri)
-    with told(f"run of {version}", tracking_uri):
+    with registry_errors(f"run of {version}", tracking_uri):
         run = client.get_run(version.run_id)
         decision = _newest_decision(present(f"{run.info.artifact_uri}/decisions", tracking_uri), tracking_uri)
     held = {alias: registry.at(version.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}

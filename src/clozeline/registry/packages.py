@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 from clozeline.artifacts.export.manifest import FILES
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.registry import FetchedPackage, check_registered
-from clozeline.registry.client import files_told, told
+from clozeline.registry.client import file_errors, registry_errors
 from clozeline.registry.own_database import MODEL_URI, package_in
 from clozeline.registry.versions import Registered, Registry
 from clozeline.storage.atomic import remove_folder, replacing_folder
@@ -60,14 +60,14 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
     address = tracking_uri(workspace)
     registry = Registry.open(address)
     version = find_version(registry, uri)
-    with told(str(version), address):
+    with registry_errors(str(version), address):
         source = MlflowClient(address, registry_uri=address).get_model_version_download_uri(
             version.name, version.version
         )
     model = local_path(present(source, address))
     copy = workspace.work / "registry" / f"{version.name}-{version.version}-{version.package_sha256[:12]}"
     if model is None and not copy.exists():
-        with replacing_folder(copy) as folder, files_told(f"files of {version}", address):
+        with replacing_folder(copy) as folder, file_errors(f"files of {version}", address):
             download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
         if "@" in uri:
             _forget(copy.parent, version, registry.named_versions(version.name))

@@ -17,7 +17,7 @@ from clozeline.artifacts.export.manifest import CARD, Manifest, package_sha256, 
 from clozeline.errors import ArtifactError
 from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
-from clozeline.registry.client import files_told, told
+from clozeline.registry.client import file_errors, registry_errors
 from clozeline.registry.decision import Decision
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
@@ -50,7 +50,7 @@ class Publisher:
 
     def close_killed(self, workspace: str) -> None:
         """Close the runs that killed releases of `workspace` left open; the caller holds its run lock."""
-        with told("runs of killed releases", self._tracking_uri):
+        with registry_errors("runs of killed releases", self._tracking_uri):
             close_killed(self._client, experiment_id(self._client, self._tracking_uri), workspace)
 
     def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
@@ -71,7 +71,7 @@ class Publisher:
                     (folder / _EVIDENCE / stored).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(file, folder / _EVIDENCE / stored)
                 _write_card(package, evidence.card, folder / _EVIDENCE)
-                with told(f"run of {name}", self._tracking_uri):
+                with registry_errors(f"run of {name}", self._tracking_uri):
                     self._client.log_artifacts(run_id, str(folder))
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
@@ -92,16 +92,16 @@ class Publisher:
             ArtifactError: the evidence is gone.
         """
         with tempfile.TemporaryDirectory() as folder:
-            with told(f"run of {version}", self._tracking_uri):
+            with registry_errors(f"run of {version}", self._tracking_uri):
                 run = self._client.get_run(version.run_id)
             source = present(f"{run.info.artifact_uri}/{_EVIDENCE}", self._tracking_uri)
-            with files_told(f"evidence files of {version}", self._tracking_uri):
+            with file_errors(f"evidence files of {version}", self._tracking_uri):
                 download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
             yield Path(folder) / _EVIDENCE
 
     def commit_of(self, version: Registered) -> str | None:
         """Return the git commit that `version` was released from; None outside a checkout."""
-        with told(f"run of {version}", self._tracking_uri):
+        with registry_errors(f"run of {version}", self._tracking_uri):
             tags: Mapping[str, str] = self._client.get_run(version.run_id).data.tags
         return tags.get("mlflow.source.git.commit")
 
@@ -112,9 +112,9 @@ class Publisher:
             ArtifactError: it does not load, or does not answer every text.
         """
         mlflow.set_tracking_uri(self._tracking_uri)
-        with files_told(f"files of {version}", self._tracking_uri):
+        with file_errors(f"files of {version}", self._tracking_uri):
             model = mlflow.pyfunc.load_model(f"models:/{version.name}/{version.version}")
-        with told(str(version), self._tracking_uri):
+        with registry_errors(str(version), self._tracking_uri):
             answers = model.predict(list(texts))
         if len(answers) != len(texts):
             raise ArtifactError(
@@ -126,27 +126,27 @@ class Publisher:
 
     def record(self, version: Registered, decision: Decision, file_name: str) -> str:
         """Store a decision about `version` beside its evidence, and its outcome as a tag; return its address."""
-        with told(str(version), self._tracking_uri):
+        with registry_errors(str(version), self._tracking_uri):
             self._client.log_dict(version.run_id, decision.as_record(), f"decisions/{file_name}")
         self.registry.tag(version, "clozeline.decision", decision.outcome)
         return f"runs:/{version.run_id}/decisions/{file_name}"
 
     def measured(self, version: Registered, values: Mapping[str, float]) -> None:
         """Log figures measured on this machine, such as latency, to the version's run. No gate reads them."""
-        with told(str(version), self._tracking_uri):
+        with registry_errors(str(version), self._tracking_uri):
             for key, value in values.items():
                 self._client.log_metric(version.run_id, key, value)
 
     def _finish_run(self, version: Registered) -> None:
         """Close the run of `version` as finished if the release was killed after it registered the version."""
-        with told(f"run of {version}", self._tracking_uri):
+        with registry_errors(f"run of {version}", self._tracking_uri):
             if self._client.get_run(version.run_id).info.status != "FINISHED":
                 self._client.set_terminated(version.run_id, status="FINISHED")
 
     @contextmanager
     def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:
         experiment = experiment_id(self._client, self._tracking_uri)
-        with told("runs", self._tracking_uri):
+        with registry_errors("runs", self._tracking_uri):
             run = self._client.create_run(experiment, run_name=name, tags=dict(tags))
         status: Literal["FINISHED", "FAILED"] = "FAILED"
         try:

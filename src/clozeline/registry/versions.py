@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from clozeline.artifacts.export.manifest import Precision
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PACKAGE_SHA256, PREVIOUS
 from clozeline.registry.changes import Change, ChangeList, Changes, Kind
-from clozeline.registry.client import told
+from clozeline.registry.client import registry_errors
 from clozeline.registry.own_database import INT8_SPEEDUP, SERVED, SERVED_AS, SERVED_ON
 from clozeline.registry.refusals import no_second_time, nowhere_to_go
 from clozeline.tracking.database import prepare
@@ -76,18 +76,18 @@ class Registry:
             ArtifactError: the local database is damaged, or the server refuses the caller.
             TransientError: the registry does not answer.
         """
-        with told("registry", tracking_uri):
+        with registry_errors("registry", tracking_uri):
             return cls(prepare(tracking_uri), tracking_uri)
 
     def names_with(self, alias: str) -> list[str]:
         """Return the names of our models that have `alias`."""
-        with told("models", self._tracking_uri):
+        with registry_errors("models", self._tracking_uri):
             models = self._client.search_registered_models(filter_string=f"name LIKE '{MODEL_PREFIX}%'")
         return [model.name for model in models if alias in model.aliases]
 
     def at(self, name: str, alias: str) -> Registered | None:
         """Return the version behind `alias`; None if the model or the alias is missing."""
-        with told(f"model {name}", self._tracking_uri):
+        with registry_errors(f"model {name}", self._tracking_uri):
             try:
                 return _registered(self._client.get_model_version_by_alias(name, alias))
             except MlflowException as error:
@@ -97,7 +97,7 @@ class Registry:
 
     def named_versions(self, name: str) -> frozenset[str]:
         """Return the versions of model `name` that have an alias."""
-        with told(f"model {name}", self._tracking_uri):
+        with registry_errors(f"model {name}", self._tracking_uri):
             return frozenset(map(str, self._client.get_registered_model(name).aliases.values()))
 
     def version(self, name: str, version: str) -> Registered:
@@ -106,12 +106,12 @@ class Registry:
         Raises:
             ArtifactError: it is missing.
         """
-        with told(f"version {version} of model {name}", self._tracking_uri):
+        with registry_errors(f"version {version} of model {name}", self._tracking_uri):
             return _registered(self._client.get_model_version(name, version))
 
     def with_package(self, name: str, package_sha256: str) -> Registered | None:
         """Return the newest version registered with exactly this package, if any."""
-        with told(f"model {name}", self._tracking_uri):
+        with registry_errors(f"model {name}", self._tracking_uri):
             found = self._client.search_model_versions(
                 f"name = '{name}' AND tags.`{PACKAGE_SHA256}` = '{package_sha256}'"
             )
@@ -129,7 +129,7 @@ class Registry:
     ) -> Registered:
         """Create a version of `name` whose MLflow model is at `source`."""
         tags = {PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
-        with told(f"model {name}", self._tracking_uri):
+        with registry_errors(f"model {name}", self._tracking_uri):
             try:
                 self._client.create_registered_model(name)
             except MlflowException as error:
@@ -140,7 +140,7 @@ class Registry:
             )
 
     def tag(self, version: Registered, key: str, value: str) -> None:
-        with told(str(version), self._tracking_uri):
+        with registry_errors(str(version), self._tracking_uri):
             self._client.set_model_version_tag(version.name, version.version, key, value)
 
     def serve(
@@ -159,7 +159,7 @@ class Registry:
 
     def nominate(self, version: Registered) -> None:
         """Make `version` the candidate."""
-        with told(str(version), self._tracking_uri):
+        with registry_errors(str(version), self._tracking_uri):
             self._client.set_registered_model_alias(version.name, CANDIDATE, version.version)
 
     def promote(self, version: Registered, *, replacing: str | None = ANY, why: str = "", evidence: str = "") -> None:
@@ -179,7 +179,7 @@ class Registry:
 
     def changes(self, name: str) -> tuple[Change, ...]:
         """Return the changes of the champion of model `name`, oldest first."""
-        with told(f"model {name}", self._tracking_uri):
+        with registry_errors(f"model {name}", self._tracking_uri):
             return tuple(entry.change for entry in self._list.read(name).entries)
 
     def settle(self, name: str) -> Registered | None:
@@ -187,7 +187,7 @@ class Registry:
 
         An alias that was moved without Clozeline is entered in the list of changes.
         """
-        with told(name, self._tracking_uri):
+        with registry_errors(name, self._tracking_uri):
             changes = self._list.read(name)
             if changes.pending:
                 self._follow(name)
@@ -196,7 +196,7 @@ class Registry:
         given = champion.version if champion else ""
         if last is None or last.change.after == given:
             return champion
-        with told(name, self._tracking_uri):
+        with registry_errors(name, self._tracking_uri):
             if datetime.now(UTC) - last.change.when < _NOT_BY_HAND:  # another process may be writing the aliases
                 self._follow(name, since=last.number)
             else:
@@ -207,7 +207,7 @@ class Registry:
         return self.at(name, CHAMPION)
 
     def _change(self, version: Registered, change: Change) -> None:
-        with told(str(version), self._tracking_uri):
+        with registry_errors(str(version), self._tracking_uri):
             self._list.append(version.name, change, version.address, version.run_id)
             self._follow(version.name)
 
@@ -265,7 +265,7 @@ class Registry:
             ChampionChangedError: someone else changed the champion at the same time.
         """
         kind: Kind = "undo" if undo else "rollback"
-        with told(name, self._tracking_uri):
+        with registry_errors(name, self._tracking_uri):
             cut_off = self._list.read(name).pending
         champion = self.settle(name)
         if cut_off and cut_off[-1].change.kind == kind and to in {None, cut_off[-1].change.after}:

@@ -28,15 +28,15 @@ def add(root: Path, url: str, endpoint: str | None = None) -> None:
         ArtifactError: the store refuses the key, or has no such bucket or folder; nothing was changed.
         TransientError: the store does not answer; nothing was changed.
     """
-    told: dict[str, str | int] = {"url": url}
+    settings: dict[str, str | int] = {"url": url}
     if endpoint:
-        told["endpointurl"] = endpoint
+        settings["endpointurl"] = endpoint
     if url.startswith("s3:"):
-        told["connect_timeout"] = _CONNECT_SECONDS
-    with _checked_settings(url), open_project(root, settings=_settings(told)) as repo:
+        settings["connect_timeout"] = _CONNECT_SECONDS
+    with _checked_settings(url), open_project(root, settings=_settings(settings)) as repo:
         check(repo)
     with open_project(root) as repo, repo.config.edit("repo") as written:
-        written.setdefault("remote", {})[NAME] = told
+        written.setdefault("remote", {})[NAME] = settings
         written.setdefault("core", {})["remote"] = NAME
 
 
@@ -63,7 +63,7 @@ def push(root: Path) -> int:
             return 0
         check(repo)
         cached = [HashInfo("md5", oid) for oid in repo.cache.local.all()]
-        with told(repo):
+        with remote_errors(repo):
             sent = repo.cloud.push(cached)
             repo.stage_cache.push(None)  # DVC logs its failures and goes on: the listing below finds them
             num_missing = len(sent.failed) + len(_runs(repo, is_remote=False) - _runs(repo, is_remote=True))
@@ -87,7 +87,7 @@ def fetch_runs(root: Path) -> bool:
             return False
         try:
             check(repo)
-            with told(repo):
+            with remote_errors(repo):
                 repo.stage_cache.pull(None)
         except (ArtifactError, TransientError) as error:
             _LOG.warning("nothing is restored from the remote: %s", error)
@@ -103,7 +103,7 @@ def missing(root: Path) -> int | None:
         if not has_remote(repo):
             return None
         check(repo)
-        with told(repo):
+        with remote_errors(repo):
             return len(repo.cloud.status([HashInfo("md5", oid) for oid in repo.cache.local.all()]).new)
 
 
@@ -113,7 +113,7 @@ def has_remote(repo: "Repo") -> bool:
 
 def check(repo: "Repo") -> None:
     """Write a small file to the remote and remove it again; raises the errors of `add`."""
-    with told(repo):
+    with remote_errors(repo):
         remote = repo.cloud.get_remote()
         file = remote.fs.join(remote.path, f"clozeline-probe-{uuid4().hex}")
         remote.fs.makedirs(remote.path, exist_ok=True)
@@ -122,7 +122,7 @@ def check(repo: "Repo") -> None:
 
 
 @contextmanager
-def told(repo: "Repo") -> Iterator[None]:
+def remote_errors(repo: "Repo") -> Iterator[None]:
     """Translate the errors of a store; each kind of store has its own.
 
     Raises:
@@ -172,8 +172,8 @@ def _checked_settings(url: str) -> Iterator[None]:
         ) from error
 
 
-def _settings(told: Mapping[str, str | int]) -> dict[str, dict[str, object]]:
-    return {"remote": {NAME: dict(told)}, "core": {"remote": NAME}}
+def _settings(settings: Mapping[str, str | int]) -> dict[str, dict[str, object]]:
+    return {"remote": {NAME: dict(settings)}, "core": {"remote": NAME}}
 
 
 def _url(repo: "Repo") -> str:

@@ -96,19 +96,19 @@ def _exit_code_of(command: int) -> int:
 def _error_of(name: str, error: BaseException) -> ClozelineError:
     from dvc.lock import LockError
 
-    said = [error]
-    while said[-1].__cause__:
-        said.append(said[-1].__cause__)
-    if any(isinstance(cause, LockError) for cause in said):
+    causes = [error]
+    while causes[-1].__cause__:
+        causes.append(causes[-1].__cause__)
+    if any(isinstance(cause, LockError) for cause in causes):
         return TransientError(
             f"another DVC command holds a lock that stage `{name}` needs",
-            given=str(said[-1]),
+            given=str(causes[-1]),
             expected="one DVC command at a time in this folder",
             do="wait until it ends, then run again",
         )
     return ClozelineError(
         f"DVC could not bring stage `{name}` up to date",
-        given=": ".join(map(str, said)),
+        given=": ".join(map(str, causes)),
         expected="a stage that DVC can run, and that makes every output in dvc.yaml",
         do=f"correct the fault that DVC names; `dvc repro {name}` shows it too",
     )
