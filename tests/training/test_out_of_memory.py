@@ -50,7 +50,7 @@ def no_memory_for_a_kernel() -> None:
 def test_running_out_of_memory_is_recognized_whatever_raised_it(ask: Callable[[], object], told: str) -> None:
     with noting_shortage() as shortage:
         ask()
-    assert shortage.told == told
+    assert shortage.requested == told
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_another_fault_goes_on(words: str) -> None:
 def test_no_shortage_is_reported_if_memory_suffices() -> None:
     with noting_shortage() as shortage:
         torch.empty(1)
-    assert shortage.told is None
+    assert shortage.requested is None
 
 
 def test_tensors_of_the_failed_block_are_released() -> None:
@@ -80,7 +80,7 @@ def test_tensors_of_the_failed_block_are_released() -> None:
 
     with noting_shortage() as shortage:
         fail()
-    assert shortage.told
+    assert shortage.requested
     assert held[0]() is None
 
 

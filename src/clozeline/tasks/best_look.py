@@ -108,9 +108,9 @@ class BestLook:
         return len(looks) - 1 - looks.index(_first_highest(looks)) >= self.plan.patience
 
     def _save(self, state: State, looks: list[ScoredLook], best: Best | None) -> None:
-        told = [asdict(look) for look in looks]
+        records = [asdict(look) for look in looks]
         weights = None if best is None else best.weights
-        self.loop.save(state, validation_looks=told, validation_best=weights)
+        self.loop.save(state, validation_looks=records, validation_best=weights)
 
     def _resume(self) -> tuple[State, list[ScoredLook], Best | None]:
         saved = self.loop.checkpoints.load_newest()

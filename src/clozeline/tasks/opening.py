@@ -101,18 +101,18 @@ def answers(
         rows_B = waiting.popleft()
         with noting_shortage() as shortage, torch.inference_mode():
             found = answer(model, encoded(rows_B).to(model.device))
-        if shortage.told is None:
+        if shortage.requested is None:
             yield rows_B, found
         else:
-            waiting = deque(_halves(rows_B, waiting, shortage.told))
+            waiting = deque(_halves(rows_B, waiting, shortage.requested))
 
 
-def _halves(rows_B: Ids, waiting: Iterable[Ids], told: str) -> Iterator[Ids]:
-    """Yield the halves of `rows_B` and of each batch after it. `told` is the message of the failed allocation."""
+def _halves(rows_B: Ids, waiting: Iterable[Ids], message: str) -> Iterator[Ids]:
+    """Yield the halves of `rows_B` and of each batch after it. `message` is the message of the failed allocation."""
     if len(rows_B) == 1:
         raise TrainingError(
             "out of memory on one row of the validation or test split",
-            given=f"a batch of 1 row; {told}",
+            given=f"a batch of 1 row; {message}",
             expected="a model and a row that fit into memory together",
             do="lower `max_length` of this task, or choose a smaller encoder",
         )

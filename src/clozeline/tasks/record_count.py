@@ -25,7 +25,7 @@ class Counted:
             self.first_places.setdefault(reason, places[0])
 
     @property
-    def told_reasons(self) -> str:
+    def reasons_text(self) -> str:
         """Reasons that occurred, with counts and first locations, for a log line; empty if none did."""
         counts = {name: num for name, num in asdict(self).items() if num and name not in _NO_REASONS}
         return ", ".join(f"{_in_words(name)} {num:,}{self._place_of(name)}" for name, num in counts.items())
@@ -43,8 +43,8 @@ class RecordCount(Counted):
 
     def tell(self) -> None:
         """Log one line if records were dropped."""
-        if told := self.told_reasons:
-            _LOG.info("records: %s read, %s used; left out: %s", f"{self.num_read:,}", f"{self.num_used:,}", told)
+        if reasons := self.reasons_text:
+            _LOG.info("records: %s read, %s used; left out: %s", f"{self.num_read:,}", f"{self.num_used:,}", reasons)
 
 
 def _in_words(reason: str) -> str:

@@ -56,9 +56,9 @@ class TaskReport:
     """The model's answer, if it gives the same answer to every test item and the right answers differ."""
 
 
-def only_answer(said: Sequence[str], right: Sequence[str]) -> str | None:
+def only_answer(predicted: Sequence[str], right: Sequence[str]) -> str | None:
     """Return the answer given to every item if all are the same and `right` differs; None otherwise."""
-    return said[0] if len(set(said)) == 1 and len(set(right)) > 1 else None
+    return predicted[0] if len(set(predicted)) == 1 and len(set(right)) > 1 else None
 
 
 def shown(items: Sequence[ShownItem], num_examples: int) -> list[ShownItem]:

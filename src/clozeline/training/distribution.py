@@ -129,9 +129,9 @@ class Processes:
         """Return whether `is_so` is true in any process. Every process must call it."""
         if self.world_size == 1:
             return is_so
-        told = torch.tensor(float(is_so), device=self.device)
-        distributed.all_reduce(told, distributed.ReduceOp.MAX)
-        return bool(told.item())
+        flag = torch.tensor(float(is_so), device=self.device)
+        distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+        return bool(flag.item())
 
     def of_the_first(self, value: Value) -> Value:
         """Return the first process's value, where each may have found another. Every process must call it."""

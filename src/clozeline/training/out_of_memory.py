@@ -31,7 +31,7 @@ _AMOUNT = re.compile(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)")
 class Shortage:
     """Whether memory ran out."""
 
-    told: str | None = None
+    requested: str | None = None
     """Amount that was requested, in words; None: memory did not run out."""
 
 
@@ -45,8 +45,8 @@ def noting_shortage() -> Iterator[Shortage]:
     try:
         yield shortage
     except (RuntimeError, MemoryError) as error:
-        shortage.told = told_of_memory(error)
-        if shortage.told is None:
+        shortage.requested = requested_memory(error)
+        if shortage.requested is None:
             raise
         if re.search(_OF_ONEDNN, str(error), re.MULTILINE):
             _go_on_without_onednn()
@@ -64,14 +64,14 @@ def _go_on_without_onednn() -> None:
     )
 
 
-def told_of_memory(error: Exception) -> str | None:
+def requested_memory(error: Exception) -> str | None:
     """Return the amount that was requested when memory ran out, in words; None: `error` is another fault."""
-    said = str(error)
-    if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not _WORDS.search(said):
+    message = str(error)
+    if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not _WORDS.search(message):
         return None
-    amount = _AMOUNT.search(said)
+    amount = _AMOUNT.search(message)
     if amount is None:
-        return f"the requested amount is unknown: {(said or type(error).__name__).splitlines()[0]}"
+        return f"the requested amount is unknown: {(message or type(error).__name__).splitlines()[0]}"
     number, unit = amount.groups()
     return f"{int(number):,} bytes were requested" if unit == "bytes" else f"{number} {unit} were requested"
 

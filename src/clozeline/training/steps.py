@@ -105,11 +105,11 @@ class Steps(Generic[Inputs]):
         while True:
             with noting_shortage() as shortage:
                 total = self._attempt(batch, step, is_summed=False)
-            if not processes.any(shortage.told is not None):
+            if not processes.any(shortage.requested is not None):
                 return total
             self._optimizer.zero_grad()
             if not micro_batches.halve(batch.inputs, batch.rows_short):
-                raise self._out_of_memory(batch, None, shortage.told)
+                raise self._out_of_memory(batch, None, shortage.requested)
             self._num_wary = _NUM_WARY
 
     def _attempt(self, batch: Batch[Inputs], step: int, is_summed: bool) -> Tensor:
@@ -170,15 +170,15 @@ class Steps(Generic[Inputs]):
         """
         with noting_shortage() as shortage:
             yield
-        if shortage.told is not None:
-            raise self._out_of_memory(batch, bound, shortage.told)
+        if shortage.requested is not None:
+            raise self._out_of_memory(batch, bound, shortage.requested)
 
-    def _out_of_memory(self, batch: Batch[Any], bound: int | None, told: str | None) -> TrainingError:
+    def _out_of_memory(self, batch: Batch[Any], bound: int | None, requested: str | None) -> TrainingError:
         """Return the error to raise.
 
         Args:
             bound: lower limit of the tokens in memory at once that may help; None: even one row does not fit.
-            told: amount that was requested; None: memory ran out in another process.
+            requested: amount that was requested; None: memory ran out in another process.
         """
         if bound is None:
             needed = "memory for one row and the optimizer's state"
@@ -188,7 +188,7 @@ class Steps(Generic[Inputs]):
             do = f"set `micro_batch_tokens: {bound}` or less: parts of the batch give the same step"
         return TrainingError(
             f"out of memory on batch {batch.index} of epoch {batch.epoch}",
-            given=f"{batch.num_tokens:,} tokens in the batch; {told or 'memory ran out in another process'}",
+            given=f"{batch.num_tokens:,} tokens in the batch; {requested or 'memory ran out in another process'}",
             expected=needed,
             do=do,
         )

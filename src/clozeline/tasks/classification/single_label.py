@@ -81,7 +81,7 @@ class SingleLabel(ClassifierOnTexts):
             test_texts=self.test_part.texts.whole,
             train_texts=self.train.texts.whole,
             first_places=self.selection.count.first_places,
-            only_answer=only_answer([said for _, said in answers], [right for right, _ in answers]),
+            only_answer=only_answer([predicted for _, predicted in answers], [right for right, _ in answers]),
         )
 
     def _answers(self, part: ClassifiedRows) -> Classes:
@@ -108,9 +108,9 @@ class SingleLabel(ClassifierOnTexts):
         """Return F1 of the positive class by method, if the task names a positive class."""
         if self._f1_of_positive is None:
             return {}
-        said = {"f1": predicted_T, "baseline_tfidf_f1": counting_T, "majority_f1": largest_T}
+        predictions = {"f1": predicted_T, "baseline_tfidf_f1": counting_T, "majority_f1": largest_T}
         num_classes = len(self.test_part.labels)
-        return {name: self._f1_of_positive(actual_T, said_T, num_classes) for name, said_T in said.items()}
+        return {name: self._f1_of_positive(actual_T, class_T, num_classes) for name, class_T in predictions.items()}
 
     def _headline(self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes) -> Headline:
         if self.metric == "accuracy":
@@ -134,7 +134,8 @@ class SingleLabel(ClassifierOnTexts):
 
     def _examples(self, answers: Sequence[tuple[str, str]]) -> list[ShownItem]:
         items = [
-            ShownItem(self.given(place), actual, said, actual == said) for place, (actual, said) in enumerate(answers)
+            ShownItem(self.given(place), actual, predicted, actual == predicted)
+            for place, (actual, predicted) in enumerate(answers)
         ]
         return shown(items, self.params.num_examples)
 

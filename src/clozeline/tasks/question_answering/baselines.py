@@ -25,10 +25,10 @@ def nearest_sentences(validation: Sequence[Question], test: Sequence[Question]) 
     vectorizer = tfidf_vectorizer()
     vectorizer.fit([question.context for question in (*validation, *test)])
     known = [_nearest(question, vectorizer) for question in validation]
-    gains = [f1(it.texts, "") - f1(it.texts, said) for it, (said, _) in zip(validation, known, strict=True)]
+    gains = [f1(it.texts, "") - f1(it.texts, answer) for it, (answer, _) in zip(validation, known, strict=True)]
     bound = -best_threshold(np.array([-likeness for _, likeness in known]), np.array(gains))
     found = [_nearest(question, vectorizer) for question in test]
-    return [said if likeness >= bound else "" for said, likeness in found]
+    return [answer if likeness >= bound else "" for answer, likeness in found]
 
 
 def _nearest(question: Question, vectorizer: "TfidfVectorizer") -> tuple[str, float]:

@@ -116,15 +116,15 @@ class QuestionAnswering:
     def test(self) -> TaskReport:
         questions = self._questions
         margin = _margin(questions.validation, self._find(self._validation))
-        said = _answers(self._find(self._test), margin)
-        answered = list(zip(questions.test, said, strict=True))
+        predicted = _answers(self._find(self._test), margin)
+        answered = list(zip(questions.test, predicted, strict=True))
         f1_Q = np.array([f1(it.texts, text) for it, text in answered])
         low, high = bootstrap_interval(lambda places_Q: float(f1_Q[places_Q].mean()), len(f1_Q))
         figures = Figures(
             f1=float(f1_Q.mean()),
             f1_low=low,
             f1_high=high,
-            exact_match=_mean_exact(questions.test, said),
+            exact_match=_mean_exact(questions.test, predicted),
             baseline_nearest_sentence_f1=_mean_f1(
                 questions.test, nearest_sentences(questions.validation, questions.test)
             ),
@@ -143,12 +143,12 @@ class QuestionAnswering:
             answers=questions.answers,
             records=questions.count,
         )
-        items = _shown(questions.test, said)
+        items = _shown(questions.test, predicted)
         return TaskReport(
             headline=_headline(figures),
             figures=asdict(figures),
             confusion=[(_kind(it.is_answerable), _kind(bool(text))) for it, text in answered],
-            per_class=_per_group(questions.test, said),
+            per_class=_per_group(questions.test, predicted),
             examples=shown(items, self._params.num_examples),
             test_texts=sorted({it.context for it in questions.test}),
             train_texts=sorted({it.context for it in questions.train}),
@@ -199,21 +199,21 @@ def _answers(found: Sequence[Found], margin: float) -> list[str]:
     return ["" if best.margin > margin else best.text for best in found]
 
 
-def _mean_f1(questions: Sequence[Question], said: Sequence[str]) -> float:
-    return float(np.mean([f1(it.texts, text) for it, text in zip(questions, said, strict=True)]))
+def _mean_f1(questions: Sequence[Question], predicted: Sequence[str]) -> float:
+    return float(np.mean([f1(it.texts, text) for it, text in zip(questions, predicted, strict=True)]))
 
 
-def _mean_exact(questions: Sequence[Question], said: Sequence[str]) -> float:
-    return float(np.mean([exact_match(it.texts, text) for it, text in zip(questions, said, strict=True)]))
+def _mean_exact(questions: Sequence[Question], predicted: Sequence[str]) -> float:
+    return float(np.mean([exact_match(it.texts, text) for it, text in zip(questions, predicted, strict=True)]))
 
 
 def _kind(has_answer: bool) -> str:
     return "answer" if has_answer else _NOTHING
 
 
-def _per_group(questions: Sequence[Question], said: Sequence[str]) -> dict[str, dict[str, float]]:
+def _per_group(questions: Sequence[Question], predicted: Sequence[str]) -> dict[str, dict[str, float]]:
     groups: dict[str, tuple[list[Question], list[str]]] = {}
-    for question, text in zip(questions, said, strict=True):
+    for question, text in zip(questions, predicted, strict=True):
         group = groups.setdefault(_kind(question.is_answerable), ([], []))
         group[0].append(question)
         group[1].append(text)
@@ -223,7 +223,7 @@ def _per_group(questions: Sequence[Question], said: Sequence[str]) -> dict[str, 
     }
 
 
-def _shown(questions: Sequence[Question], said: Sequence[str]) -> list[ShownItem]:
+def _shown(questions: Sequence[Question], predicted: Sequence[str]) -> list[ShownItem]:
     return [
         ShownItem(
             {"question": it.question, "context": it.context},
@@ -231,7 +231,7 @@ def _shown(questions: Sequence[Question], said: Sequence[str]) -> list[ShownItem
             text or _NOTHING,
             exact_match(it.texts, text) == 1,
         )
-        for it, text in zip(questions, said, strict=True)
+        for it, text in zip(questions, predicted, strict=True)
     ]
 
 

@@ -106,8 +106,8 @@ def select(records: Iterable[tuple[Part, Record]], params: QuestionAnsweringPara
         content.sort(key=lambda it: (it.context_identity, it.question, it.context, it.texts))
     count.num_used = sum(map(len, parts.values()))
     count.tell()
-    if told := answer_count.told_reasons:
-        _LOG.info("answers that are not at their offset: %s", told)
+    if reasons := answer_count.reasons_text:
+        _LOG.info("answers that are not at their offset: %s", reasons)
     _check_enough(parts, count)
     return Questions(parts["train"], parts["validation"], parts["test"], count, answer_count)
 

@@ -15,14 +15,14 @@ def normalized(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", kept).split())
 
 
-def exact_match(answers: Sequence[str], said: str) -> float:
-    """Return 1 if `said` is one of `answers`, or if both are empty; else 0."""
-    return _best(lambda answer: float(normalized(answer) == normalized(said)), answers)
+def exact_match(answers: Sequence[str], predicted: str) -> float:
+    """Return 1 if `predicted` is one of `answers`, or if both are empty; else 0."""
+    return _best(lambda answer: float(normalized(answer) == normalized(predicted)), answers)
 
 
-def f1(answers: Sequence[str], said: str) -> float:
-    """Return the F1 of words between `said` and the nearest of `answers`."""
-    return _best(lambda answer: _word_f1(normalized(answer).split(), normalized(said).split()), answers)
+def f1(answers: Sequence[str], predicted: str) -> float:
+    """Return the F1 of words between `predicted` and the nearest of `answers`."""
+    return _best(lambda answer: _word_f1(normalized(answer).split(), normalized(predicted).split()), answers)
 
 
 def _best(figure: Callable[[str], float], answers: Sequence[str]) -> float:
@@ -33,8 +33,8 @@ def _best(figure: Callable[[str], float], answers: Sequence[str]) -> float:
     return max(figure(answer) for answer in spoken or [""])
 
 
-def _word_f1(answer: Sequence[str], said: Sequence[str]) -> float:
-    if not answer or not said:
-        return float(answer == said)
-    common = sum((Counter(answer) & Counter(said)).values())
-    return 2 * common / (len(answer) + len(said))
+def _word_f1(answer: Sequence[str], predicted: Sequence[str]) -> float:
+    if not answer or not predicted:
+        return float(answer == predicted)
+    common = sum((Counter(answer) & Counter(predicted)).values())
+    return 2 * common / (len(answer) + len(predicted))

@@ -75,18 +75,18 @@ class WordIndex:
         return score_D
 
     def save(self, folder: Path) -> None:
-        told = {"num_documents": self.num_documents, "words": list(self.places)}
-        (folder / _WORDS).write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+        content = {"num_documents": self.num_documents, "words": list(self.places)}
+        (folder / _WORDS).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         for name in _ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open a saved index; the arrays are memory-mapped."""
-        told = json.loads((folder / _WORDS).read_text(encoding="utf-8"))
-        places = {word: place for place, word in enumerate(told["words"])}
+        content = json.loads((folder / _WORDS).read_text(encoding="utf-8"))
+        places = {word: place for place, word in enumerate(content["words"])}
         arrays = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS)
-        return cls(places, told["num_documents"], *arrays)
+        return cls(places, content["num_documents"], *arrays)
 
 
 def words_of(text: str) -> list[str]:

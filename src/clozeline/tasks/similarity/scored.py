@@ -107,10 +107,10 @@ class ScoredPairs(OnPairs):
             ShownItem(
                 {"first": pair.first, "second": pair.second},
                 f"{low + score * (high - low):g} ({fifth})",
-                f"cosine {cosine:.2f} ({said})",
-                fifth == said,
+                f"cosine {cosine:.2f} ({grade})",
+                fifth == grade,
             )
-            for pair, score, cosine, fifth, said in zip(
+            for pair, score, cosine, fifth, grade in zip(
                 self.pairs.test, score_N.tolist(), cosine_N.tolist(), actual, predicted, strict=True
             )
         ]

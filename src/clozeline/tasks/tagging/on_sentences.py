@@ -147,8 +147,8 @@ class Tagging:
 
     def _shown(self, predicted: Tags) -> list[ShownItem]:
         items = []
-        for sentence, said in zip(self._sentences.test, predicted, strict=True):
-            actual, found = (_spelled(entities_in(sentence.words, tags)) for tags in (sentence.tags, said))
+        for sentence, predicted_tags in zip(self._sentences.test, predicted, strict=True):
+            actual, found = (_spelled(entities_in(sentence.words, tags)) for tags in (sentence.tags, predicted_tags))
             items.append(ShownItem({"text": " ".join(sentence.words)}, actual, found, actual == found))
         return items
 
@@ -179,8 +179,8 @@ def _confusion(actual: Sequence[Sequence[str]], predicted: Tags) -> list[tuple[s
     """Return (actual, predicted) entity type of each word that is in an entity on either side."""
     pairs = [
         (type_of(tag), type_of(found))
-        for tags, said in zip(actual, predicted, strict=True)
-        for tag, found in zip(tags, said, strict=True)
+        for tags, predicted_tags in zip(actual, predicted, strict=True)
+        for tag, found in zip(tags, predicted_tags, strict=True)
     ]
     return [pair for pair in pairs if pair != (OUTSIDE, OUTSIDE)]
 

@@ -41,19 +41,19 @@ class EntityScores:
 
 def score(actual: Tags, predicted: Tags) -> EntityScores:
     """Compare predicted with actual tags of the same words."""
-    found = [(spans_of(tags), spans_of(said)) for tags, said in zip(actual, predicted, strict=True)]
+    found = [(spans_of(tags), spans_of(guess)) for tags, guess in zip(actual, predicted, strict=True)]
     types = sorted({name for both in found for entities in both for name, _, _ in entities})
     counts_S3 = np.array([[len(a & p), len(p), len(a)] for a, p in found], dtype=np.int64)
     low, high = bootstrap_interval(lambda places_S: _ratios(counts_S3[places_S].sum(axis=0))[2], len(found))
     precision, recall, f1 = _ratios(counts_S3.sum(axis=0))
-    words = [pair for tags, said in zip(actual, predicted, strict=True) for pair in zip(tags, said, strict=True)]
+    words = [pair for tags, guess in zip(actual, predicted, strict=True) for pair in zip(tags, guess, strict=True)]
     return EntityScores(
         precision=precision,
         recall=recall,
         f1=f1,
         f1_low=low,
         f1_high=high,
-        word_accuracy=float(np.mean([tag == said for tag, said in words])),
+        word_accuracy=float(np.mean([tag == guess for tag, guess in words])),
         num_entities=int(counts_S3[:, 2].sum()),
         per_type={name: _of_type(name, found) for name in types},
     )
