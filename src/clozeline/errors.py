@@ -38,7 +38,7 @@ class ClozelineError(PortableError):
         self.given = given
         self.expected = expected
         self.do = do
-        self.is_told = False
+        self.is_reported = False
         """Whether the error was already printed or logged: each error is shown once."""
 
     def __str__(self) -> str:

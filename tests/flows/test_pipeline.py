@@ -189,7 +189,7 @@ def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path, cap
     with pytest.raises(DataError, match="is bad") as caught:
         pipeline(toy)
     assert caplog.text.count("raw.txt is bad") == 1, "by the stage, and by nobody else"
-    assert caught.value.is_told
+    assert caught.value.is_reported
     assert "NotReady" not in caplog.text
     assert "not started: count, sign@ada, sign@alan" in caplog.text
     assert caught.value.do == "write good"

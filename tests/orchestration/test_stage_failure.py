@@ -23,7 +23,7 @@ def test_a_failure_is_the_error_that_the_stage_raised_with_its_class() -> None:
     assert type(error) is DataError
     assert (error.given, error.expected, error.do) == ("bad", "good", "write good")
     assert "stage `upper`: raw.txt is bad" in str(error)
-    assert error.is_told, "the stage's own words were passed on"
+    assert error.is_reported, "the stage's own words were passed on"
 
 
 def test_the_last_of_several_errors_is_reported() -> None:
@@ -46,5 +46,5 @@ def test_a_crash_without_an_error_message_names_its_exit_code_and_the_log() -> N
     error = failure_of(ended("Segmentation fault\n", exit_code=139))
     assert type(error) is ClozelineError
     assert "139" in str(error.given)
-    assert not error.is_told
+    assert not error.is_reported
     assert "work/logs/upper.log" in error.do

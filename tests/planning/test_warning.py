@@ -47,8 +47,8 @@ def test_the_figure_is_that_of_the_plan_and_of_one_process(
     hardware = job.loop.hardware
     needed = StepMemory.of(job.model, params, hardware.precision, target_share(params)).total
     two = replace(hardware, processes=replace(hardware.processes, world_size=2))
-    for there, used, is_told in ((needed, hardware, False), (needed - 1, hardware, True), (needed - 1, two, False)):
+    for there, used, is_reported in ((needed, hardware, False), (needed - 1, hardware, True), (needed - 1, two, False)):
         caplog.clear()
         monkeypatch.setattr(warning, "device_bytes", lambda there=there: there)
         warn_of_memory(job.model, params, used)
-        assert ("does not fit" in caplog.text) == is_told
+        assert ("does not fit" in caplog.text) == is_reported

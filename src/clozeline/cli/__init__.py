@@ -66,7 +66,7 @@ def main() -> None:
         with telling_of_extras():
             app()
     except ClozelineError as error:
-        if not error.is_told:
+        if not error.is_reported:
             typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)
 

@@ -86,13 +86,13 @@ def _blimp_table(judgement: "Judgement") -> Table:
 
 def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_better: bool) -> str:
     first, second = (escape(name) for name in _columns(judgement))
-    told = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
-    told += f"p = {test.p_value:.4f}: "
+    summary = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
+    summary += f"p = {test.p_value:.4f}: "
     if not (judgement.asked_alike or unit == _PAIRS):
-        return told + "but one sees both sides of a token, the other one side"
+        return summary + "but one sees both sides of a token, the other one side"
     if test.p_value >= _SIGNIFICANT:
-        return told + "no significant difference on these texts"
-    return told + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"
+        return summary + "no significant difference on these texts"
+    return summary + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"
 
 
 def _interval(figures: "Figures", name: str, form: str) -> str:

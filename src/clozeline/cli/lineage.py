@@ -61,13 +61,13 @@ def as_tree(traced: "Trace") -> "Tree":
     return tree
 
 
-def _add(tree: "Tree", ancestor: "Ancestor", told: set[str]) -> None:
+def _add(tree: "Tree", ancestor: "Ancestor", listed: set[str]) -> None:
     of_source = "a source, copied by snapshot" if ancestor.has_copy else "a source"
     made_by = f"made by {ancestor.stage}" if ancestor.stage else of_source
-    if ancestor.path in told:
+    if ancestor.path in listed:
         tree.add(f"{ancestor.path} (see above)")
         return
-    told.add(ancestor.path)
+    listed.add(ancestor.path)
     branch = tree.add(f"{ancestor.path}  md5 {ancestor.md5}, {made_by}")
     for parent in ancestor.parents:
-        _add(branch, parent, told)
+        _add(branch, parent, listed)

@@ -215,8 +215,8 @@ def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", 
     if family:
         check_served(family)
 
-    for told in ("clozeline.encoder", "transformers"):
-        logging.getLogger(told).setLevel(logging.ERROR)
+    for name in ("clozeline.encoder", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     chosen = [family] if family else served_families()
     costs = {
         family: serving_cost(params.model.model_copy(update={"family": family}), vocab_size, export)

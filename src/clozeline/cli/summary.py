@@ -74,9 +74,9 @@ def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
 def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[Release]") -> None:
     console.print(version_table(workspace, releases))
     for made in releases:
-        for heading, told in ((made.outcome, made.reason), ("fp32 is served", made.why_fp32)):
-            if told:
-                console.print(f"{heading}: {told}", markup=False, highlight=False, soft_wrap=True)
+        for heading, reason in ((made.outcome, made.reason), ("fp32 is served", made.why_fp32)):
+            if reason:
+                console.print(f"{heading}: {reason}", markup=False, highlight=False, soft_wrap=True)
 
 
 def read_figures(workspace: Workspace, params: Params) -> dict[str, PackageMetrics]:

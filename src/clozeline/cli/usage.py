@@ -21,18 +21,18 @@ class Verbs(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **settings: Any) -> Context:
         typed = shlex.join([*filter(None, [info_name]), *args])
-        with _told(typed):
+        with _usage_errors(typed):
             context = super().make_context(info_name, args, *more, **settings)
         context.meta[_TYPED] = typed
         return context
 
     def invoke(self, ctx: Context) -> Any:
-        with _told(ctx.meta[_TYPED]):
+        with _usage_errors(ctx.meta[_TYPED]):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _told(typed: str) -> Iterator[None]:
+def _usage_errors(typed: str) -> Iterator[None]:
     """Turn a usage error into an error with four parts.
 
     Raises:

@@ -85,7 +85,7 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
         if not settings.is_length_given:
             how = replace(how, max_length=min(how.max_length, *(contender.longest_row for contender in contenders)))
         num_groups = num_texts if scores else min(num_texts, MOST_BLOCKS)
-        said = [
+        answers = [
             contender.ask(scratch / "texts.parquet", how, scratch / f"texts-{place}", num_groups=num_groups)
             for place, contender in enumerate(contenders if num_texts else [])
         ]
@@ -99,21 +99,21 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
             for place, contender in enumerate(contenders if pairs else [])
         ]
         if scores:
-            _write_scores(scores, names, said)
+            _write_scores(scores, names, answers)
         same_tokens = all(have_same_tokens(contenders[0], other) for other in contenders[1:])
         return Judgement(
             how=how,
             models=tuple(
                 _figures(
                     contenders[place],
-                    said[place] if said else None,
+                    answers[place] if answers else None,
                     BlimpFigures.of(pairs, verdicts[place]) if pairs else None,
                     settings,
                 )
                 for place in range(len(names))
             ),
             same_tokens=same_tokens,
-            comparison=_comparison(said, same_tokens, settings),
+            comparison=_comparison(answers, same_tokens, settings),
             blimp_accuracy=_blimp_comparison(verdicts, settings),
         )
 
@@ -132,20 +132,20 @@ def _keep_texts(questions: Questions, path: Path) -> int:
     return num_texts
 
 
-def _figures(asked: Contender, said: Said | None, of_pairs: BlimpFigures | None, settings: Settings) -> ModelFigures:
-    if said is None:
+def _figures(asked: Contender, answers: Said | None, of_pairs: BlimpFigures | None, settings: Settings) -> ModelFigures:
+    if answers is None:
         return ModelFigures(asked.name, asked.head, None, None, of_pairs)
     figures = Figures.of(
-        said.documents, said.shards.num_documents, seed=settings.how.seed, num_samples=settings.num_samples
+        answers.documents, answers.shards.num_documents, seed=settings.how.seed, num_samples=settings.num_samples
     )
-    error = expected_calibration_error(said.by_confidence)
+    error = expected_calibration_error(answers.by_confidence)
     return ModelFigures(asked.name, asked.head, figures, error, of_pairs)
 
 
-def _comparison(said: Sequence[Said], same_tokens: bool, settings: Settings) -> Comparison | None:
-    if len(said) < 2:
+def _comparison(answers: Sequence[Said], same_tokens: bool, settings: Settings) -> Comparison | None:
+    if len(answers) < 2:
         return None
-    first, second = said
+    first, second = answers
     return Comparison.of(
         first, second, same_tokens=same_tokens, seed=settings.how.seed, num_samples=settings.num_samples
     )
@@ -160,9 +160,9 @@ def _blimp_comparison(verdicts: Sequence[Verdicts], settings: Settings) -> Paire
     )
 
 
-def _write_scores(path: Path, names: Sequence[str], said: Sequence[Said]) -> None:
+def _write_scores(path: Path, names: Sequence[str], of_models: Sequence[Said]) -> None:
     with replacing_file(path) as beside, beside.open("w", encoding="utf-8") as file:
-        for name, answers in zip(names, said, strict=True):
+        for name, answers in zip(names, of_models, strict=True):
             documents = answers.documents
             columns = (documents.nats_D, documents.sums.num_targets_G, documents.unknown_D, documents.text_bytes_D)
             for document, (nats, targets, unknown, size) in enumerate(

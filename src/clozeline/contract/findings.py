@@ -29,12 +29,12 @@ class Clause:
 
     def __str__(self) -> str:
         limits = [
-            f"{word} {_told(end)}"
+            f"{word} {_number(end)}"
             for word, end in (("at least", self.least), ("at most", self.most))
             if end is not None
         ]
-        beside = "" if self.accepted is None else f", last accepted {_told(self.accepted)}"
-        return f"{self.name}: {_told(self.given)} ({' and '.join(limits)}{beside})"
+        beside = "" if self.accepted is None else f", last accepted {_number(self.accepted)}"
+        return f"{self.name}: {_number(self.given)} ({' and '.join(limits)}{beside})"
 
 
 def broken(clauses: Sequence[Clause]) -> list[Clause]:
@@ -80,5 +80,5 @@ def label_clauses(params: ContractParams, now: LabelProfile, accepted: LabelProf
     yield Clause("share of accepted test rows that are gone or relabelled", changed, most=params.max_changed_test_rows)
 
 
-def _told(number: float) -> str:
+def _number(number: float) -> str:
     return f"{int(number):,}" if float(number).is_integer() else f"{number:,.4f}"

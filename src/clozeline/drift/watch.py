@@ -48,8 +48,8 @@ class Verdict:
         return any(shift.is_drift for shift in self.shifts)
 
     def __str__(self) -> str:
-        told = "; ".join(map(str, self.shifts)) or self.waits_for
-        return f"{self.model} version {self.version}, {self.num_texts:,} texts: {told}"
+        outcome = "; ".join(map(str, self.shifts)) or self.waits_for
+        return f"{self.model} version {self.version}, {self.num_texts:,} texts: {outcome}"
 
 
 class Watch(BaseModel):

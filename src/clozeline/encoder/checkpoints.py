@@ -99,7 +99,7 @@ class Checkpoint:
         if not self.is_folder:
             return ""
         there = [f"{name} is {what}" for name, what in _ELSEWHERE.items() if (Path(self.name) / name).is_file()]
-        return "".join(f", and {told}" for told in there)
+        return "".join(f", and {line}" for line in there)
 
 
 def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -> tuple[Model | StockModel, list[str]]:

@@ -21,10 +21,10 @@ def telling_of_disk() -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        said = re.search(r"os error (\d+)", str(error))
-        if said is None:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
             raise
-        raise OSError(int(said.group(1)), str(error)) from error
+        raise OSError(int(code.group(1)), str(error)) from error
 
 
 def write_model(config: Any, class_name: str, weights: Mapping[str, Tensor], out: Path) -> None:

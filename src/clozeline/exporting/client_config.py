@@ -20,5 +20,5 @@ def write_client_config(trained: TrainedModel, folder: Path) -> None:
 
 
 def _facts(trained: TrainedModel) -> Mapping[str, object]:
-    told: Mapping[str, object] = json.loads((trained.folder / CONFIG).read_text(encoding="utf-8"))
-    return {name: fact for name, fact in told.items() if not name.startswith("_") and name not in _OF_WEIGHTS}
+    config: Mapping[str, object] = json.loads((trained.folder / CONFIG).read_text(encoding="utf-8"))
+    return {name: fact for name, fact in config.items() if not name.startswith("_") and name not in _OF_WEIGHTS}

@@ -115,7 +115,7 @@ class Ladder:
     def _shown(self, proof: Proof, params: RungParams, quantized: Quantized, reference: Rung | None = None) -> Rung:
         write_graph(quantized.model, self._path)
         rung = proof.rung(self._path, self._described(params, quantized), reference)
-        _LOG.info("INT8 scheme: %s", told(rung))
+        _LOG.info("INT8 scheme: %s", describe(rung))
         return rung
 
     def _fixed(self, params: RungParams, exact: Sequence[str], seen: Mapping[str, Seen], limit: float) -> Quantized:
@@ -162,7 +162,7 @@ class Ladder:
         return QuantizationScheme.model_validate(
             {
                 "activations": f"uint8 per {'token' if self._params.per_token else 'batch'}, dynamic",
-                "weights": storage.told.format("column" if self._params.per_channel else "matrix"),
+                "weights": storage.text.format("column" if self._params.per_channel else "matrix"),
                 "reduce_range": storage.limit < FULL_LIMIT,
                 "embeddings": "int8 per row, symmetric" if params.quantize_embeddings else "float32",
                 "quantized_matmuls": quantized.num_matmuls,
@@ -186,7 +186,7 @@ def scheme_of(params: ExportParams, rung: RungParams) -> Scheme:
     )
 
 
-def told(rung: Rung) -> str:
+def describe(rung: Rung) -> str:
     """Describe a rung in one line for the log."""
     verdict = "passes" if rung.is_passed else "fails: " + "; ".join(str(c) for c in rung.checks if not c.is_passed)
     return (

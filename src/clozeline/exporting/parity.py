@@ -65,7 +65,7 @@ def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSe
     _check_finite(trained, batch, expected)
     for outputs in _asked(trained.task, tuple(expected)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
-            yield float(np.abs(_told(trained.task, batch, expected[output] - given)).max())
+            yield float(np.abs(_compared(trained.task, batch, expected[output] - given)).max())
     if trained.kind.fills_masks:
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
@@ -73,7 +73,7 @@ def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSe
 
 def _check_finite(trained: TrainedModel, batch: Batch, expected: Mapping[str, npt.NDArray[np.float32]]) -> None:
     for output, values in expected.items():
-        if not np.isfinite(_told(trained.task, batch, values)).all():
+        if not np.isfinite(_compared(trained.task, batch, values)).all():
             batch_size, length = batch.input_ids_BL.shape
             raise ArtifactError(
                 f"{trained.folder}: the output of the model is not finite",
@@ -102,7 +102,7 @@ def _of_likeliest(
     return float(np.abs(np.stack([scores_MK, named_MK]) - largest_MK).max())
 
 
-def _told(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _compared(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return `values` without the outputs at padding, which are not read."""
     return values[batch.attention_mask_BL == 1] if kind_of(task).says_of_tokens else values
 
@@ -143,10 +143,10 @@ def _of_rows(
     if batch.token_type_ids_BL is not None:
         inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL[rows])
     output = stock(**inputs)
-    said = {name: output[name] for name in ("logits", "start_logits", "end_logits") if name in output}
+    outputs = {name: output[name] for name in ("logits", "start_logits", "end_logits") if name in output}
     if trained.kind.fills_masks:
-        said["logits"] = said["logits"][input_ids_BL == trained.tokenizer.mask_token_id]
+        outputs["logits"] = outputs["logits"][input_ids_BL == trained.tokenizer.mask_token_id]
         output = stock.base_model(**inputs)
     if "last_hidden_state" in output:
-        said["sentence_embedding"] = mean_of_tokens(output["last_hidden_state"], attention_mask_BL)
-    return {name: values.numpy() for name, values in said.items()}
+        outputs["sentence_embedding"] = mean_of_tokens(output["last_hidden_state"], attention_mask_BL)
+    return {name: values.numpy() for name, values in outputs.items()}

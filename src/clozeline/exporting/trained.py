@@ -149,8 +149,8 @@ def _task_of(folder: Path) -> Task:
             expected="the folder of a trained model",
             do="run `dvc repro`, which trains the models first",
         ) from error
-    said = facts.get("architectures") or []
-    names = [str(name) for name in (said if isinstance(said, list) else [said])]
+    architectures = facts.get("architectures") or []
+    names = [str(name) for name in (architectures if isinstance(architectures, list) else [architectures])]
     kind = str(facts.get("model_type"))
     if kind in NOT_EXPORTED:
         raise ArtifactError(

@@ -18,7 +18,7 @@ class Storage:
     limit: int
     """Largest distance of an integer from the zero point."""
     zero_point: int
-    told: str
+    text: str
     """Description, with a placeholder for the part that has its own scale."""
 
 

@@ -9,8 +9,8 @@ _VECTORS = ("avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "asimdd
 def processor(facts: Path = Path("/proc/cpuinfo")) -> str:
     """Return the name and the vector and INT8 instruction sets that the kernel reports."""
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
-    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = set(told.get("flags", told.get("Features", "")).split())
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = set(values.get("flags", values.get("Features", "")).split())
     vectors = [name for name in _VECTORS if name in flags]
-    name = told.get("model name", platform.processor() or platform.machine())
+    name = values.get("model name", platform.processor() or platform.machine())
     return ", ".join([name, *vectors])

@@ -114,7 +114,7 @@ class PipelineRun:
         )
         if ended.outcome is None:
             failure = failure_of(ended)
-            failure.is_told &= not hearing.is_cut
+            failure.is_reported &= not hearing.is_cut
             self._tracked.fail_stage(run_id, "KILLED" if self._processes.are_ending else "FAILED", str(failure))
             raise failure
         if ended.outcome == "executed":

@@ -61,9 +61,9 @@ class WithoutTraceback(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, ClozelineError):
-            if error.is_told:
+            if error.is_reported:
                 return False
-            error.is_told = True
+            error.is_reported = True
             record.msg, record.args, record.exc_info = "error: %s", (str(error),), None
         return not (isinstance(record.msg, str) and record.msg.startswith(_REPEATED))
 

@@ -74,10 +74,10 @@ class Release:
     @property
     def lines(self) -> list[str]:
         """Lines for the log of the flow."""
-        told = f"{self.name} version {self.version}: {self.outcome}"
+        headline = f"{self.name} version {self.version}: {self.outcome}"
         evidence = [str(self.trial)] if self.trial else []
         speed = f"measured now: {self.latency}"
-        return [told, *evidence, *map(str, self.gates), *filter(None, [self.reason, self.why_fp32]), speed]
+        return [headline, *evidence, *map(str, self.gates), *filter(None, [self.reason, self.why_fp32]), speed]
 
 
 class ReleaseRefusedError(GateError):

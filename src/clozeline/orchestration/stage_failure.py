@@ -22,13 +22,13 @@ _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
 
 def failure_of(ended: Ended) -> ClozelineError:
     """Return the error that the stage printed, with the class of its exit code; otherwise one that names the log."""
-    told = list(_TOLD.finditer(ended.text))
-    if told and ended.exit_code in _BY_EXIT_CODE:
-        last = told[-1]
+    matches = list(_TOLD.finditer(ended.text))
+    if matches and ended.exit_code in _BY_EXIT_CODE:
+        last = matches[-1]
         failure = _BY_EXIT_CODE[ended.exit_code](
             f"stage `{ended.name}`: {last['problem']}", given=last["given"], expected=last["expected"], do=last["do"]
         )
-        failure.is_told = True
+        failure.is_reported = True
         return failure
     if is_killed(ended.exit_code):
         return failure_of_killed(ended.name, ended.exit_code, ended.log, ended.out_of_memory_kills)

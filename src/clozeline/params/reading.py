@@ -95,8 +95,8 @@ def _all_faults(path: Path, tree: Any, error: ValidationError) -> ParamsError:
     """Return one error about all faults, each once: unknown keys first, numbered if there are several."""
     faults = sorted(_flat(error), key=lambda fault: fault["type"] != "extra_forbidden")
     unknown = [found for fault in faults if (found := _unknown(fault, tree))]
-    told = [_told(path, tree, fault) for fault in faults if not _follows(fault, unknown)]
-    first, *others = {one.problem: one for one in told}.values()
+    errors = [_error_of(path, tree, fault) for fault in faults if not _follows(fault, unknown)]
+    first, *others = {one.problem: one for one in errors}.values()
     if not others:
         return ParamsError(f"{path}: {first.problem}", given=first.given, expected=first.expected, do=first.do)
     every = [first, *others]
@@ -139,7 +139,7 @@ def _follows(fault: Any, unknown: Sequence[UnknownKeyError]) -> bool:
     )
 
 
-def _told(path: Path, tree: Any, fault: Any) -> ParamsError:
+def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
     """Return the error about one fault; its problem does not name `path`."""
     if unknown := _unknown(fault, tree):
         near = _near(unknown)

@@ -74,5 +74,5 @@ def _milliseconds(session: GraphSession, feed: Feed, num_texts: int) -> float:
 
 def resident_bytes() -> int | None:
     """Return the resident memory of this process in bytes; None on systems other than Linux."""
-    told = re.search(r"VmRSS:\s+(\d+) kB", _STATUS.read_text()) if _STATUS.is_file() else None
-    return 1024 * int(told[1]) if told else None
+    found = re.search(r"VmRSS:\s+(\d+) kB", _STATUS.read_text()) if _STATUS.is_file() else None
+    return 1024 * int(found[1]) if found else None

@@ -29,12 +29,12 @@ _FRONT_MATTER = re.compile(r"\ufeff?---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 def card_of(params: PretrainParams, seed: int, tokens: Path, state: State, num_parameters: int) -> ModelCard:
     """Return the card of the encoder that was trained on the shards in `tokens`."""
     objective = OBJECTIVES[params.objective]
-    told = _of_start(params)
-    facts = ModelCardData(library_name="transformers", pipeline_tag=objective.pipeline_tag, **told)
+    metadata = _of_start(params)
+    facts = ModelCardData(library_name="transformers", pipeline_tag=objective.pipeline_tag, **metadata)
     sections = {
         "Pre-training": _training(objective.title, seed, state),
         "Pre-training text": _text(tokens),
-        "Base model": _base(params, told),
+        "Base model": _base(params, metadata),
         "Limits of the encoder": _limits(params),
     }
     named = params.model.family if params.start is None else params.start
@@ -49,10 +49,10 @@ def stated_facts(card: Path) -> Mapping[str, Any]:
     """Return the front matter of any model card; empty if it is missing or cannot be parsed."""
     front = _FRONT_MATTER.match(card.read_text(encoding="utf-8", errors="replace"))
     try:
-        told = YAML(typ="safe").load(front[1]) if front else None
+        metadata = YAML(typ="safe").load(front[1]) if front else None
     except YAMLError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _of_start(params: PretrainParams) -> Mapping[str, Any]:
@@ -84,13 +84,13 @@ def _text(tokens: Path) -> Iterator[str]:
     yield f"Snapshot: {INFO_NAME}, which lists the hash of every shard, has the sha256 `{sha256}`."
 
 
-def _base(params: PretrainParams, told: Mapping[str, Any]) -> Iterator[str]:
+def _base(params: PretrainParams, metadata: Mapping[str, Any]) -> Iterator[str]:
     if params.start is None:
         yield "None: the weights were drawn at random before training."
         return
     at = f" at revision {params.start_revision}" if params.start_revision else ""
     yield f"- {params.start}{at}"
-    licence = told.get("license_name") or told.get("license")
+    licence = metadata.get("license_name") or metadata.get("license")
     unknown = "not stated by its model card; ask its authors before you publish this model"
     yield f"- Licence: {licence or unknown}"
 

@@ -42,8 +42,8 @@ def tell_what_has_no_effect(params: PretrainParams) -> None:
 
 def _asked(masking: MaskingParams) -> list[str]:
     values = {name: getattr(masking, name) for name in _OFF}
-    return [f"{name} {_told(value)}" for name, value in values.items() if value != _OFF[name]]
+    return [f"{name} {_value(value)}" for name, value in values.items() if value != _OFF[name]]
 
 
-def _told(value: object) -> str:
+def _value(value: object) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)

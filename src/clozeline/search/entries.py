@@ -56,5 +56,5 @@ def entries_of(clean: Path) -> Iterator[tuple[Entry, str]]:
         )
     for library, title, text in found:
         docstring = parted(text)
-        told = without_name(f"{docstring.summary} {docstring.description}", title)
-        yield Entry(library, title, docstring.summary), told
+        content = without_name(f"{docstring.summary} {docstring.description}", title)
+        yield Entry(library, title, docstring.summary), content

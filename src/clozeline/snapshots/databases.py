@@ -117,17 +117,17 @@ def _trouble_named(url: str, query: str) -> Iterator[None]:
 
 def _unreachable(url: str, error: OperationalError) -> DataError | TransientError:
     """Return the error for a connection that failed: refused credentials and missing tables do not pass by waiting."""
-    said = str(error.orig)
-    if any(word in said for word in ("authentication", "password", "does not exist", "no such table", "syntax")):
+    message = str(error.orig)
+    if any(word in message for word in ("authentication", "password", "does not exist", "no such table", "syntax")):
         return DataError(
             f"{url}: the database refuses this user or query",
-            given=said,
+            given=message,
             expected="a user that may connect and read",
             do=f"correct `source.url` or `source.query`, or set {PASSWORD} in the environment to the right password",
         )
     return TransientError(
         f"{url}: the database did not answer",
-        given=said,
+        given=message,
         expected="a database that accepts connections",
         do="start it or correct `source.url`, then run again; the last snapshot is unchanged",
     )

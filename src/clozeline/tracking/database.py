@@ -46,15 +46,15 @@ def _require_sound(database: Path) -> None:
         return
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
-            (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError:
         return  # a locked or unreadable file is not damaged; MLflow reports it
     except sqlite3.DatabaseError as error:
-        told = str(error)
-    if told != "ok":
+        verdict = str(error)
+    if verdict != "ok":
         raise ArtifactError(
             f"MLflow's database {database} is damaged",
-            given=f"{database.stat().st_size:,} bytes; SQLite says: {told}",
+            given=f"{database.stat().st_size:,} bytes; SQLite says: {verdict}",
             expected="a complete SQLite database; a full disk or an interrupted copy leaves a part of it",
             do=f"restore it from a copy; or run `mv {database.name} {database.name}.damaged` in {database.parent}:"
             " the next command creates a new database, without the runs and versions of this one",

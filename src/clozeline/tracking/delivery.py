@@ -142,7 +142,7 @@ class Delivery:
                 return "again"  # alone: a bad point costs no other
             if not _is_final(error) and (isinstance(first, File) or self._failures[key] < _MOST_ATTEMPTS):
                 return "later"
-            self.num_lost += _num_told(first)
+            self.num_lost += _num_values(first)
             _LOG.warning("MLflow refused a part of this run: %s", " ".join(str(error).split())[:300])
         return "done"
 
@@ -190,7 +190,7 @@ def _is_final(error: Exception) -> bool:
     )
 
 
-def _num_told(message: Message) -> int:
+def _num_values(message: Message) -> int:
     """Return the number of lost messages; of a curve, the points that belong to the stage, not to the machine."""
     if not isinstance(message, Curve):
         return 1

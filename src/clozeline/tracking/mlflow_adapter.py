@@ -46,8 +46,8 @@ def loaded_as(model: Path) -> tuple[str, str] | None:
     note = model / _LOADED_AS
     if not note.is_file():
         return None
-    told = YAML(typ="safe").load(note)
-    return str(told["model_name"]), str(told["model_version"])
+    content = YAML(typ="safe").load(note)
+    return str(content["model_name"]), str(content["model_version"])
 
 
 def is_absent(error: MlflowException) -> bool:

@@ -192,8 +192,8 @@ def _key_of(content: str) -> str:
 def _message_of(line: bytes) -> tuple[str, Message] | None:
     """Return key and message of a line; None if the line was cut."""
     try:
-        told = json.loads(line)
-        message = _MESSAGES.validate_python(told["message"])
-        return (str(told["key"]), message) if _key_of(message.model_dump_json()) == told["key"] else None
+        entry = json.loads(line)
+        message = _MESSAGES.validate_python(entry["message"])
+        return (str(entry["key"]), message) if _key_of(message.model_dump_json()) == entry["key"] else None
     except (ValueError, KeyError, TypeError, ValidationError):
         return None

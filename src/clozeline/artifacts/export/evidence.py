@@ -45,13 +45,13 @@ class QuantizationScheme(Record):
         """Description in the terms of `export.ladder`; different schemes have different descriptions."""
         weights = self.weights.replace("int8", "int7") if self.reduce_range else self.weights
         num_exact, num_static = len(self.exact_matmuls), len(self.static_activations)
-        told = f"weights {weights}; {num_exact} of {self.quantized_matmuls + num_exact} weight products in fp32"
-        told = f"{told}; embeddings {self.embeddings}; activations {self.activations}"
+        summary = f"weights {weights}; {num_exact} of {self.quantized_matmuls + num_exact} weight products in fp32"
+        summary = f"{summary}; embeddings {self.embeddings}; activations {self.activations}"
         if not num_static:
-            return told
+            return summary
         smoothed = f", {len(self.smoothed_activations)} smoothed" if self.smoothed_activations else ""
         fixed = f"{num_static} of {self.quantized_activations} activations with a fixed scale"
-        return f"{told}; {fixed} (ratios up to {self.static_ratio:g}{smoothed})"
+        return f"{summary}; {fixed} (ratios up to {self.static_ratio:g}{smoothed})"
 
 
 class Measured(Record):

@@ -47,11 +47,11 @@ class TagsExam(Exam):
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
         """Return the sums of the entity F1, against fp32's entities if there are no labels."""
-        said_T, true_T = self._entities(given), self._right(fp32)
-        right = [2 * len(said & true) for said, true in zip(said_T, true_T, strict=True)]
+        found_T, true_T = self._entities(given), self._right(fp32)
+        right = [2 * len(found & true) for found, true in zip(found_T, true_T, strict=True)]
         return Counts(
             np.array(right, dtype=np.int64),
-            np.array([len(said) + len(true) for said, true in zip(said_T, true_T, strict=True)], dtype=np.int64),
+            np.array([len(found) + len(true) for found, true in zip(found_T, true_T, strict=True)], dtype=np.int64),
         )
 
     def matters(self, one: Answers, other: Answers) -> Holds:
@@ -154,13 +154,13 @@ class AnswersExam(Exam):
     def counts(self, given: Answers, fp32: Answers) -> Counts:
         """Return the sums of the word F1 of SQuAD's script, against fp32's answers if there are no labels."""
         right_T = [[text] for text in self._texts(fp32)] if self.is_agreement else self.right_T
-        parts = [f1(right, said) for right, said in zip(right_T, self._texts(given), strict=True)]
+        parts = [f1(right, answer) for right, answer in zip(right_T, self._texts(given), strict=True)]
         return Counts(np.array(parts), np.ones(len(parts)))
 
     def _texts(self, given: Answers) -> list[str]:
         return [
-            "" if said == _NO_ANSWER else context[said >> _END_BITS : said & ((1 << _END_BITS) - 1)]
-            for said, context in zip(given.top1_A.tolist(), self.contexts, strict=True)
+            "" if answer == _NO_ANSWER else context[answer >> _END_BITS : answer & ((1 << _END_BITS) - 1)]
+            for answer, context in zip(given.top1_A.tolist(), self.contexts, strict=True)
         ]
 
 

@@ -37,11 +37,11 @@ def _idle_keys(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) 
     kind = str(task.get("kind"))
     if kind not in SECTIONS:
         return
-    for place, said in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", defaults.get(kind))):
+    for place, given in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", defaults.get(kind))):
         for key in SECTIONS[kind].idle:
-            if isinstance(said, Mapping) and key in said:
+            if isinstance(given, Mapping) and key in given:
                 expected = f"no such key: it has no effect in a task of kind `{kind}`"
-                yield IdleKeyError(f"{place}.{key}", said[key], expected)
+                yield IdleKeyError(f"{place}.{key}", given[key], expected)
 
 
 def _two_sources(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[ValueError]:

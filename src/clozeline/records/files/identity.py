@@ -7,8 +7,8 @@ KEY_BYTES = 16
 
 def content_key(*texts: str) -> bytes:
     """Return 128 bits of BLAKE2b over the texts in order, ignoring case and white space."""
-    told = "\x1f".join(" ".join(text.casefold().split()) for text in texts)
-    return blake2b(told.encode(), digest_size=KEY_BYTES).digest()
+    normalized = "\x1f".join(" ".join(text.casefold().split()) for text in texts)
+    return blake2b(normalized.encode(), digest_size=KEY_BYTES).digest()
 
 
 def identity_of(*texts: str) -> str:
