@@ -10,14 +10,15 @@ import sys
 from pathlib import Path
 
 from clozeline.errors import ClozelineError
+from clozeline.orchestration.automations import set_automations
 from clozeline.orchestration.deployments import (
     PrefectFile,
     answering_server,
     deploy_all,
+    ids_of,
     limit_work_queues,
     make_work_pools,
     remove_others,
-    set_automations,
 )
 
 PREFECT_FILE = Path("infra/prefect.yaml")
@@ -31,7 +32,8 @@ def deploy(prefect_file: Path) -> None:
     Raises:
         ParamsError: PREFECT_API_URL is not set.
         TransientError: the server does not answer.
-        pydantic.ValidationError: the file is invalid, or one of its deployments lacks `OWNED_TAG`.
+        pydantic.ValidationError: the file is invalid, or one of its deployments lacks `OWNED_TAG`,
+            or an automation names a deployment that the file lacks.
         subprocess.CalledProcessError: `prefect deploy` refused; its own output says why.
     """
     file = PrefectFile.read(prefect_file)
@@ -40,7 +42,8 @@ def deploy(prefect_file: Path) -> None:
         limit_work_queues(client, file.work_queues)
         deploy_all(prefect_file)
         remove_others(client, file.deployments)
-        set_automations(client, file.automations)
+        deployment_ids = ids_of(client, file.deployments)
+        set_automations(client, [automation.resolved(deployment_ids) for automation in file.automations])
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.events import emit_event
 
 from clozeline.drift.comparison import Limits
 from clozeline.drift.traffic import ask
@@ -14,6 +16,10 @@ from clozeline.errors import GateError
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.serving.edge.access import keys_in_environment
 from clozeline.workspace import Workspace, reach_this_machine_directly
+
+EVENT: Final = "clozeline.drift"
+RESOURCE: Final = "clozeline.model"
+"""What the resource of an event starts with; the name of the model follows."""
 
 
 class DriftError(GateError):
@@ -33,7 +39,8 @@ def drift(
 
     Raises:
         ParamsError: `limits` names an unknown field, or gives it no number.
-        DriftError: a figure is beyond its limit; the run fails, so that alerts on failed runs report it.
+        DriftError: a figure is beyond its limit. Each such model is an event, `clozeline.drift`, for which
+            infra/prefect.yaml starts a retraining; the run fails, so that alerts on failed runs report it.
         TransientError: the server does not answer.
         DataError: it is not a server of Clozeline.
         ArtifactError: the stored state is damaged.
@@ -49,6 +56,8 @@ def drift(
     get_run_logger().info("%s", "\n".join(lines))
     create_markdown_artifact("\n".join([f"# {url}", *(f"- {line}" for line in lines)]), key="drift")
     drifted = [verdict for verdict in verdicts if verdict.is_drift]
+    for verdict in drifted:
+        _emit(verdict, url)
     if drifted:
         raise DriftError(
             f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}",
@@ -58,3 +67,17 @@ def drift(
             f"or remove {file} to accept the new traffic as the reference",
         )
     return verdicts
+
+
+def _emit(verdict: Verdict, url: str) -> None:
+    """Send the Prefect server an event: which model has drifted, and its figures."""
+    emit_event(
+        event=EVENT,
+        resource={"prefect.resource.id": f"{RESOURCE}.{verdict.model}", "prefect.resource.name": verdict.model},
+        payload={
+            "version": verdict.version,
+            "server": url,
+            "num_texts": verdict.num_texts,
+            "shifts": [shift.as_record() for shift in verdict.shifts],
+        },
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -12,6 +13,7 @@ from clozeline.errors import GateError, ParamsError
 from clozeline.flows import drift as room
 from clozeline.flows.drift import drift
 from clozeline.serving import KEYS_VARIABLE
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 Asked = Callable[[int, int], None]
@@ -33,6 +35,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return count
 
 
+def events_about(resource: str) -> list[dict[str, Any]]:
+    """Return what the server has heard about the resource, newest first."""
+    body = {"filter": {"resource": {"id": [resource]}}, "limit": 10}
+    with get_client(sync_client=True) as client:
+        heard: list[dict[str, Any]] = client.request("POST", "/events/filter", json=body).json()["events"]
+        return heard
+
+
 def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(asked: Asked, tmp_path: Path) -> None:
     asked(1_200, 0)
     (first,) = drift(tmp_path)
@@ -46,6 +56,11 @@ def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(as
     with pytest.raises(GateError, match="the traffic has drifted: encoder") as caught:
         drift(tmp_path)
     assert "length_index" in str(caught.value.given)
+    assert wait_for(lambda: bool(events_about("clozeline.model.encoder")), 60)
+    (event,) = events_about("clozeline.model.encoder")
+    assert event["event"] == "clozeline.drift"
+    assert event["payload"]["version"] == "7"
+    assert event["payload"]["shifts"][0]["name"] == "length_index"
     asked(3_500, 1_000)
     (after,) = drift(tmp_path)
     assert not after.is_drift
@@ -54,3 +69,20 @@ def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(as
         key = ArtifactFilter(key=ArtifactFilterKey(any_=["drift"]))
         (shown,) = client.read_artifacts(artifact_filter=key, limit=1)
     assert "encoder version 7" in str(shown.data)
+
+
+def test_answers_that_feedback_calls_wrong_are_the_same_event(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def served(right: int, wrong: int) -> None:
+        traffic = Traffic(right=right, wrong=wrong)
+        model = Served(version="3", sha256="e" * 64, traffic=traffic)
+        monkeypatch.setattr(room, "ask", lambda url, key: {"topics": model})
+
+    served(180, 20)
+    drift(tmp_path)
+    served(280, 120)
+    with pytest.raises(GateError, match="the traffic has drifted: topics"):
+        drift(tmp_path)
+    assert wait_for(lambda: bool(events_about("clozeline.model.topics")), 60)
+    (event,) = events_about("clozeline.model.topics")
+    assert event["event"] == "clozeline.drift"
+    assert [shift["name"] for shift in event["payload"]["shifts"]] == ["wrong_increase"]

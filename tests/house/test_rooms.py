@@ -54,7 +54,9 @@ BELOW_THE_DOORS = [
     if file.relative_to(PACKAGE).parts[0] not in DOORS and file != LINES_OF_PARAMS
 ]
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
-DOCUMENTED_BY_PREFECT = {"artifacts", "cache_policies", "client", "exceptions", "futures", "states", "workers"}
+DOCUMENTED_BY_PREFECT = {
+    *("artifacts", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers"),
+}
 
 
 @cache

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from ruamel.yaml import YAML
 
+from clozeline.flows.drift import EVENT, RESOURCE
 from tests.processes import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -226,7 +227,8 @@ def test_a_server_that_starts_again_gives_every_run_time_for_its_next_heartbeat(
     database = sqlite3.connect(f"file:{server.home.parent / 'prefect.db'}?mode=ro", uri=True)
 
     def deadlines() -> list[datetime]:
-        found = database.execute('SELECT "end" FROM automation_bucket').fetchall()
+        buckets = 'SELECT "end" FROM automation_bucket JOIN automation ON automation.id = automation_id WHERE name = ?'
+        found = database.execute(buckets, ("clozeline-crashed",)).fetchall()
         return [datetime.fromisoformat(end).replace(tzinfo=UTC) for (end,) in found]
 
     assert wait_for(lambda: bool(deadlines()), 60), "the automation does not hear heartbeats"
@@ -254,6 +256,40 @@ def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
         state = wait_for_the_end(server.api, run["id"])
     assert state["type"] == "COMPLETED", f"{state['message']}\n{(tmp_path / 'log.txt').read_text(encoding='utf-8')}"
     assert (server.project / "ran-in.txt").read_text(encoding="utf-8") == str(server.project)
+
+
+def test_drift_starts_one_retraining_a_day(server: Server) -> None:
+    """The last test with this server, whose clock follows the latest event."""
+
+    def tell(occurred: datetime) -> None:
+        event = {
+            "id": str(uuid4()),
+            "occurred": occurred.isoformat(),
+            "event": EVENT,
+            "resource": {"prefect.resource.id": f"{RESOURCE}.encoder"},
+        }
+        server.api.post("/events", json=[event]).raise_for_status()
+
+    def retrainings() -> int:
+        body = {"deployments": {"name": {"any_": ["nightly"]}}}
+        runs = server.api.post("/flow_runs/filter", json=body).raise_for_status().json()
+        return sum(not run["auto_scheduled"] for run in runs)
+
+    server.deploy()
+    before, now = retrainings(), datetime.now(UTC)
+
+    def told_and_started() -> bool:
+        tell(datetime.now(UTC))  # more than once: the server knows a new automation only after some seconds
+        time.sleep(1)
+        return retrainings() > before
+
+    assert wait_for(told_and_started, 120)
+    server.deploy()
+    for hours in (1, 23):
+        tell(now + timedelta(hours=hours))
+    tell(now + timedelta(hours=25))
+    assert wait_for(lambda: retrainings() > before + 1, 60), "the next day has a retraining of its own"
+    assert retrainings() == before + 2, "a day has one retraining, also if the file is deployed again meanwhile"
 
 
 def wait_for_the_end(api: httpx.Client, run_id: str, timeout_seconds: float = 120) -> dict[str, Any]:

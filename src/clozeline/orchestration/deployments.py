@@ -7,17 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Self
+from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.process import ProcessWorker
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, model_validator
 from ruamel.yaml import YAML
 
 from clozeline.errors import ParamsError, TransientError
-from clozeline.orchestration.prefect_adapter import AutomationCore, api_url
+from clozeline.orchestration.automations import Automation
+from clozeline.orchestration.prefect_adapter import api_url
 
 OWNED_TAG = "clozeline"
 
@@ -56,7 +58,14 @@ class WorkQueue(BaseModel):
 class PrefectFile(BaseModel):
     deployments: list[Deployment]
     work_queues: list[WorkQueue] = []
-    automations: list[AutomationCore] = []
+    automations: list[Automation] = []
+
+    @model_validator(mode="after")
+    def _automations_can_be_made(self) -> Self:
+        ids = {deployment.name: uuid4() for deployment in self.deployments}
+        for automation in self.automations:
+            automation.resolved(ids)
+        return self
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -116,21 +125,6 @@ def limit_work_queues(client: SyncPrefectClient, wanted: Sequence[WorkQueue]) ->
             logger.info("created work queue %s of %s", queue.name, queue.work_pool)
 
 
-def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore]) -> None:
-    """Create or update the automations of the file, and delete our others: those whose name starts with `OWNED_TAG`."""
-    known = {automation.name: automation.id for automation in client.read_automations()}
-    for automation in wanted:
-        if automation.name in known:
-            client.update_automation(known[automation.name], automation)
-        else:
-            client.create_automation(automation)
-            logger.info("created automation %s", automation.name)
-    for name in known.keys() - {automation.name for automation in wanted}:
-        if name.startswith(f"{OWNED_TAG}-"):
-            client.delete_automation(known[name])
-            logger.info("deleted automation %s: it is no longer in the file", name)
-
-
 def deploy_all(prefect_file: Path) -> None:
     """Create or update every deployment of the file; raises `CalledProcessError` if `prefect deploy` refuses."""
     arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)]
@@ -148,3 +142,11 @@ def remove_others(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> No
         elif deployment.schedules and not by_name[deployment.name].schedules:
             client.update_deployment(deployment.id, DeploymentUpdate(schedules=[]))
             logger.info("removed the schedules of %s: the file has none", deployment.name)
+
+
+def ids_of(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> dict[str, UUID]:
+    """Return name → id of the deployments that `wanted` names."""
+    names = {deployment.name for deployment in wanted}
+    owned = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWNED_TAG]))
+    found = client.read_deployments(deployment_filter=owned)
+    return {deployment.name: deployment.id for deployment in found if deployment.name in names}

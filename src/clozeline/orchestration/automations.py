@@ -1,0 +1,72 @@
+"""Automations on a Prefect server, and their definitions in a file, which name what the server knows by an id."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from pydantic import BaseModel, ConfigDict
+
+from clozeline.orchestration.prefect_adapter import AutomationCore
+
+OWNED_PREFIX: Final = "clozeline-"
+"""Automations whose names start so belong to the file."""
+
+logger = logging.getLogger(__name__)
+
+
+class Automation(BaseModel):
+    """An automation of the file; Prefect checks the fields that are not listed here."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    actions: list[dict[str, Any]]
+    """An action may have `deployment`, a name, in place of `deployment_id`."""
+
+    def resolved(self, deployment_ids: Mapping[str, UUID]) -> AutomationCore:
+        """Return it as Prefect takes it; raises `ValueError` (of pydantic, too) if it cannot be one."""
+        actions = [_resolved(action, deployment_ids) for action in self.actions]
+        return AutomationCore.model_validate(self.model_dump() | {"actions": actions})
+
+
+def _resolved(action: Mapping[str, Any], deployment_ids: Mapping[str, UUID]) -> dict[str, Any]:
+    resolved = dict(action)
+    if (name := resolved.pop("deployment", None)) is not None:
+        if name not in deployment_ids:
+            raise ValueError(f"an action names the deployment `{name}`, but there are: {', '.join(deployment_ids)}")
+        resolved["deployment_id"] = deployment_ids[name]
+    return resolved
+
+
+def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore]) -> None:
+    """Create or update the automations of the file, and delete our others: those that start with `OWNED_PREFIX`.
+
+    One that has not changed is left alone: an update would end its time of silence, and drift would start another run.
+    """
+    known = {automation.name: automation for automation in client.read_automations()}
+    for automation in wanted:
+        before = known.get(automation.name)
+        if before is None:
+            client.create_automation(automation)
+            logger.info("created automation %s", automation.name)
+        elif _content(before) != _content(automation):
+            client.update_automation(before.id, automation)
+            logger.info("updated automation %s", automation.name)
+    for name in known.keys() - {automation.name for automation in wanted}:
+        if name.startswith(OWNED_PREFIX):
+            client.delete_automation(known[name].id)
+            logger.info("deleted automation %s: it is no longer in the file", name)
+
+
+def _content(automation: AutomationCore) -> dict[str, Any]:
+    """Return what the file says about it, with the defaults of Prefect."""
+    content = automation.model_dump(mode="json", include=set(AutomationCore.model_fields) - {"owner_resource"})
+    return content | {"trigger": _sorted(content["trigger"])}
+
+
+def _sorted(trigger: dict[str, Any]) -> dict[str, Any]:
+    """Return the trigger with its sets as sorted lists."""
+    sets = {"after", "expect", "for_each"} & trigger.keys()
+    return trigger | {key: sorted(trigger[key]) for key in sets}
