@@ -79,6 +79,16 @@ def test_unknown_tokens_and_confidence_are_counted(fresh: AbstractContextManager
     assert counts["clozeline_confidence_sum{model=library}"] == pytest.approx(labels[0][0]["score"])
 
 
+def test_ranked_texts_count_as_answers_but_logits_do_not(fresh: AbstractContextManager[httpx.Client]) -> None:
+    asked = {"query": "open the list", "texts": ["a", "the file"]}
+    with fresh as client:
+        ranks = client.post("/rerank", json=asked).json()
+        client.post("/rerank", json=asked | {"raw_scores": True})
+        counts = counted(client)
+    assert counts["clozeline_confidence_count{model=ranker}"] == 2
+    assert counts["clozeline_confidence_sum{model=ranker}"] == pytest.approx(sum(rank["score"] for rank in ranks))
+
+
 def test_the_answering_version_is_reported(fresh: AbstractContextManager[httpx.Client]) -> None:
     with fresh as client:
         counts = counted(client)

@@ -9,9 +9,8 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.inference.tokenization import each_text
 from clozeline.serving.protocols.fields import RequestBody, Text, Texts, Truncate, TruncationDirection
-from clozeline.serving.protocols.house.classify import CLASSIFYING_PAIRS
+from clozeline.serving.protocols.house.classify import CLASSIFYING_PAIRS, labelled
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 RERANKING = replace(
@@ -41,13 +40,7 @@ async def rerank(call: Call, body: RerankRequest) -> Response:
     served = call.served(RERANKING)
     pairs = [(body.query, text) for text in body.texts]
     function = "none" if body.raw_scores else served.model.relevance_function
-    reply = await call.ask(
-        served,
-        each_text(pairs),
-        lambda: served.model.classifying(
-            pairs, top_k=len(served.model.manifest.labels), truncate=body.truncate, function=function
-        ),
-    )
+    reply = await labelled(call, served, pairs, truncate=body.truncate, function=function)
     label = served.model.relevant_label
     scores = [next(one.score for one in scores if one.label == label) for scores in reply.answers]
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
