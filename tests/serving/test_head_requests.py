@@ -35,7 +35,7 @@ def test_every_read_route_answers_head_as_get(client: httpx.Client, path: str) -
 
 
 @pytest.mark.parametrize("path", ["/health/ready", "/nothing", "/embed"])
-def test_its_answer_has_no_body_whatever_it_says(client: httpx.Client, path: str) -> None:
+def test_the_answer_to_head_never_has_a_body(client: httpx.Client, path: str) -> None:
     with connection(client) as opened:
         opened.sendall(f"HEAD {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: opened.recv(65_536), b""))
@@ -61,7 +61,7 @@ def test_head_on_a_post_route_gets_405(client: httpx.Client) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_it_is_logged_and_counted_as_what_it_is(
+def test_a_head_request_is_logged_and_counted_as_head(
     serving: Server, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="clozeline.serving")

@@ -133,7 +133,7 @@ INFER = "/v2/models/{model}/infer"
         ("/invocations", {"dataframe_split": {"columns": [5.0], "data": [["a"]]}}),
     ],
 )
-def test_a_whole_number_is_an_integer_however_it_is_written(
+def test_a_float_without_fraction_is_accepted_as_an_integer(
     client: httpx.Client, api: dict[str, Any], path: str, body: object
 ) -> None:
     jsonschema.validate(body, bodies(api)[path])

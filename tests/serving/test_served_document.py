@@ -78,7 +78,9 @@ def test_every_example_is_answered_by_the_server_that_shows_it(
                 assert answer.status_code == 200, f"{path}: {answer.text}"
 
 
-def test_only_what_its_models_answer_is_in_it(serving: Serving, served: Callable[..., Service]) -> None:
+def test_the_document_lists_only_routes_that_its_models_answer(
+    serving: Serving, served: Callable[..., Service]
+) -> None:
     with serving(create_app(served("encoder", "library"))) as client:
         paths = document_of(client)["paths"]
         routes = {route for card in client.get("/models").json()["models"] for route in card["routes"]}

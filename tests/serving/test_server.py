@@ -184,7 +184,7 @@ def test_the_line_that_it_offers_to_paste_works(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("place", ["variable", "file"])
-def test_the_line_works_where_a_key_is_asked_for_and_does_not_tell_it(
+def test_the_suggested_command_works_with_a_key_and_does_not_reveal_it(
     dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     options = []

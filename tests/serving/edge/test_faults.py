@@ -32,7 +32,9 @@ def broken(serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatc
         yield client
 
 
-def test_a_fault_is_counted_and_logged_as_what_it_is(broken: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_fault_is_counted_and_logged_with_its_error(
+    broken: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="clozeline.serving")
     assert broken.post("/embed", json={"inputs": "a"}).status_code == 500
     assert 'clozeline_requests_total{route="/embed",status="500"} 1.0' in broken.get("/metrics").text

@@ -230,7 +230,7 @@ def test_a_registry_that_does_not_answer_changes_nothing(
     assert service.catalogue.named("encoder").identity.version == "2"
 
 
-def test_it_looks_by_itself_and_only_at_what_may_move(
+def test_the_watcher_polls_in_the_background_and_only_aliases(
     service: Service, watcher: AliasWatcher, aliases: Aliases
 ) -> None:
     aliases.live = "2"

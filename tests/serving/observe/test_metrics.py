@@ -39,7 +39,7 @@ def counted(client: httpx.Client) -> dict[str, float]:
     }
 
 
-def test_counts_are_exact_however_many_ask_at_once(fresh: AbstractContextManager[httpx.Client]) -> None:
+def test_counts_are_exact_under_concurrent_requests(fresh: AbstractContextManager[httpx.Client]) -> None:
     with fresh as client, ThreadPoolExecutor(8) as clients:
         answers = [clients.submit(client.post, "/embed", json={"inputs": ["the list", "a"]}) for _ in range(64)]
         tokens = sum(int(answer.result().headers["x-compute-tokens"]) for answer in answers)

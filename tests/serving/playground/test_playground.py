@@ -187,7 +187,7 @@ def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser
         assert browser.ask("document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)") == "{}{}"
 
 
-def test_only_what_can_be_asked_is_shown(browser: Browser, catalogue: Catalogue) -> None:
+def test_only_sections_with_a_model_are_shown(browser: Browser, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(Catalogue([served for served in catalogue if served.identity.name == "library"]))
     with run_app(create_app(service)) as client:

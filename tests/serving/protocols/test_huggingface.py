@@ -80,7 +80,7 @@ def test_it_asks_the_routes_of_text_embeddings_inference_too(client: httpx.Clien
     assert cosines == pytest.approx(client.post("/similarity", json=SENTENCES).json(), abs=1e-6)
 
 
-def test_it_states_what_is_wrong(asking: Asking) -> None:
+def test_the_client_raises_the_message_of_the_server(asking: Asking) -> None:
     """Versions before and after 1.0 each raise an exception of their own, with the server's message."""
     with pytest.raises(OSError, match=r"\[MASK\] at least once"):
         asking("fill-mask").fill_mask("no mask")

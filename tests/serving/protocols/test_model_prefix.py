@@ -126,7 +126,7 @@ def test_counts_and_log_have_the_route_and_not_the_name(
     assert "nobody" not in caplog.text + several.get("/metrics").text
 
 
-def test_a_key_is_asked_for_behind_a_name_as_before_it(serving: Serving, twice: Catalogue) -> None:
+def test_routes_under_a_model_name_require_a_key(serving: Serving, twice: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(twice)
     with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:

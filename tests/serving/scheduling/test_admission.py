@@ -54,7 +54,7 @@ def test_a_refused_request_may_come_back_when_there_is_room() -> None:
     assert (slow.reason, slow.retry_after_seconds) == ("queue_slow", 5)
 
 
-def test_a_request_is_bulk_that_takes_more_than_half_of_what_may_wait_and_than_a_micro_batch() -> None:
+def test_a_request_above_half_the_queue_and_one_micro_batch_is_bulk() -> None:
     admission = Admission(max_waiting_tokens=10_000, max_wait_seconds=10)
     asks = Asks(5_000, patience_seconds=30)
     assert admission.spread_seconds(asks, NOTHING_MEASURED, BATCH_TOKENS) == 0
@@ -94,7 +94,7 @@ def test_a_bulk_request_whose_remaining_time_is_too_short_gets_retry_after() -> 
     assert Admission().bulk_refusal(Waiting(9, 5, 5_000), asks, 6, pace) is None
 
 
-def test_a_pace_follows_what_was_measured_last() -> None:
+def test_a_pace_follows_the_latest_measurements() -> None:
     pace = Pace(1)
     assert pace.seconds_for(1000) == 0
     for _ in range(200):

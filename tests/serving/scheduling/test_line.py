@@ -71,7 +71,9 @@ def test_a_removed_ticket_never_runs_and_all_others_do(
 
 
 @given(st.integers(1, 512), st.integers(1, 20))
-def test_a_long_text_is_passed_only_by_what_comes_shortly_after_it(ticket: Make, tokens: int, per_second: int) -> None:
+def test_a_long_text_waits_for_a_bounded_time_under_a_flood_of_short_ones(
+    ticket: Make, tokens: int, per_second: int
+) -> None:
     """Short texts keep arriving faster than they run; still the long text runs within a bound known beforehand."""
     line = Line()
     long = ticket(tokens, arrived=0)
@@ -111,7 +113,7 @@ def test_a_small_request_passes_a_large_one_that_came_just_before_it(ticket: Mak
     assert taken(line)[0] == (small, 0)
 
 
-def test_a_large_request_is_not_passed_by_what_comes_two_seconds_later(ticket: Make) -> None:
+def test_a_text_that_comes_two_seconds_later_does_not_overtake_a_large_request(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     bulk, late = ticket(*[60] * 3000, arrived=0), ticket(20, arrived=2.01)
     line.add(late)
@@ -139,7 +141,7 @@ def test_the_texts_of_a_bulk_request_have_their_turns_one_after_the_other(ticket
     assert turns_of(ticket(10, 30, arrived=5)) == [5.04, 5.04]
 
 
-def test_a_bulk_request_counts_for_as_much_as_is_due(ticket: Make) -> None:
+def test_only_the_due_tokens_of_a_bulk_request_count(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     line.add(bulk(ticket, *[50] * 10, spread=10))
     assert (line.tokens, due_tokens(line, at=0), line.promised(at_100_a_second)) == (500, 0, 0.5)

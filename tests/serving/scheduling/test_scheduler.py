@@ -117,7 +117,7 @@ def test_the_start_time_of_a_request_is_recorded(ticket: Make, clock: Any) -> No
     assert asked.started_seconds == 3
 
 
-def test_once_it_is_closed_the_rest_runs_and_then_nothing(ticket: Make, clock: Any) -> None:
+def test_a_closed_scheduler_runs_its_queue_and_then_ends(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock)
     recorded.scheduler.submit(ticket(10))
     recorded.scheduler.close()

@@ -44,7 +44,7 @@ def test_neither_neighbour_of_a_window_would_fit(given_lengths: tuple[list[int],
         ([700], 0, (0, 1)),  # longer than the budget: it runs alone instead of waiting for ever
     ],
 )
-def test_the_nearest_lengths_run_with_the_one_whose_turn_it_is(
+def test_texts_of_the_nearest_lengths_join_the_batch_of_the_oldest(
     lengths: list[int], anchor: int, expected: tuple[int, int]
 ) -> None:
     assert window(lengths, anchor, budget_tokens=384) == expected
@@ -54,5 +54,5 @@ def test_the_nearest_lengths_run_with_the_one_whose_turn_it_is(
     ("waiting_tokens", "num_idle", "expected"),
     [(200, 1, 200), (200, 2, 100), (201, 2, 101), (10_000, 2, 384), (40, 2, 32), (5, 4, 32)],
 )
-def test_workers_that_are_free_at_once_share_what_waits(waiting_tokens: int, num_idle: int, expected: int) -> None:
+def test_idle_workers_share_the_waiting_tokens(waiting_tokens: int, num_idle: int, expected: int) -> None:
     assert share(waiting_tokens, num_idle, 384) == expected
