@@ -145,7 +145,7 @@ def test_the_largest_value_is_that_of_all_that_is_narrowed(factor: str) -> None:
     np.testing.assert_array_equal(run(watched(model), IDS), run(model, IDS))
 
 
-def test_scores_inside_the_operator_of_attention_are_among_what_is_narrowed() -> None:
+def test_fp16_range_check_covers_scores_inside_the_attention_operator() -> None:
     model = graph(
         LOOKUP,
         node("Mul", ["x", "hundred"], "large"),
@@ -158,7 +158,7 @@ def test_scores_inside_the_operator_of_attention_are_among_what_is_narrowed() ->
     assert run(watched(model), IDS, LARGEST) == pytest.approx(np.abs(scores_BLL).max(), rel=1e-5)
 
 
-def test_a_mask_that_only_says_what_is_seen_is_no_value_that_is_narrowed() -> None:
+def test_fp16_range_check_ignores_a_boolean_mask() -> None:
     """ONNX Runtime fills masked positions with the least float32, or the least float16 if it computes in float16."""
     parts = {"q_num_heads": 1, "kv_num_heads": 1, "scale": 1.0}
     model = graph(

@@ -90,7 +90,7 @@ def test_int8_is_held_to_every_figure(package: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_float16_is_held_to_what_every_graph_is(package: Path, name: str) -> None:
+def test_the_fp16_graph_has_to_pass_the_gates_of_every_graph(package: Path, name: str) -> None:
     limit, value = LIMITS[name]
     assert failed(half_of(package, GATES.model_copy(update={limit: value})).checks) == [name]
 

@@ -89,7 +89,7 @@ def test_a_token_unlike_the_others_shows_in_the_ratio(tagger: Path) -> None:
     assert reach_of(tagger, "embedded_BLH", plant_outlier(tagger)).ratio > 50
 
 
-def test_a_head_that_reads_masks_alone_is_asked_for_some(tiny_package: TinyPackage) -> None:
+def test_ranges_of_a_fill_mask_head_are_measured_on_texts_with_masks(tiny_package: TinyPackage) -> None:
     """Texts without a mask would show the head nothing."""
     assert 0 < reach_of(tiny_package(write_encoder), "hidden_MH").ratio < 10
 

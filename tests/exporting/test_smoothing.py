@@ -100,7 +100,7 @@ def test_the_factors_are_those_that_leave_the_least_error(scheme: Scheme) -> Non
     assert others[0] > 1.5 * min(others) < others[-1] / 1.5
 
 
-def test_the_ratio_is_that_of_what_is_left() -> None:
+def test_the_ratio_of_a_smoothed_input_counts_its_remaining_range() -> None:
     plain, eased = range_of(seen_in(OUTLYING_TK)), smoothing(OUTLYING_TK)
     assert eased.reach.is_smoothed
     assert eased.reach.ratio < 0.5 * plain.ratio

@@ -35,7 +35,7 @@ def test_every_text_is_in_one_batch_with_its_own_tokens(lengths: list[int]) -> N
 
 
 @given(Lengths)
-def test_no_batch_is_over_the_budget_unless_it_is_one_long_text(lengths: list[int]) -> None:
+def test_only_a_single_long_text_exceeds_the_token_budget(lengths: list[int]) -> None:
     for batch in batches(texts_of(lengths), pad_id=PAD, batch_tokens=24):
         assert batch.input_ids_BL.size <= 24 or len(batch.positions) == 1
 

@@ -51,7 +51,7 @@ def test_zero_labels_cannot_be_asked_for(classifier: Classifier) -> None:
         classifier.classify(TEXTS, top_k=0)
 
 
-def test_a_text_alone_is_none_for_a_model_of_pairs(tmp_path: Path) -> None:
+def test_a_model_of_pairs_refuses_a_single_text(tmp_path: Path) -> None:
     write_ranker(tmp_path / "ranker")
     ranker = load(tmp_path / "ranker")
     assert isinstance(ranker, Classifier)

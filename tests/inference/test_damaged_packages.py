@@ -154,7 +154,7 @@ DOORS = {
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("damage", ["garbage graph", "weights in the folder above", "nested tokenizer"])
-def test_every_door_refuses_it_alike(package: Path, door: str, damage: str) -> None:
+def test_a_damaged_package_is_refused_wherever_it_is_opened(package: Path, door: str, damage: str) -> None:
     make, named = DAMAGE[damage]
     make(package)
     with pytest.raises(ArtifactError, match=named):

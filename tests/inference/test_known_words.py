@@ -161,7 +161,7 @@ def test_some_tokenizers_get_no_cache(tokenizers: dict[str, Tokenizer], change: 
     assert KnownWords.of(tokenizer) is None
 
 
-def test_nothing_may_stand_around_a_text(tokenizers: dict[str, Tokenizer]) -> None:
+def test_a_tokenizer_may_add_no_special_tokens(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = Tokenizer.from_str(tokenizers["bpe"].to_str())
     tokenizer.post_processor = processors.ByteLevel()
     assert (

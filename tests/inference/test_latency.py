@@ -30,9 +30,7 @@ def test_a_graph_that_is_slower_by_a_hair_does_not_read_as_equally_fast() -> Non
 
 
 @pytest.mark.parametrize(("int8_text", "int8_batch", "speedup"), [(1.0, 20.0, 2.0), (4.0, 20.0, 0.5), (1.0, 50.0, 0.8)])
-def test_the_speedup_is_that_of_a_text_or_of_a_batch_where_it_is_less(
-    int8_text: float, int8_batch: float, speedup: float
-) -> None:
+def test_the_speedup_is_the_lesser_of_one_text_and_a_batch(int8_text: float, int8_batch: float, speedup: float) -> None:
     assert Latency(2.0, int8_text, 40.0, int8_batch, 32, 1).int8_speedup == pytest.approx(speedup, abs=1e-3)
 
 

@@ -101,7 +101,7 @@ def test_the_perplexity_of_an_encoder_is_that_of_its_masked_tokens(opened: Opene
     assert found["perplexity"].num_items == found["top1"].num_items == len(losses)
 
 
-def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(opened: Opened) -> None:
+def test_items_with_the_same_tokens_all_get_the_labels_of_the_first(opened: Opened) -> None:
     tagger, answerer = opened(write_tagger), opened(write_answerer)
     spans = [(EntitySpan(start=0, end=size, type="PER"),) for size in (3, 8, 3, 5, 4)]
     sentences = [HeldOut(text=text, entities=of) for text, of in zip(REPEATED, spans, strict=True)]
@@ -114,7 +114,7 @@ def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(opene
     assert [list(right) for right in reading.right_T] == [["the "], ["a a "], ["open"]]
 
 
-def test_a_second_half_that_is_there_twice_is_looked_for_once(opened: Opened) -> None:
+def test_a_repeated_second_half_is_searched_for_once(opened: Opened) -> None:
     """Rounding would decide which of two equal halves is nearer: even a correct graph would not agree with itself."""
     model = opened(write_embedder)
     texts = ["return the list", "open the list", "a b", "é b", "c d"]
@@ -152,7 +152,7 @@ def test_labels_that_neither_graph_gives_do_not_count_as_agreement(opened: Opene
     assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (2, 0)
 
 
-def test_one_label_of_each_text_is_not_what_is_right_where_texts_have_several(opened: Opened) -> None:
+def test_single_labels_do_not_serve_as_truth_for_a_multi_label_model(opened: Opened) -> None:
     """One known label of a text says nothing about other texts, nor about its other labels."""
     exam = exam_of(opened(write_topics), Sample(TEXTS, ["sport", "news", None, None]))
     assert exam.metric == "label agreement"
@@ -177,7 +177,7 @@ def test_one_score_is_held_to_its_order_in_pairs(opened: Opened) -> None:
     assert set(given.tolist()) == {0, 1}
 
 
-def test_one_label_is_asked_of_pairs_that_the_task_held_out(opened: Opened) -> None:
+def test_the_exam_of_a_pair_classifier_uses_the_held_out_pairs(opened: Opened) -> None:
     model = opened(write_classifier)
     pairs = [
         HeldOut(text="the list", second="a b c", right=("numpy",)),

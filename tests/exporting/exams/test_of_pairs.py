@@ -119,7 +119,7 @@ def test_a_negative_or_zero_correlation_counts_as_0() -> None:
     assert ratio_of_figures(*[exam.counts(with_them, with_them)] * 2, num_items=40).value == 1
 
 
-def test_pairs_that_are_equally_alike_stay_so_whatever_their_last_bits() -> None:
+def test_rounding_does_not_break_ties_between_pairs() -> None:
     """For example, each pair of a text and itself has a cosine of 1, up to rounding."""
     score_A = np.repeat([0.2, 0.5, 1.0], 20)
     cosine_A = np.repeat([0.3, 0.4, 0.8], 20)
@@ -198,7 +198,7 @@ def test_the_exam_falls_back_to_halves_of_texts_without_usable_pairs(model: Embe
     assert asked(model, items)[0].metric == "halves found"
 
 
-def test_a_graph_of_other_weights_finds_its_halves_and_fails_what_it_was_trained_for(
+def test_a_graph_with_other_weights_fails_every_exam_but_the_halves(
     model: Embedder, package: Path, tmp_path: Path
 ) -> None:
     """Any weights find the other half of a text if both halves have the same words."""

@@ -122,7 +122,7 @@ def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason
     assert "INT8" not in str(latency)
 
 
-def test_the_worst_product_is_found_by_what_it_alone_does_to_the_logits(climbed: Path, tmp_path: Path) -> None:
+def test_the_worst_product_is_found_by_quantizing_each_alone(climbed: Path, tmp_path: Path) -> None:
     (tmp_path / FILES.fp32).write_bytes((climbed / FILES.fp32).read_bytes())
     (tmp_path / FILES.tokenizer).write_bytes((climbed / FILES.tokenizer).read_bytes())
     manifest = read_manifest(climbed)

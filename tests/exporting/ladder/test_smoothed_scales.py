@@ -76,7 +76,9 @@ def test_one_that_a_normalization_smooths_at_no_cost_is_smoothed_though_it_need_
     assert f"{name}/smoothed" in eased.smoothed_activations
 
 
-def test_one_that_is_even_enough_stays_as_it_is(eased: QuantizationScheme, not_eased: QuantizationScheme) -> None:
+def test_an_input_without_outlier_channels_is_not_smoothed(
+    eased: QuantizationScheme, not_eased: QuantizationScheme
+) -> None:
     """A product of gates stays; so does an input that a normalization could smooth, but that has no outlier channel."""
     for name in ("mlp.output/input", "mlp.input/input"):
         assert f"model.encoder.layers.0.{name}" in not_eased.static_activations
