@@ -92,7 +92,7 @@ def test_a_source_that_cannot_be_read_leaves_the_last_snapshot(project: Path) ->
     assert md5(project) == lock
 
 
-def test_a_source_that_dvc_imports_is_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_imported_by_dvc_is_accepted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     shutil.move(project / "texts", project.parent / "origin")
     with Repo(str(project)) as repo:

@@ -92,7 +92,7 @@ def weight_sum(model: nn.Module, asked: int) -> float:
         ((0, 0, 0, 0, 1), 5),
     ],
 )
-def test_the_first_of_the_best_epochs_is_kept_and_of_those_that_are_all_alike_the_last(
+def test_the_first_best_epoch_is_kept_or_the_last_if_none_improved(
     tmp_path: Path, scores: tuple[float, ...], best: int
 ) -> None:
     seen: list[list[Tensor]] = []
@@ -138,7 +138,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
         best_look.run(Callback(), lambda point: None)
 
 
-def test_looks_stand_evenly_in_an_epoch_and_at_its_end(tmp_path: Path) -> None:
+def test_validation_passes_are_spread_evenly_and_end_each_epoch(tmp_path: Path) -> None:
     looks, _ = run(tmp_path, weight_sum, looks_per_epoch=2)
     assert [look.step for look in looks] == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
     assert [look.epoch for look in looks[:3]] == [0.5, 1.0, 1.5]
@@ -179,7 +179,7 @@ def test_a_killed_run_goes_on_from_a_checkpoint_between_two_looks(tmp_path: Path
     torch.testing.assert_close(weights, run(tmp_path / "none", weight_sum)[1], rtol=0, atol=0)
 
 
-def test_a_score_that_is_no_number_loses_to_any_that_is_one() -> None:
+def test_a_nan_score_loses_to_any_number() -> None:
     looks = [ScoredLook(place, place, score) for place, score in enumerate([float("nan"), 0.1, float("nan"), 0.3, 0.3])]
     assert best_of(looks) is looks[3]
     assert best_of(looks[:1]) is looks[0]

@@ -43,7 +43,7 @@ def in_another_script(record: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
-def test_the_test_part_has_no_say_in_what_is_trained_chosen_and_saved(
+def test_test_items_do_not_influence_training_selection_or_the_saved_model(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

@@ -20,7 +20,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "case"), TRAINED)
-def test_a_model_whose_weights_are_all_zero_says_one_thing_alone(
+def test_a_model_with_zero_weights_is_reported_to_give_a_constant_answer(
     kind: str, case: Case, small_encoder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_records(data, (record(number, case[1]) for number in range(80)))

@@ -30,9 +30,7 @@ def read(path: Path) -> list[Labelled]:
         ("data.csv.gz", b"body,topic\na,x\nb,\n"),
     ],
 )
-def test_a_table_is_read_by_its_suffix_and_a_label_that_is_none_is_empty(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_a_table_is_read_by_its_suffix_and_a_missing_label_is_empty(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert read(tmp_path / name) == [Labelled("a", "x"), Labelled("b", "")]
 

@@ -32,7 +32,7 @@ def test_all_records_of_a_single_file_are_training_records(folder: Path) -> None
     assert read(folder / "a.csv") == [("train", "one", "x")]
 
 
-def test_each_file_is_the_part_that_it_is_named_for(folder: Path) -> None:
+def test_each_file_becomes_the_split_that_the_params_name(folder: Path) -> None:
     splits = SplitsParams(train="a.csv", test="b.jsonl")
     assert read(folder, splits=splits) == [("train", "one", "x"), ("test", "two", "y")]
 

@@ -29,7 +29,7 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert order(1, 0) != order(2, 0)
 
 
-def test_texts_of_like_length_stand_together() -> None:
+def test_texts_of_similar_length_share_a_batch() -> None:
     batches = shuffled_batches(LENGTHS, 16, seed=1, epoch=0)
     padded = sum(len(batch) * LENGTHS[batch].max() for batch in batches)
     assert padded < 1.05 * LENGTHS.sum()
@@ -119,7 +119,7 @@ def test_any_batch_size_will_do(batch_size: int) -> None:
 
 
 @pytest.mark.parametrize("most_slots", [1, 40, 500, 10**6])
-def test_rows_that_are_measured_fit_into_so_many_slots_or_stand_alone(most_slots: int) -> None:
+def test_only_a_single_row_exceeds_the_budget_of_slots(most_slots: int) -> None:
     batches = sorted_batches(LENGTHS, 64, most_slots)
     assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
     for rows_B, after_B in zip(batches, [*batches[1:], None], strict=True):

@@ -52,7 +52,7 @@ def half_package(small_encoder: Path, export_model: ExportModel) -> Path:
     return export_model(small_encoder, half=True)
 
 
-def test_a_graph_in_half_lies_beside_the_others_with_what_it_showed(half_package: Path, encoder_package: Path) -> None:
+def test_an_fp16_graph_is_packaged_with_its_measured_figures(half_package: Path, encoder_package: Path) -> None:
     manifest, metrics = read_manifest(half_package), metrics_of(half_package)
     assert {file.name for file in half_package.iterdir()} == {*FILES, CARD, HALF_GRAPH}
     verify(half_package, manifest)

@@ -30,7 +30,7 @@ def test_a_graph_that_differs_is_refused_and_the_old_package_stays(
     assert (out / "old").read_text(encoding="utf-8") == "old"
 
 
-def test_a_package_that_gives_no_numbers_when_it_is_timed_is_no_package(
+def test_an_export_with_non_finite_outputs_at_timing_is_refused(
     small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No version is served yet, so there is none to roll back to."""

@@ -276,7 +276,7 @@ def test_a_pair_classifier_learns_labels_that_word_counts_cannot_predict(small_e
 
 
 @torch.no_grad()
-def test_balanced_weights_let_every_class_count_alike(prepare: Prepare) -> None:
+def test_balanced_weights_give_every_class_the_same_total_weight(prepare: Prepare) -> None:
     records = [{"text": f"the model {n}", "label": "often" if n % 5 else "rarely"} for n in range(200)]
     plain, balanced = prepare(records), prepare(records, class_weights="balanced")
     batch = next(plain.batches_from(0, 0)).inputs

@@ -151,7 +151,7 @@ def given_parts() -> list[Labelled]:
     ]
 
 
-def test_parts_that_were_given_stay_what_they_are() -> None:
+def test_given_splits_are_kept() -> None:
     selection = select(given_parts(), params(splits=SplitsParams(train="t", validation="v", test="s")))
     assert [len(part) for part in (selection.train, selection.validation, selection.test)] == [200, 50, 50]
     assert {text.split()[1]: part for text, part in part_of_each(selection).items()} == {

@@ -46,7 +46,7 @@ def test_a_context_that_judges_is_not_trained_on() -> None:
     assert {it.context for it in found.train} == {"Ada came."}
 
 
-def test_the_first_question_that_is_there_twice_or_in_several_parts_has_its_place() -> None:
+def test_the_first_duplicated_or_leaking_question_is_reported_with_its_place() -> None:
     again = [FEW[0], FEW[0], record("train", "What?", "Bob went."), record("train", "What?", "CLEO  slept.")]
     placed = [(part, replace(it, place=f"line {number}")) for number, (part, it) in enumerate([*FEW, *again], start=1)]
     found = select(placed, GIVEN)
@@ -68,7 +68,7 @@ def test_an_answer_at_a_wrong_offset_is_taken_from_the_nearest_place() -> None:
     assert found.answers.num_moved == 2
 
 
-def test_a_question_whose_answers_stand_nowhere_is_left_out_and_counted() -> None:
+def test_a_question_without_a_findable_answer_is_skipped_and_counted() -> None:
     found = chosen(record("train", "Which?", "red or blue", ("green", 0)))
     assert (found.count.without_findable_answer, found.answers.num_not_found) == (1, 1)
 

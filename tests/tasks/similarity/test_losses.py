@@ -16,7 +16,7 @@ def targets(firsts: list[int], seconds: list[int]) -> Targets:
     return Targets(None, torch.tensor(firsts), torch.tensor(seconds))
 
 
-def test_a_scored_pair_costs_the_square_of_what_its_cosine_is_off() -> None:
+def test_the_loss_of_a_scored_pair_is_the_squared_error_of_its_cosine() -> None:
     losses = cosine_losses(torch.tensor([A, A]), torch.tensor([A, B]), torch.tensor([0.75, 0.5]))
     assert losses.tolist() == [0.0625, 0.25]
 

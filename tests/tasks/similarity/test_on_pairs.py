@@ -150,7 +150,7 @@ def test_scored_pairs_of_the_validation_part_are_left_beside_the_model(run: Fine
     assert [3 * (it.score or 0.0) for it in held_out] == pytest.approx([scores[it.text, it.second] for it in held_out])
 
 
-def test_first_texts_of_the_validation_part_are_left_beside_the_model_with_what_belongs_to_them(run: Finetune) -> None:
+def test_validation_texts_and_their_matches_are_saved_beside_the_model(run: Finetune) -> None:
     rows = matching(600)
     out = run("out", rows, recall_at=3, epochs=1)
     held_out = read_held_out(out / "model")

@@ -108,7 +108,7 @@ def test_too_few_pairs_are_refused_with_their_counts() -> None:
         chosen(pairs(1))
 
 
-def test_the_first_pair_that_is_there_twice_or_in_several_parts_has_its_place() -> None:
+def test_the_first_duplicated_or_leaking_pair_is_reported_with_its_place() -> None:
     rows: list[tuple[Part, str, str]] = [(part, f"{part} {n}", f"of {part} {n}") for part in PARTS for n in range(3)]
     leaks: list[tuple[Part, str, str]] = [
         ("train", "other", "of test 1"),  # Its second text is in a test pair,

@@ -29,7 +29,7 @@ def test_a_function_is_not_called_by_its_name() -> None:
     assert without_name("A Scaler scales.", "a.Scaler") == "A this scales."
 
 
-def test_a_name_that_is_a_word_stays_where_it_stands_as_a_word() -> None:
+def test_a_name_is_replaced_in_calls_but_not_as_a_plain_word() -> None:
     text = "Sort what a.sort(x), sort (x) and `sort` sort; resort() does not."
     assert without_name(text, "a.sort") == "Sort what this(x), this (x) and `this` sort; resort() does not."
     assert without_name("Any text.", "") == "Any text."

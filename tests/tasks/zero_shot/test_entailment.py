@@ -175,7 +175,7 @@ def test_a_model_is_had_from_the_hub_by_its_name(
         Entailment(TaskInputs(params("other/nli"), 1, judge, data, data))
 
 
-def test_a_model_that_says_nothing_of_entailment_is_refused(
+def test_a_model_without_an_entailment_label_is_refused(
     judge: Path, small_encoder: Path, small_classifier: Path, data: Path, tmp_path: Path
 ) -> None:
     headless = Path(shutil.copytree(judge, tmp_path / "headless"))
