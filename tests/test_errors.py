@@ -34,7 +34,7 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
         assert leaf.__name__ in errors.__doc__
 
 
-def test_only_what_may_work_later_has_the_exit_code_that_is_retried() -> None:
+def test_only_transient_errors_have_the_exit_code_for_a_retry() -> None:
     assert [leaf.__name__ for leaf in LEAVES if leaf.exit_code == 75] == ["TransientError"]
 
 

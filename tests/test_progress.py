@@ -50,7 +50,7 @@ logging.info("the end")
 """
 
 
-def test_a_line_that_is_logged_beside_a_bar_stands_above_it() -> None:
+def test_a_line_logged_during_a_progress_bar_appears_above_it() -> None:
     ours, theirs = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     subprocess.run([sys.executable, "-c", LOGS_BESIDE_A_BAR], stderr=theirs, env=environment, check=True)

@@ -184,7 +184,7 @@ def test_the_tasks_of_the_table_are_tasks_as_params_have_them(module: Module) ->
     assert read["wnut17"].splits.test == "emerging.dev.conll"
 
 
-def test_a_row_of_the_table_has_the_figure_with_its_interval_beside_what_is_simple(module: Module) -> None:
+def test_a_table_row_shows_the_figure_its_interval_and_both_baselines(module: Module) -> None:
     headline = {"metric": "f1", "value": 0.52553, "low": 0.4855, "high": 0.5573}
     headline |= {"baseline": "usual tag", "baseline_value": 0.0857, "trivial": "none", "trivial_value": 0.0}
     row = module("finetune_table").row("wnut17", {"headline": headline, "num_train": 3031, "num_test": 1009})

@@ -35,9 +35,7 @@ def asked(seconds: dict[str, float]) -> Callable[[Sequence[str]], str]:
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_a_tokenizer_has_threads_where_it_is_faster_with_them_and_only_while_it_is_asked(
-    module: Module, faster: bool
-) -> None:
+def test_a_tokenizer_uses_threads_only_if_faster_and_only_during_its_calls(module: Module, faster: bool) -> None:
     tokenizing = module("tokenizing")
     tokenizing.tokenize_as_the_server(2)
     best, in_parallel = tokenizing.at_its_best(asked({"true": 0.02 - 0.01 * faster, "false": 0.01 + 0.01 * faster}), [])

@@ -91,7 +91,7 @@ def test_a_scheme_refused_by_the_gates_of_params_yaml_is_reported_whatever_it_wa
     assert "agreement is 0.7500, at least 0.97: NO" in caplog.text
 
 
-def test_the_encoder_is_exported_as_params_yaml_says_and_only_a_random_head_is_let_disagree(
+def test_the_encoder_is_exported_by_params_yaml_with_gates_open_only_for_a_random_head(
     module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences, stages = module("sentences"), module("stages")

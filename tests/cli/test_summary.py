@@ -87,7 +87,7 @@ def test_a_task_stands_beside_its_baselines(project: Workspace, params: Params) 
         ({"only_answer": "numpy"}, "✗ 80.0%", "✗ library: says `numpy` to every item of the test set"),
     ],
 )
-def test_a_task_that_its_baselines_do_as_well_or_that_says_one_thing_alone_is_marked(
+def test_a_task_no_better_than_a_baseline_or_with_a_constant_answer_is_marked(
     project: Workspace, params: Params, changed: dict[str, object], cell: str, told: str
 ) -> None:
     file = project.root / "metrics/finetune/library.json"

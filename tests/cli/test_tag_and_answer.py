@@ -187,7 +187,7 @@ def test_help_teaches_by_examples(verb: str) -> None:
     assert f"clozeline {verb}" in done.stdout.split("Examples:")[1]
 
 
-def test_asking_loads_neither_what_trains_nor_what_serves(project: Path) -> None:
+def test_a_prediction_imports_no_training_and_no_serving_package(project: Path) -> None:
     heavy = ["torch", "transformers", "optimum", "mlflow", "prefect", "dvc", "pandas", "starlette", "uvicorn"]
     script = (
         "import sys; from clozeline.cli import app; sys.argv = ['clozeline', 'answer', 'a', '--context', 'b']\n"

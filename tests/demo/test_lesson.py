@@ -95,7 +95,7 @@ def test_a_lesson_is_the_same_each_time(corpus: DemoCorpus, tiny_pretraining: Pr
     assert lessons[0] == lessons[1]
 
 
-def test_a_short_lesson_is_small_whatever_the_project_is_made_for(tiny_pretraining: PretrainParams) -> None:
+def test_a_short_lesson_uses_the_smallest_model_for_any_project(tiny_pretraining: PretrainParams) -> None:
     params = short(tiny_pretraining.model_copy(update={"start": "somewhere", "tokens": 10**9}), "clm", steps=20)
     again = PretrainParams.model_validate(params.model_dump())
     assert (again.model.size, again.start, again.steps, again.tokens, again.objective) == (

@@ -48,14 +48,14 @@ def test_samples_without_any_target_are_left_out() -> None:
     assert low == high == 2.0
 
 
-def test_equal_models_differ_by_chance_as_often_as_p_says() -> None:
+def test_p_values_of_equal_models_are_calibrated() -> None:
     random = np.random.default_rng(3)
     p_values = [sign_flip_p_value(random.normal(0, 1, 40), seed=trial, num_samples=200) for trial in range(300)]
     assert 0.02 * 300 <= sum(p < 0.05 for p in p_values) <= 0.09 * 300
     assert np.mean(p_values) == pytest.approx(0.5, abs=0.06)
 
 
-def test_a_difference_that_every_document_has_is_no_chance_and_none_is_nothing_but_chance() -> None:
+def test_a_constant_difference_gets_the_least_p_value_and_no_difference_gets_1() -> None:
     assert sign_flip_p_value(np.full(30, 0.1), seed=1, num_samples=999) == 1 / 1000
     assert sign_flip_p_value(np.zeros(30), seed=1, num_samples=999) == 1
     assert sign_flip_p_value(np.array([0.5]), seed=1, num_samples=999) == 1  # one document proves nothing

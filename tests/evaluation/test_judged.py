@@ -18,7 +18,7 @@ def test_answers_are_those_of_a_softmax_over_each_row_of_logits() -> None:
     assert 0 < judged.is_top5_T.sum() < 150
 
 
-def test_a_model_that_says_the_same_of_all_tokens_names_none() -> None:
+def test_equal_logits_for_all_tokens_count_as_no_hit() -> None:
     judged = judge(torch.zeros(3, 40), torch.tensor([0, 7, 39]))
     assert not judged.is_top1_T.any()
     assert not judged.is_top5_T.any()

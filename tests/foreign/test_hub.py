@@ -71,7 +71,7 @@ def test_a_model_whose_files_cannot_be_inspected_is_not_opened(monkeypatch: pyte
         assert "HF_HUB_OFFLINE=1" in caught.value.do
 
 
-def test_offline_what_the_cache_lacks_needs_no_inspection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_a_model_missing_from_the_cache_is_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object, **__: object) -> None:
         raise LocalEntryNotFoundError("not in the cache")
 

@@ -102,7 +102,7 @@ def test_a_configuration_with_custom_code_is_refused_everywhere(
 
 
 @pytest.mark.parametrize("door", OF_MODELS)
-def test_a_pickle_opens_no_door_and_the_error_says_how_to_convert_it(door: str, folder: Path) -> None:
+def test_pickled_weights_are_refused_everywhere_with_how_to_convert_them(door: str, folder: Path) -> None:
     if door == "an entailment model":
         of_entailment(folder)
     as_pickle(folder)

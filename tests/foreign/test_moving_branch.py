@@ -19,7 +19,7 @@ def hub(tmp_path: Path, small_encoder: Path, offline_hub: None, monkeypatch: pyt
     return hub
 
 
-def test_a_name_stands_for_the_commit_of_its_branch_and_all_else_for_itself(hub: MovingHub, tmp_path: Path) -> None:
+def test_a_hub_name_is_pinned_to_a_commit_and_a_folder_is_not(hub: MovingHub, tmp_path: Path) -> None:
     assert pinned(NAME, None) == OLD
     assert pinned(NAME, OLD) == OLD
     assert pinned(str(tmp_path), None) is None

@@ -104,7 +104,7 @@ def test_one_line_of_params_is_all_there_is_to_register(model) -> None:
     assert language_model.longest_row(model) == 64
 
 
-def test_the_one_in_the_documentation_is_what_an_encoder_has_to_be(own_module, params_of, ids, batch_of) -> None:
+def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module, params_of, ids, batch_of) -> None:
     """P13, P14 and P23 hold for the documented encoder, in a named size too."""
     documented = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(from types import.*?)```", documented, re.DOTALL)
@@ -162,7 +162,9 @@ def test_projecting_targets_alone_gives_the_logits_of_the_whole(model, batch_of)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_it_is_saved_and_loaded_bit_by_bit(tied, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path) -> None:
+def test_an_own_encoder_gives_the_same_bits_after_a_reload(
+    tied, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path
+) -> None:
     model = language_model.build(params_of(OWN, tie_word_embeddings=tied), "mlm", ids, seed=5).eval()
     with torch.no_grad():
         model.head.decoder.bias += torch.arange(64.0)
@@ -198,7 +200,9 @@ def test_weights_of_another_state_of_the_module_are_refused(model, own_module, t
         language_model.load(out, OWN)
 
 
-def test_it_is_opened_only_if_the_params_name_it(model, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
+def test_an_own_encoder_is_opened_only_if_the_params_name_it(
+    model, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
     out = tmp_path / "encoder"
     out.mkdir()
     language_model.save(model, tiny_tokenizer, out)

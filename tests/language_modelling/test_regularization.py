@@ -47,7 +47,7 @@ def test_each_dropout_acts_in_training_alone(family, knob, params_of, ids, batch
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
 @pytest.mark.parametrize("family", ["modernbert", "bert"])
 @torch.no_grad()
-def test_attention_that_drops_next_to_nothing_sees_what_attention_without_dropout_sees(
+def test_attention_with_tiny_dropout_gives_the_logits_without_dropout(
     family, objective, params_of, ids, batch_of
 ) -> None:
     """On a CPU, attention that drops weights runs different code. Here it drops one in 65,536; with this seed, none."""

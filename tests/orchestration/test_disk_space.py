@@ -37,7 +37,9 @@ def with_last_run(root: Path, **sizes: int) -> None:
     YAML().dump({"schema": "2.0", "stages": stages}, root / "dvc.lock")
 
 
-def test_changed_stages_need_what_they_wrote_last_time_and_others_nothing(tmp_path: Path, params: Params) -> None:
+def test_a_changed_stage_needs_the_size_of_its_last_outputs_and_others_need_nothing(
+    tmp_path: Path, params: Params
+) -> None:
     with_last_run(tmp_path, clean=3_000_000_000, tokens=1_000_000_000)
     changed, unchanged = node("clean", "out/clean"), node("tokens", "out/tokens", is_changed=False)
     assert 3e9 <= needed_bytes(tmp_path, [changed, unchanged], params) < 3.2e9

@@ -99,7 +99,7 @@ def test_the_files_of_a_task_are_looked_at_before_any_stage(
         check_labels(project)
 
 
-def test_files_that_can_be_read_and_what_a_stage_is_still_to_make_are_no_fault(project: Path) -> None:
+def test_readable_files_and_future_outputs_pass_the_check(project: Path) -> None:
     check_labels(project)
     (project / "mine.csv").write_text("text,label\na,b\n")
     with_task(project, kind="classification", data="mine.csv")

@@ -60,7 +60,7 @@ def test_another_end_is_not_taken_for_it(code: int) -> None:
     assert "memory" not in str(failure_of(Ended("upper", code, "", "upper.log")))
 
 
-def test_each_stage_with_settings_of_its_own_is_one() -> None:
+def test_every_stage_named_in_the_settings_exists() -> None:
     assert killed_stage._SETTINGS.keys() < {file.stem for file in STAGES.glob("[!_]*.py")}
 
 

@@ -38,6 +38,8 @@ def test_a_source_that_does_not_fit_its_kind_is_refused(params_of, changes: dict
         ({"kind": "hub", "dataset": "a/b"}, False),
     ],
 )
-def test_dvc_watches_what_a_local_file_fixes(params_of, changes: dict[str, str], is_watched: bool) -> None:
+def test_only_a_source_fixed_by_local_state_is_watched_by_dvc(
+    params_of, changes: dict[str, str], is_watched: bool
+) -> None:
     source: SourceParams = params_of(**changes).source
     assert source.is_watched is is_watched

@@ -22,13 +22,13 @@ from clozeline.training.curves import Look
 from tests.training.prepared import Prepare, largest_difference, weights_of
 
 
-def test_masked_training_learns_what_stands_between(prepare: Prepare) -> None:
+def test_masked_training_learns_to_predict_hidden_words(prepare: Prepare) -> None:
     curve = prepare.trained(steps=250).state.curve
     assert curve[0].loss > 3.5
     assert curve[-1].loss < 2.7  # ln 59 = 4.08 is the loss of guessing
 
 
-def test_causal_training_learns_what_comes_next(prepare: Prepare) -> None:
+def test_causal_training_learns_to_predict_the_next_word(prepare: Prepare) -> None:
     """In this language the next word is certain, except for the first word of a text and the end of a text."""
     curve = prepare.trained(objective="clm", steps=250).state.curve
     assert curve[0].loss > 3.5

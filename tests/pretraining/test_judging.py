@@ -34,7 +34,7 @@ def asked(judge: Judge) -> list[list[int]]:
     return [batch.slot_T.tolist() for batch in judge._batches]
 
 
-def test_looks_mask_one_token_in_seven_whatever_the_training_does(
+def test_validation_masks_one_token_in_seven_at_any_training_rate(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     """P35."""

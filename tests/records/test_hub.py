@@ -38,7 +38,7 @@ def test_rows_come_in_order_with_their_places_and_classes_by_their_names(folder:
     assert [(row["body"], row["topic"]) for row in values] == [("train 0", "no"), ("train 1", "yes")]
 
 
-def test_a_class_that_is_kept_secret_is_none(folder: Path) -> None:
+def test_a_hidden_class_is_read_as_none(folder: Path) -> None:
     rows = hub_records(split_of(folder, "validation"), FIELDS)
     assert [values["topic"] for _, values in rows] == ["yes", None]
 

@@ -81,7 +81,7 @@ def test_a_change_that_was_sent_twice_counts_once(registry: Registry, address: s
     assert len(registry.changes(NAME)) == 3
 
 
-def test_a_late_writer_of_aliases_leaves_what_the_list_says(
+def test_a_stalled_promotion_does_not_overwrite_a_later_one(
     registry: Registry, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks at the list, stalls while someone else promotes, writes its alias, and then finds the new change."""

@@ -79,7 +79,7 @@ def test_a_person_may_go_back_to_any_version(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(("version", "problem"), [("2", "no version to go back to"), ("9", "registry has no")])
-def test_the_champion_and_what_does_not_exist_are_no_version_to_go_back_to(
+def test_a_rollback_to_the_champion_or_an_unknown_version_is_refused(
     registry: Registry, version: str, problem: str
 ) -> None:
     with pytest.raises(ArtifactError, match=problem):

@@ -146,6 +146,8 @@ def test_other_registries_are_left_to_mlflow(address: str) -> None:
     assert own_database.names_with(address, "champion") is None
 
 
-def test_with_workspaces_mlflow_is_asked(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_own_reader_is_not_used_with_mlflow_workspaces(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_WORKSPACE", "team")
     assert own_database.live(address_of(workspace), CHAMPION) is None

@@ -70,7 +70,7 @@ def test_a_link_of_the_menu_unfolds_its_chapter(browser: Browser, report: Path) 
     assert browser.ask(is_open)
 
 
-def test_on_paper_what_is_folded_is_printed_too(browser: Browser, report: Path, tmp_path: Path) -> None:
+def test_folded_chapters_are_printed_in_full(browser: Browser, report: Path, tmp_path: Path) -> None:
     browser.open(report)
     sizes = []
     for is_open in ("true", "false"):

@@ -80,7 +80,7 @@ def test_a_change_that_may_be_chance_is_not_marked_as_better(ran: Ran) -> None:
     assert '79.0\N{NARROW NO-BREAK SPACE}% <span class="note">+0.6 points, within the interval</span>' in html
 
 
-def test_a_correlation_changes_by_what_it_is(ran: Ran) -> None:
+def test_a_change_of_a_correlation_is_shown_as_a_difference(ran: Ran) -> None:
     kept = METRICS["metrics/finetune/library.json"]
     spearman = {**kept, "headline": kept["headline"] | {"metric": "spearman"}}
     write_json(ran.root / "metrics/finetune/library.json", spearman)

@@ -135,7 +135,7 @@ def test_each_kind_of_task_has_its_figures_beside_its_own_baselines(ran: Ran) ->
         ({"only_answer": "numpy"}, "✗ says `numpy` to every item of the test set"),
     ],
 )
-def test_a_task_that_its_baselines_do_as_well_or_that_says_one_thing_alone_is_marked(
+def test_a_task_no_better_than_a_baseline_or_with_a_constant_answer_is_marked(
     ran: Ran, changed: Mapping[str, object], told: str
 ) -> None:
     kept = METRICS["metrics/finetune/library.json"]

@@ -71,7 +71,7 @@ def test_a_function_is_found_by_its_own_docstring(project: Path) -> None:
     assert {one.name for one in index.nearest(query, 9, "python")} == {"python.hash", "python.cut"}
 
 
-def test_a_search_by_words_finds_what_has_them_and_one_by_both_all_that_either_finds(project: Path) -> None:
+def test_word_search_finds_matching_entries_and_combined_search_finds_the_union(project: Path) -> None:
     """Only torch.pad contains `rows`; the query's vector is turned so that torch.pad comes last by meaning."""
     model, index = opened(project)
     (pad_H,) = model.embed(["Returns a tensor of the same shape. Rows are padded at the end by this(x)."])

@@ -166,7 +166,7 @@ def test_without_a_label_field_the_file_name_is_the_label(tmp_path, params_of, w
     assert report.splits["train"].sources == 2
 
 
-def test_one_file_that_is_one_document_is_too_little(tmp_path, params_of, words) -> None:
+def test_a_single_file_read_as_one_document_is_too_little_to_split(tmp_path, params_of, words) -> None:
     (tmp_path / "all.txt").write_text("\n\n".join(words(seed, 40) for seed in range(100)))
     with pytest.raises(DataError, match="too little text to split") as caught:
         build(tmp_path / "all.txt", tmp_path / "out", params_of(one_document_per="file"))

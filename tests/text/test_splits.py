@@ -52,7 +52,7 @@ def test_similar_texts_are_one_group_named_by_the_earliest() -> None:
     assert found.size_N.tolist() == [1, 3, 2, 2, 3, 3]
 
 
-def test_likeness_to_a_dropped_text_joins_and_it_is_not_counted() -> None:
+def test_a_dropped_text_joins_its_neighbours_into_a_group_without_being_counted() -> None:
     dropped = np.array([False, True, False])
     found = groups(edges((0, 1, 0.9), (1, 2, 0.6)), sketches([0, 1, 2]), dropped)
     assert found.root_N.tolist() == [0, 0, 0]

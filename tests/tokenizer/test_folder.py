@@ -118,7 +118,7 @@ def test_a_tokenizer_of_gpt2s_kind_gets_a_mask_and_all_else_that_a_row_needs(tmp
     assert not set(ids.every) & set(in_a_text.ids)
 
 
-def test_a_mask_that_is_also_the_end_of_text_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_end_of_text_token_is_not_used_as_the_mask(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """P10: a mask is its own token, which no text holds."""
     given = gpt2_like(mask_token="<|endoftext|>", pad_token="<|endoftext|>")
     with caplog.at_level(logging.WARNING):

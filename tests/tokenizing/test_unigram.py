@@ -48,7 +48,7 @@ def test_the_best_cut_is_the_likeliest_of_all(lattice: Lattice) -> None:
     np.testing.assert_allclose(np.exp(found), best, rtol=1e-12)
 
 
-def test_a_word_that_no_pieces_cover_counts_for_nothing() -> None:
+def test_a_word_that_no_pieces_cover_adds_no_counts() -> None:
     lattice = Lattice.build(["bcx"], {piece: ordinal for ordinal, piece in enumerate(PROBABILITY)})
     assert lattice.expected_counts(np.array(list(PROBABILITY.values())), np.array([7])).sum() == 0
 

@@ -114,7 +114,7 @@ def test_words_of_our_own_tokenizers_are_right_in_every_text(
         assert_words_are_right(tokenizer, text)
 
 
-def test_words_of_wordpiece_are_what_its_marks_say(
+def test_word_boundaries_of_wordpiece_follow_its_continuation_marks(
     texts: list[str], batches: Callable[[], Iterator[Sequence[str]]]
 ) -> None:
     """P9: the same as the words that `tokenizers` itself counts."""
@@ -178,7 +178,7 @@ def test_a_word_does_not_go_on_where_a_row_begins() -> None:
     assert spelling.continues_word(np.array([1, 1, 1, 1]), follows_N).tolist() == [False, True, False, True]
 
 
-def test_a_vocabulary_without_any_mark_says_nothing_of_words() -> None:
+def test_a_vocabulary_without_continuation_marks_has_no_word_boundaries() -> None:
     assert not spelled({"type": "BPE", "vocab": {"one": 0, "two": 1}, "merges": []}).marks_words
 
 

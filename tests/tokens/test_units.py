@@ -126,7 +126,7 @@ def test_a_mean_of_3_8_is_that_of_spanbert() -> None:
     assert shares[1:] / shares[:-1] == pytest.approx(0.8, abs=0.003)
 
 
-def test_spans_are_what_walking_over_all_starts_gives() -> None:
+def test_spans_equal_those_of_a_loop_over_all_start_positions() -> None:
     """The reference goes start by start and marks the tokens that each span covers."""
     unit, document, length = span_unit(3.8), 3, 200
     start_S = np.arange(-9, length)
@@ -142,7 +142,7 @@ def test_spans_are_what_walking_over_all_starts_gives() -> None:
     assert painted.any()
 
 
-def test_targets_stand_in_spans() -> None:
+def test_targets_come_in_spans() -> None:
     """Chance makes runs of 1 / 0.85 = 1.18 tokens; spans of 3.8 that may touch or overlap make longer ones than 3.8."""
     assert runs(masked(UNITS["token"]).is_target_N).mean() == pytest.approx(1.18, abs=0.02)
     assert 3.8 < runs(masked(SPAN).is_target_N).mean() < 4.8

@@ -34,13 +34,11 @@ def test_a_database_of_another_schema_is_refused_in_the_words_that_we_look_for(t
         MlflowClient(f"sqlite:///{other}").search_experiments()
 
 
-def test_the_command_that_mends_it_is_called_upgrade_and_takes_the_address() -> None:
+def test_mlflow_still_has_a_command_upgrade_that_takes_the_address() -> None:
     assert [parameter.name for parameter in commands.commands["upgrade"].params] == ["url"]
 
 
-def test_it_is_called_for_a_database_of_another_schema_and_for_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_database_with_another_schema_is_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "mlflow.db"
     called = []
 
@@ -99,7 +97,7 @@ def test_a_serving_install_which_has_no_psutil_opens_a_database(tmp_path: Path) 
     assert opened.stdout == "1\n", opened.stderr
 
 
-def test_mlflow_notes_as_what_it_loaded_a_registered_model_and_nothing_of_a_folder(tmp_path: Path) -> None:
+def test_the_registered_version_is_read_from_the_note_that_mlflow_writes(tmp_path: Path) -> None:
     from mlflow.store.artifact import models_artifact_repo
 
     assert models_artifact_repo.REGISTERED_MODEL_META_FILE_NAME == _LOADED_AS

@@ -78,7 +78,7 @@ def trained_on(job: Pretraining, *batches: Batch[TargetBatch]) -> State:
     return replace(job.loop, batches_from=batches_from).run(State(), Callback())
 
 
-def test_a_batch_without_a_target_is_no_step_and_in_theirs_it_is(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_batch_without_a_target_is_skipped_but_theirs_takes_a_step(prepare: Prepare, tmp_path: Path) -> None:
     """P1: transformers' loss of the batch is NaN; its trainer omits it from the log, and lets the weights decay."""
     small = {"batch_tokens": 32, "masking__mask_rate": 0.02, "steps": 2, "schedule__warmup_steps": 1}
     whole, spared = prepare(**small), prepare(**small)
@@ -219,7 +219,7 @@ def test_a_look_depends_on_no_batch_size_and_theirs_does(prepare: Prepare, tmp_p
         assert replace(job.judge, batch_tokens=batch_tokens).measure() == pytest.approx(right, rel=1e-5)
 
 
-def test_bf16_is_refused_where_it_is_slow_and_taken_by_theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_slow_bf16_is_refused_but_theirs_accepts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """P28: on a CPU without instructions for it."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # transformers sets it

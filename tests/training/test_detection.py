@@ -200,7 +200,7 @@ def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(
 
 # dynamo looks at tensors that it carries over a break, and means to hide what torch says of that.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_it_is_the_same_loss_in_a_bounded_number_of_graphs(prepare: Prepare) -> None:
+def test_the_compiled_loss_is_the_same_in_a_bounded_number_of_graphs(prepare: Prepare) -> None:
     """P39: drawing tokens is not part of a graph, so there is one graph before it and one after."""
     job = prepare()
     num_graphs = 0

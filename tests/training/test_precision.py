@@ -80,7 +80,7 @@ def test_fp16_is_refused_on_a_cpu() -> None:
     indirect=["gpu"],
 )
 @pytest.mark.usefixtures("gpu")
-def test_a_gpu_computes_in_what_it_is_good_at(requested: Requested, name: str) -> None:
+def test_the_default_precision_suits_the_gpu(requested: Requested, name: str) -> None:
     """P28."""
     precision = Precision.choose(requested, GPU)
     assert precision.name == name

@@ -108,7 +108,7 @@ def test_no_step_waits_for_the_device_between_two_points(monkeypatch: pytest.Mon
     assert steps.last_norm > 0
 
 
-def test_the_first_of_the_steps_that_went_wrong_is_named_though_it_is_read_late() -> None:
+def test_the_first_failing_step_is_named_although_losses_are_read_late() -> None:
     """P26."""
     steps = ahead(nn.Linear(1, 1))
     for index, value in enumerate([1.0, 1.0, float("nan"), 1.0]):

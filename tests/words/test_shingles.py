@@ -62,7 +62,7 @@ def test_words_are_those_that_the_expression_for_all_scripts_finds(texts: list[s
     assert hashed_W.tolist() == [one_hash(word) for found in words for word in found]
 
 
-def test_a_text_is_sketched_alike_alone_and_in_a_batch(words) -> None:
+def test_a_text_has_the_same_sketch_alone_and_in_a_batch(words) -> None:
     texts = [words(seed, 5 + seed * 7) for seed in range(30)]
     batch = sketched(texts)
     alone = [sketched([text]) for text in texts]

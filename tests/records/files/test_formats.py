@@ -101,7 +101,7 @@ def test_the_format_is_recognized_by_the_name_without_its_compression(name: str,
 
 
 @pytest.mark.parametrize(("suffix", "unit"), [(".jsonl", "line 3"), (".csv", "line 4"), (".parquet", "row 2")])
-def test_each_row_says_where_it_stands(tmp_path: Path, suffix: str, unit: str) -> None:
+def test_each_row_comes_with_its_file_and_line(tmp_path: Path, suffix: str, unit: str) -> None:
     """In CSV the first text spans two lines; in JSON Lines an empty line separates the objects."""
     path = written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS[:2]))
     assert [place for place, _ in rows_in(path)][1] == f"{path}, {unit}"

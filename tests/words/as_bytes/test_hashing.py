@@ -31,7 +31,7 @@ def test_a_part_of_a_column_is_hashed_as_if_it_were_alone(start: int, length: in
     assert word_hashes(part).tolist() == word_hashes(pa.array(part.to_pylist(), pa.string())).tolist()
 
 
-def test_words_that_are_alike_have_other_hashes() -> None:
+def test_similar_words_have_different_hashes() -> None:
     words = ["".join(letters) for length in range(5) for letters in product("\x00abzAZ09_", repeat=length)]
     hashes = word_hashes(pa.array(words))
     assert len(np.unique(hashes)) == len(words)
