@@ -17,6 +17,7 @@ from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.artifacts.export.manifest import Manifest, TensorSpec, read_manifest
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.exporting.exams.exam import Exam
+from clozeline.exporting.forms import Form, labelled
 from clozeline.exporting.sample import Sample
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind
@@ -79,6 +80,9 @@ def outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     return (TensorSpec(name="logits", dtype="float32", shape=("batch", 2), meaning="early and late"),)
 
 
+FORM = Form(labelled, outputs)
+
+
 def exam(model: Lateness, sample: Sample) -> Exam:
     """Return an exam on whether the larger logit is that of the held-out label."""
     return Exam(
@@ -106,9 +110,7 @@ def examples(manifest: Manifest) -> list[str]:
 KIND = ModelKind(
     architecture="ForLateness",
     head="text-classification",
-    form="clozeline.exporting.forms:labelled",
-    axes={"logits": {0: "batch"}},
-    outputs=f"{__name__}:outputs",
+    form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",
     model=Lateness,
     plain_answers=records,

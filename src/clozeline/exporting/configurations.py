@@ -3,7 +3,7 @@
 optimum's `TasksManager` registers them and looks them up by family and task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,13 +14,15 @@ from optimum.utils import DummyInputGenerator, DummyTextInputGenerator, Normaliz
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from clozeline.artifacts.export.manifest import Task
-from clozeline.inference.model_kinds import MODEL_KINDS, Axes, ModelKind, kind_of
+from clozeline.artifacts.export.manifest import Task, TensorSpec
+from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind, kind_of
 from clozeline.inference.session import MASKS_ONLY
 
 BACKEND = "clozeline"
 """Name of our optimum backend; `onnx` belongs to optimum-onnx, which may be installed too."""
 
+Axes = Mapping[str, Mapping[int, str]]
+"""Dynamic axes of each tensor, with their names."""
 _NONE: Mapping[int, str] = MappingProxyType({})
 _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
 
@@ -42,6 +44,8 @@ class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
     """Configuration of a family that runs on our own encoder and has no token types."""
 
     kind: ModelKind
+    computed: Sequence[TensorSpec]
+    """Outputs, as `forms` describes them."""
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
     DUMMY_INPUT_GENERATOR_CLASSES = (DummyTextInputGenerator, _Switch)
     takes_positions = True
@@ -58,7 +62,7 @@ class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
 
     @property
     def outputs(self) -> Axes:
-        return self.kind.axes
+        return {spec.name: dict(_named(spec)) for spec in self.computed}
 
 
 class OfPairs(OfText):
@@ -93,8 +97,10 @@ FAMILIES: Mapping[str, type[OfText]] = MappingProxyType(
 """Configuration of each family, keyed by `model_type`."""
 
 
-def configuration_of(family: str, task: Task, config: PretrainedConfig) -> Any:
+def configuration_of(family: str, task: Task, config: PretrainedConfig, computed: Sequence[TensorSpec] = ()) -> Any:
     """Return the configuration that is registered for the family, otherwise the one in FAMILIES.
+
+    `computed`: outputs of the graph.
 
     Raises:
         KeyError: the family is in neither.
@@ -106,8 +112,12 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig) -> Any:
         BACKEND, model_type=family, task=_known_to_optimum(task), library_name="transformers"
     )
     configuration = constructor(config)
-    configuration.kind = kind_of(task)
+    configuration.kind, configuration.computed = kind_of(task), computed
     return configuration
+
+
+def _named(spec: TensorSpec) -> Iterator[tuple[int, str]]:
+    return ((place, size) for place, size in enumerate(spec.shape) if isinstance(size, str))
 
 
 def _known_to_optimum(task: Task) -> str:

@@ -1,19 +1,22 @@
-"""Computation of each kind of exported model, and the positions at which its last layer is computed.
+"""What the graph of each kind of model computes, its outputs as the manifest describes them, and the positions at which
+its last layer is computed.
 
 Shapes: B texts, L tokens, Q positions of a text that the last layer is computed at, H hidden, M masks in all texts
 together, V vocabulary, C classes or tags.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from clozeline.artifacts.export.manifest import LastLayer
+from clozeline.artifacts.export.manifest import LastLayer, TensorSpec
 from clozeline.encoder.model import Model
 from clozeline.encoder.positions import ChosenPositions, Positions
+from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import resolved
 from clozeline.tasks.pooling import mean_of_tokens
 
@@ -36,6 +39,26 @@ class Texts:
         return self.input_ids, self.attention_mask, self.token_type_ids
 
 
+@dataclass(frozen=True)
+class Form:
+    """Graph of one kind of model."""
+
+    compute: Callable[[TrainedModel, Texts], Outputs]
+    outputs: Callable[[TrainedModel], Sequence[TensorSpec]]
+    """Function that describes what `compute` returns, in the order of the graph."""
+
+
+def form_of(trained: TrainedModel) -> Form:
+    form: Form = resolved(trained.kind.form)
+    return form
+
+
+def outputs_of(trained: TrainedModel) -> tuple[TensorSpec, ...]:
+    """Return the outputs of the fp32 and the INT8 graph, in order."""
+    computed = tuple(form_of(trained).outputs(trained))
+    return computed + _likeliest(trained) if trained.kind.fills_masks else computed
+
+
 class Exported(nn.Module):
     """A trained model as a module that returns the given outputs in order."""
 
@@ -43,6 +66,7 @@ class Exported(nn.Module):
         super().__init__()
         self.model = trained.model
         self._trained, self._outputs = trained, tuple(outputs)
+        self._compute = form_of(trained).compute
 
     def forward(
         self,
@@ -52,7 +76,7 @@ class Exported(nn.Module):
         masks_only: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         texts = Texts(input_ids, attention_mask, token_type_ids, masks_only)
-        outputs: Outputs = resolved(self._trained.kind.form)(self._trained, texts)
+        outputs = self._compute(self._trained, texts)
         return tuple(outputs[name] for name in self._outputs)
 
 
@@ -65,7 +89,7 @@ def last_layer_of(trained: TrainedModel) -> LastLayer:
     return "first position" if trained.model.head.shape.pooling == "first" else "every position"
 
 
-def at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
+def _at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
     """Return `logits` [M, V] at the masked positions only, row by row, and `sentence_embedding` [B, H].
 
     The vocabulary head is up to half of the work of a small model, and its logits at other positions are not read.
@@ -89,7 +113,7 @@ def at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
     }
 
 
-def embedded(trained: TrainedModel, texts: Texts) -> Outputs:
+def _embedded(trained: TrainedModel, texts: Texts) -> Outputs:
     """Return `sentence_embedding` [B, H]."""
     return {"sentence_embedding": mean_of_tokens(_hidden(trained, texts), texts.attention_mask)}
 
@@ -99,7 +123,7 @@ def labelled(trained: TrainedModel, texts: Texts) -> Outputs:
     return {"logits": trained.model(*texts.inputs).logits}
 
 
-def pointed(trained: TrainedModel, texts: Texts) -> Outputs:
+def _pointed(trained: TrainedModel, texts: Texts) -> Outputs:
     """Return `start_logits` and `end_logits` [B, L]."""
     start_BL, end_BL = trained.model(*texts.inputs).logits.unbind(-1)
     return {"start_logits": start_BL, "end_logits": end_BL}
@@ -110,3 +134,50 @@ def _hidden(trained: TrainedModel, texts: Texts, positions: Positions | None = N
     of_positions = () if positions is None else (positions,)
     hidden: Tensor = trained.model.base_model(*texts.inputs, *of_positions).last_hidden_state
     return hidden
+
+
+def _tensor(name: str, shape: tuple[str | int, ...], meaning: str) -> TensorSpec:
+    return TensorSpec(name=name, dtype="float32", shape=shape, meaning=meaning)
+
+
+def _embeddings(trained: TrainedModel) -> Sequence[TensorSpec]:
+    meaning = "mean of the last hidden states where attention_mask is 1, normalized to length 1"
+    return (_tensor("sentence_embedding", ("batch", trained.model.config.hidden_size), meaning),)
+
+
+def _masks(trained: TrainedModel) -> Sequence[TensorSpec]:
+    meaning = "one for each token of the vocabulary at each mask, row by row of the batch, before softmax"
+    return _tensor("logits", ("masks", trained.model.config.vocab_size), meaning), *_embeddings(trained)
+
+
+def _likeliest(trained: TrainedModel) -> tuple[TensorSpec, ...]:
+    top = ("masks", num_likeliest(trained.model.config.vocab_size))
+    return (
+        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning="the likeliest tokens at each mask, best first"),
+        _tensor(TOP_SCORES, top, "probabilities of top_ids over the whole vocabulary"),
+    )
+
+
+def _labels(trained: TrainedModel) -> Sequence[TensorSpec]:
+    before = "" if trained.label_scores == "none" else f", before {trained.label_scores}"
+    return (_tensor("logits", ("batch", len(trained.labels)), f"one for each label{before}"),)
+
+
+def _tags(trained: TrainedModel) -> Sequence[TensorSpec]:
+    meaning = "one for each tag at each token, before softmax; the first token of a word decides its tag"
+    return (_tensor("logits", ("batch", "length", len(trained.labels)), meaning),)
+
+
+def _ends(trained: TrainedModel) -> Sequence[TensorSpec]:
+    meaning = "one for each token as the {} token of the answer, before softmax; the row's first token means no answer"
+    return tuple(
+        _tensor(f"{name}_logits", ("batch", "length"), meaning.format(which))
+        for name, which in (("start", "first"), ("end", "last"))
+    )
+
+
+MASKS = Form(_at_masks, _masks)
+LABELS = Form(labelled, _labels)
+TAGS = Form(labelled, _tags)
+ENDS = Form(_pointed, _ends)
+EMBEDDINGS = Form(_embedded, _embeddings)

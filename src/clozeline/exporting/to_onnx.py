@@ -12,13 +12,12 @@ from onnxscript.optimizer import optimize_ir
 from torch import nn
 
 from clozeline.exporting.attention import settle_attention
-from clozeline.exporting.configurations import configuration_of
-from clozeline.exporting.forms import Exported
+from clozeline.exporting.configurations import Axes, configuration_of
+from clozeline.exporting.forms import Exported, form_of
 from clozeline.exporting.graph import name_axes, write_graph
 from clozeline.exporting.likeliest import add_likeliest
 from clozeline.exporting.plain import make_plain, name_activations, strip, weight_of
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.model_kinds import Axes
 
 _EXAMPLE_TOKENS = 16
 """Length of the traced texts in tokens, unless the model reads fewer."""
@@ -33,7 +32,8 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     Raises:
         KeyError: no configuration is registered for the family.
     """
-    configuration = configuration_of(trained.family, trained.task, trained.model.config)
+    computed = form_of(trained).outputs(trained)
+    configuration = configuration_of(trained.family, trained.task, trained.model.config, computed)
     graph = _traced(Exported(trained, tuple(configuration.outputs)), configuration, trained.max_length, opset)
     make_plain(graph)
     settle_attention(graph)

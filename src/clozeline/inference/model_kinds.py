@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
-from types import MappingProxyType
 from typing import Any, Literal
 
 from clozeline.artifacts.export.manifest import Manifest
@@ -25,11 +24,6 @@ _TENSORS = "clozeline.serving.protocols.tensor_kinds"
 _INVOCATIONS = "clozeline.serving.protocols.mlflow"
 """No stage imports these two modules, because no output of a stage depends on them."""
 
-Axes = Mapping[str, Mapping[int, str]]
-"""Dynamic axes of each tensor, with their names."""
-_TEXTS: Mapping[int, str] = MappingProxyType({0: "batch"})
-_TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
-
 
 @dataclass(frozen=True)
 class ModelKind:
@@ -40,11 +34,7 @@ class ModelKind:
     head: str
     """Name of the head in the room `encoder`."""
     form: str
-    """`module:name` of the function that the graph computes, of a trained model and a batch."""
-    axes: Axes
-    """Dynamic axes of the outputs of `form`."""
-    outputs: str
-    """`module:name` of the function that describes the outputs of the graph, of a trained model."""
+    """`module:name` of what the graph computes."""
     exam: str
     """`module:name` of the function that returns the exam, of an open model and a sample."""
     model: type[OpenModel]
@@ -75,9 +65,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     "fill-mask": ModelKind(
         architecture="ForMaskedLM",
         head="mlm",
-        form="clozeline.exporting.forms:at_masks",
-        axes={"logits": {0: "masks"}, "sentence_embedding": _TEXTS},
-        outputs="clozeline.exporting.outputs:at_masks",
+        form="clozeline.exporting.forms:MASKS",
         exam="clozeline.exporting.exams.of_encoders:masks_exam",
         model=Encoder,
         plain_answers=plain_answers.embeddings_and_masks,
@@ -90,9 +78,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     "text-classification": ModelKind(
         architecture="ForSequenceClassification",
         head="text-classification",
-        form="clozeline.exporting.forms:labelled",
-        axes={"logits": _TEXTS},
-        outputs="clozeline.exporting.outputs:of_labels",
+        form="clozeline.exporting.forms:LABELS",
         exam="clozeline.exporting.exams.of_labels:labels_exam",
         model=Classifier,
         plain_answers=plain_answers.labels,
@@ -105,9 +91,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     "token-classification": ModelKind(
         architecture="ForTokenClassification",
         head="token-classification",
-        form="clozeline.exporting.forms:labelled",
-        axes={"logits": _TOKENS},
-        outputs="clozeline.exporting.outputs:of_tags",
+        form="clozeline.exporting.forms:TAGS",
         exam="clozeline.exporting.exams.of_tokens:tags_exam",
         model=Tagger,
         plain_answers=plain_answers.entities,
@@ -120,9 +104,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     "question-answering": ModelKind(
         architecture="ForQuestionAnswering",
         head="question-answering",
-        form="clozeline.exporting.forms:pointed",
-        axes={"start_logits": _TOKENS, "end_logits": _TOKENS},
-        outputs="clozeline.exporting.outputs:of_ends",
+        form="clozeline.exporting.forms:ENDS",
         exam="clozeline.exporting.exams.of_tokens:answers_exam",
         model=Answerer,
         plain_answers=plain_answers.answers,
@@ -136,9 +118,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     "feature-extraction": ModelKind(
         architecture="Model",
         head="feature-extraction",
-        form="clozeline.exporting.forms:embedded",
-        axes={"sentence_embedding": _TEXTS},
-        outputs="clozeline.exporting.outputs:of_embeddings",
+        form="clozeline.exporting.forms:EMBEDDINGS",
         exam="clozeline.exporting.exams.of_pairs:similarity_exam",
         model=Embedder,
         plain_answers=plain_answers.embeddings,
