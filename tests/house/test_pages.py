@@ -76,7 +76,8 @@ def test_the_lines_for_own_text_are_those_of_params(without_labels: bool) -> Non
     read = YAML(typ="safe").load
     changed = laid_over(read(page("params.yaml")), read(lines))
     if without_labels:
-        assert "write `finetune: {}`, and leave only `encoder: encoder` under\n`export.models`" in README
+        stated = "write `finetune: {}`, and leave only `encoder: encoder` under `export.models`"
+        assert stated in " ".join(README.split())
         changed |= {"finetune": {}, "export": changed["export"] | {"models": {"encoder": "encoder"}}}
     assert Params.model_validate(changed).preprocess.source.kind == "files"
 
