@@ -30,7 +30,7 @@ def _password_of(url: str) -> str | None:
 class SourceParams(Section):
     kind: Literal["python-docs", "files", "wikipedia-xml", "hub", "sql"]
     path: str
-    """What DVC watches: the local source, or for other sources a file that fixes them as far as a file can."""
+    """Path that DVC watches: the local source, or for other sources a file that fixes them as far as a file can."""
     url: str | None
     """Remote files, or the database. DVC does not watch it."""
     query: str | None
@@ -55,7 +55,7 @@ class SourceParams(Section):
 
     @property
     def place(self) -> str:
-        """Where the source is, for people and to recognize it again."""
+        """Location of the source, for messages and to recognize it again."""
         return self.dataset or self.url or self.path
 
     @property
@@ -118,8 +118,8 @@ class ContractParams(Section):
     max_length_index: NotNegative
     """Largest population stability index of the lengths of texts; 0.25 is usually called a large shift."""
     max_conflict_share: Share
-    """Largest share of labelled texts of which copies have other labels."""
+    """Upper limit of the share of labelled texts whose copies have different labels."""
     max_class_index: NotNegative
     """Largest population stability index of the classes of labelled texts."""
     max_changed_test_rows: Share
-    """Largest share of the accepted test rows that are gone or have other labels."""
+    """Upper limit of the share of previously accepted test rows that are missing or have other labels."""

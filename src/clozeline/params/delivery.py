@@ -13,7 +13,7 @@ class RungParams(Section):
     weights: Literal["int7", "uint8", "int8"]
     """See `exporting/quantization.py`."""
     exact_share: Share
-    """Share of the products with a weight that stay in fp32: those that quantization harms most."""
+    """Share of the products with a weight that stay in fp32: those with the largest quantization error."""
     quantize_embeddings: bool
 
 

@@ -15,7 +15,7 @@ SHARED = "shared"
 _SAID_BY_THE_TASK = frozenset({"kind", "data"})
 """Keys that DVC reads from the task itself, before any layers are merged."""
 _LOCK = "requirements.lock"
-"""What DVC watches for a task with records on the hub: it fixes the version of their reader."""
+"""File that DVC watches for a task with records on the hub: it fixes the version of their reader."""
 
 
 def whole_task(task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class FinetuneParams(Section):
 
     kind: str
     data: str
-    """What DVC watches: a file, a folder, or for a hub dataset the lock that fixes the version of its reader."""
+    """Path that DVC watches: a file, a folder, or for a hub dataset the lock that fixes the version of its reader."""
     hub: HubParams | None
     splits: SplitsParams | None
     """Null: one file (or the split `train`); the hash of each record decides its split."""

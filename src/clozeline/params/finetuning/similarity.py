@@ -23,7 +23,7 @@ class SimilarityParams(FinetuneParams):
     columns: Annotated[tuple[str, ...], Field(min_length=2)] | None
     """Column names of tab-separated files without a header, in which quotes are ordinary characters."""
     docstring_field: str | None
-    """Field of one text that gives both: its first sentence, and the rest. Null: two fields."""
+    """Field of a text that is split into a pair: its first sentence, and the rest. Null: two fields."""
     title_field: str | None
     """Field of the qualified name of that text, which is removed from both; null: none."""
     max_train: Annotated[int, Field(ge=2)] | None
