@@ -19,7 +19,7 @@ from clozeline.workspace import Workspace, reach_this_machine_directly
 
 EVENT: Final = "clozeline.drift"
 RESOURCE: Final = "clozeline.model"
-"""What the resource of an event starts with; the name of the model follows."""
+"""Prefix of the resource of an event; the name of the model follows."""
 
 
 class DriftError(GateError):

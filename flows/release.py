@@ -34,9 +34,9 @@ from clozeline.workspace import Workspace, set_defaults, tracking_uri
 def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     """Release every package that params.yaml exports.
 
-    Candidate and champion are measured on the same validation text or test items, and `release.promote` says what the
-    interval of the difference has to show. A candidate is held if that needs a person: the champion cannot answer the
-    items, there are too few of them to tell, or a task's first version does not beat the trivial answer (with
+    Candidate and champion are measured on the same validation text or test items, and `release.promote` sets the
+    condition on the interval of the difference. A candidate is held for a person to decide if the champion cannot
+    answer the items, the items are too few to tell, or a task's first version does not beat the trivial answer (with
     `release.beat_baseline`, also the baseline). `accept_held` promotes it if it passes the other gates.
 
     Raises:
@@ -63,7 +63,7 @@ def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
 
 @task(name="registry", cache_policy=NO_CACHE, persist_result=False, **RETRIES)
 def open_registry(workspace: Workspace) -> Publisher:
-    """Deliver what earlier runs have to tell MLflow, and close the runs that killed releases left open."""
+    """Deliver pending messages of earlier runs to MLflow, and close the runs that killed releases left open."""
     address = tracking_uri(workspace)
     deliver_waiting(workspace.outbox, address)
     publisher = Publisher(address)

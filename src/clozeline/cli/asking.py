@@ -47,8 +47,8 @@ _VERBS = (
 
 
 def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds: type[Model]) -> Model:
-    """Open the model at `place`, which must be of one of `kinds`; without a place, the default model of the first task
-    that they have in the table of kinds.
+    """Open the model at `place`, which must be of one of `kinds`; without a place, the default model for the first of
+    their tasks.
 
     Raises:
         ParamsError: the model is of another task, or there are several without a place.

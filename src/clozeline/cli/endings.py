@@ -1,4 +1,4 @@
-"""Graceful shutdown of commands on signals, with what continues the work."""
+"""Graceful shutdown of commands on signals, with the command that continues the work."""
 
 import signal
 import sys
@@ -21,8 +21,8 @@ _STOPPED: Final = (
 def ending_orderly() -> Iterator[None]:
     """Turn SIGTERM, and SIGHUP from a closed terminal, into SystemExit: the command first stops its child processes.
 
-    By default both kill the process at once. An ignored SIGHUP (`nohup`) stays ignored. A stopped command prints
-    what continues it, also after Ctrl-C. Afterwards the signals are ignored: one during the shutdown of the
+    By default both kill the process at once. An ignored SIGHUP (`nohup`) stays ignored. A stopped command prints the
+    command that continues it, also after Ctrl-C. Afterwards the signals are ignored: one during the shutdown of the
     interpreter would print a traceback.
     """
     signal.signal(signal.SIGTERM, _unwind)

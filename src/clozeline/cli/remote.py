@@ -20,7 +20,7 @@ def add(
         str | None, typer.Option("--endpoint", metavar="URL", help="Address of an S3 server other than Amazon's.")
     ] = None,
 ) -> None:
-    """Make URL the remote of this project, after a file could be written there.
+    """Make URL the remote of this project, after a test write.
 
     It is entered in .dvc/config, which you commit; keys stay in the environment (AWS_ACCESS_KEY_ID, …). From then on
     every nightly run pushes to it, and runs on other machines restore from it what was made already.

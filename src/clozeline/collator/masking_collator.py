@@ -171,7 +171,7 @@ class MaskingCollator:
             raise unreadable(f"id {unknown[0]}", f"ids from 0 to {size - 1}")
 
     def _mask(self, rows: RaggedRows, epochs: Sequence[int]) -> tuple[Ids, Ids]:
-        """Return what the model sees, and its labels. `epochs`: the epoch, and the number of epochs."""
+        """Return the masked input and its labels. `epochs`: the epoch, and the number of epochs."""
         epoch, num_epochs = epochs
         progress = min(epoch / (num_epochs - 1), 1.0) if num_epochs > 1 else 0.0
         masked = self._masker.mask(epoch, rows.input_ids_N, rows.document_N, rows.position_N, progress)

@@ -23,7 +23,7 @@ from clozeline.tokenizer.folder import OpenTokenizer, save_existing
 from clozeline.tokens.shards import TokenShards
 
 Estimator = Literal["folds", "pll"]
-"""What a masked model predicts at once: a fold of the tokens, or a single token. Ignored for a causal model."""
+"""Tokens that a masked model predicts in one pass: a fold, or a single token. Ignored for a causal model."""
 
 
 @dataclass(frozen=True)

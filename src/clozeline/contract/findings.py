@@ -9,7 +9,8 @@ from clozeline.drift.comparison import stability_index
 from clozeline.params import ContractParams
 
 _LEAST_TEXTS = 200
-"""Sampled texts, or labelled ones, from which on distributions are compared: the stability index of fewer is noise."""
+"""Least number of sampled or labelled texts for a comparison of distributions: with fewer, the stability index is
+noise."""
 
 
 @dataclass(frozen=True)

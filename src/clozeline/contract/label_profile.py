@@ -27,10 +27,10 @@ class LabelProfile(BaseModel):
     num_texts: int
     """Number of distinct texts with labels."""
     num_conflicts: int
-    """Texts of which copies have other labels."""
+    """Number of texts whose copies have different labels."""
     texts_by_label: Mapping[str, int]
     test_rows: Mapping[str, str]
-    """Digest of a text of the test split → digest of its labels; of more than 2,000, those with the lowest digests."""
+    """Digest of a text of the test split → digest of its labels; the 2,000 lowest digests if there are more."""
 
     @classmethod
     def read(cls, params: LabelledParams, data: Path) -> Self:

@@ -22,7 +22,7 @@ from clozeline.artifacts.tokenize.token_metrics import TokenMetrics
 _MOST_TEXTS = 2_000
 _MOST_ROW_GROUPS = 64
 _MOST_CHARACTERS = 1_000
-"""Characters of a text from which scripts and trigrams are counted."""
+"""Number of characters of a text in which scripts and trigrams are counted."""
 _MOST_TRIGRAMS = 400
 _WORD = re.compile(r"[^\W\d_]+")
 _SHARE_DECIMALS = 6

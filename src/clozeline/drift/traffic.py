@@ -32,7 +32,7 @@ class Traffic(BaseModel):
     tokens: int = 0
     unknown_tokens: int = 0
     right: int = 0
-    """Answers that feedback has called right."""
+    """Number of answers that feedback confirmed as right."""
     wrong: int = 0
 
     @property

@@ -48,7 +48,8 @@ class DetectionFigures:
 def measure(
     model: ReplacedTokenPair, questions: Iterable[Asked], vocabulary: Vocabulary, advance: Callable[[int], None]
 ) -> DetectionFigures:
-    """Judge `model` on every token of `questions`, in all their passes; call `advance` with the rows of each batch."""
+    """Judge `model` on every token of `questions`, in all their passes; call `advance` with the row count of each
+    batch."""
     is_special_V = torch.from_numpy(vocabulary.is_special_V)
     counts_2S = np.zeros((2, _NUM_BINS), dtype=np.int64)
     for asked in questions:

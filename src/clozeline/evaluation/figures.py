@@ -40,7 +40,8 @@ def measure(
     groupings: Mapping[str, Grouping],
     advance: Callable[[int], None],
 ) -> dict[str, Sums]:
-    """Ask `questions` and sum the answers by each of `groupings`; call `advance` with the rows of each batch."""
+    """Run all `questions` and sum the answers by each of `groupings`; call `advance` with the row count of each
+    batch."""
     sums = {name: Sums.zero(grouping.num_groups) for name, grouping in groupings.items()}
     for asked in questions:
         if len(asked.target_T):

@@ -71,7 +71,7 @@ def per_token(name: str, constant: Constant) -> Making:
     yield helper.make_node("ReduceMax", [f"{name}/size", last_axis], [f"{name}/reduced"])
     # Without rows (no mask in the batch) onnxruntime 1.31 reduces nothing, and the axis would keep its size.
     yield helper.make_node("Slice", [f"{name}/reduced", first, last, last_axis], [f"{name}/largest"])
-    # A token of zeros has the scale 0, which gives zeros again whatever 0 / 0 is rounded to.
+    # A token of zeros has the scale 0, which gives zeros again for any rounding of 0 / 0.
     yield helper.make_node("Mul", [f"{name}/largest", step], [f"{name}/scale"])
     yield helper.make_node("Reshape", [f"{name}/scale", last_axis], [f"{name}/scale_of_row"])
     yield helper.make_node("Shape", [f"{name}/scale_of_row"], [f"{name}/num_rows"])

@@ -31,7 +31,7 @@ class Answers:
     """Answers grouped by text; texts are in the order given."""
 
     top1_A: npt.NDArray[np.int64]
-    """What a `Reader` takes from the output, or what an exam takes from the embeddings."""
+    """Answers that a `Reader` takes from the output, or an exam from the embeddings."""
     embeddings_TH: npt.NDArray[np.float32] | None = None
     """Embeddings of length 1 of the texts as given, masks included; None for a model that does not embed."""
 

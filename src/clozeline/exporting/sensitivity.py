@@ -1,4 +1,4 @@
-"""Sensitivity: which products by a constant matrix lose most in INT8.
+"""Sensitivity: the error that INT8 causes in each product with a weight matrix.
 
 Shapes: A answers, V vocabulary or classes.
 """

@@ -36,8 +36,8 @@ def asking_hub(name: str) -> Iterator[None]:
 def pinned(name: str, revision: str | None) -> str | None:
     """Return the commit that `revision` of a name on the hub stands for now; `revision` itself if it is not on the hub.
 
-    What is read from the hub in several requests is pinned first: a branch can move between two of them, so that one
-    file is inspected and another is opened.
+    Callers that read the hub in several requests pin the commit first: a branch can move between two requests, and then
+    one file is inspected and another is opened.
 
     Raises:
         TransientError: the hub cannot be reached, or fails.
@@ -74,7 +74,7 @@ def inspected_file(name: str, file: str, revision: str | None) -> Path | None:
     try:
         return fetched_file(name, file, revision, missing_locally_is_an_error=not constants.HF_HUB_OFFLINE)
     except RepositoryNotFoundError:
-        return None  # whatever opens the name reports that
+        return None  # the caller that opens the name reports that
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         raise TransientError(
             f"{name} cannot be inspected before it is opened: the hub does not answer",

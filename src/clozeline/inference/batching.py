@@ -1,4 +1,4 @@
-"""Batches of texts of similar length, because on a CPU padding costs as much as text.
+"""Batches of texts of similar length: on a CPU, padding costs as much as text.
 
 Shapes: B texts of a batch, L tokens of the longest.
 """

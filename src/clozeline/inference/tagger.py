@@ -75,7 +75,8 @@ class Tagger(PerToken):
         ]
 
     def scored_tokens(self, texts: Sequence[str], windows: Sequence[TaggedWindow]) -> list[list[ScoredToken]]:
-        """Return the scored tokens of each text; one in two windows is scored by that with more text around it."""
+        """Return the scored tokens of each text; a token in two windows gets its score from the one with more text
+        around it."""
         chosen: dict[int, dict[int, tuple[int, ScoredToken]]] = defaultdict(dict)
         for tagged in windows:
             kept = chosen[tagged.window.number]

@@ -234,7 +234,7 @@ class Objective:
 
     title: str
     head: LanguageHead
-    """What the model predicts with. The saved model, its evaluation and its export depend on the head alone."""
+    """Head that the model predicts with. The saved model, its evaluation and its export depend on the head alone."""
     pipeline_tag: str
     """The hub's name for what the model does."""
     target_share: Callable[[MaskingParams], float]

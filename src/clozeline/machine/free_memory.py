@@ -14,7 +14,8 @@ _VERSIONS = (
 def free_memory_bytes(
     cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")
 ) -> int | None:
-    """Return the smallest amount left in the machine and in each control group; None if the system does not tell."""
+    """Return the smallest amount left in the machine and in each control group; None if the system does not report
+    it."""
     folders = groups_of("memory", cgroups, membership)
     left = [bytes_left for folder in folders if (bytes_left := _left(folder)) is not None]
     if meminfo.is_file():

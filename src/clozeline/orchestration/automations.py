@@ -1,4 +1,4 @@
-"""Automations on a Prefect server, and their definitions in a file, which name what the server knows by an id."""
+"""Automations on a Prefect server, and their definitions in a file, which use names where the server uses ids."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from clozeline.orchestration.prefect_adapter import AutomationCore
 
 OWNED_PREFIX: Final = "clozeline-"
-"""Automations whose names start so belong to the file."""
+"""Name prefix of the automations that belong to the file."""
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Automation(BaseModel):
     """An action may have `deployment`, a name, in place of `deployment_id`."""
 
     def resolved(self, deployment_ids: Mapping[str, UUID]) -> AutomationCore:
-        """Return it as Prefect takes it; raises `ValueError` (of pydantic, too) if it cannot be one."""
+        """Return it in Prefect's form; raises `ValueError` (or pydantic's error) if it is not valid."""
         actions = [_resolved(action, deployment_ids) for action in self.actions]
         return AutomationCore.model_validate(self.model_dump() | {"actions": actions})
 
@@ -43,7 +43,7 @@ def _resolved(action: Mapping[str, Any], deployment_ids: Mapping[str, UUID]) -> 
 def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore]) -> None:
     """Create or update the automations of the file, and delete our others: those that start with `OWNED_PREFIX`.
 
-    One that has not changed is left alone: an update would end its time of silence, and drift would start another run.
+    An unchanged automation is not updated: an update would end its cool-down, and drift would start another run.
     """
     known = {automation.name: automation for automation in client.read_automations()}
     for automation in wanted:
@@ -61,7 +61,7 @@ def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore])
 
 
 def _content(automation: AutomationCore) -> dict[str, Any]:
-    """Return what the file says about it, with the defaults of Prefect."""
+    """Return the fields that the file can set, with Prefect's defaults."""
     content = automation.model_dump(mode="json", include=set(AutomationCore.model_fields) - {"owner_resource"})
     return content | {"trigger": _sorted(content["trigger"])}
 

@@ -1,4 +1,4 @@
-"""Checks before a run for the inputs that no stage makes: a missing one would otherwise cost hours."""
+"""Checks before a run for the inputs that no stage makes: a missing one would otherwise be noticed after hours."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

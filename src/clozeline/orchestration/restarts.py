@@ -1,4 +1,4 @@
-"""A scheduled run that starts after a crash: never beside a run that lives, and not again and again."""
+"""Rules for a scheduled run that starts after a crash: never beside a running one, and not in an endless crash loop."""
 
 import fcntl
 import re

@@ -1,4 +1,4 @@
-"""One run at a time in a project folder: a kernel file lock (flock), which ends with its holder.
+"""Lock that allows one run at a time in a project folder: a kernel file lock (flock), which ends with its holder.
 
 DVC's own locks cannot tell a holder in another container from a dead one; the kernel can.
 """

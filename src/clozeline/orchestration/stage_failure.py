@@ -21,7 +21,8 @@ _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
 
 
 def failure_of(ended: Ended) -> ClozelineError:
-    """Return the error that the stage printed, with the class of its exit code; otherwise one that names the log."""
+    """Return the error that the stage printed, with the class of its exit code; without one, an error that names the
+    log."""
     matches = list(_TOLD.finditer(ended.text))
     if matches and ended.exit_code in _BY_EXIT_CODE:
         last = matches[-1]

@@ -56,7 +56,7 @@ def stated_facts(card: Path) -> Mapping[str, Any]:
 
 
 def _of_start(params: PretrainParams) -> Mapping[str, Any]:
-    """Return what the card of the base model states of its licence, and the name of the base model."""
+    """Return the licence facts from the base model's card, and the name of the base model."""
     if params.start is None:
         return {}
     card = published_file(params.start, "README.md", params.start_revision)

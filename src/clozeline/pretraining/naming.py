@@ -1,4 +1,5 @@
-"""Fingerprint of a training run: a hash of all that its result depends on. It names the folder of the checkpoints."""
+"""Fingerprint of a training run: a hash of everything that its result depends on. It names the folder of the
+checkpoints."""
 
 from importlib.metadata import version
 from pathlib import Path

@@ -89,7 +89,7 @@ def start_from(
 
 
 def sources_of_start(name: str | None) -> list[Path]:
-    """Return the files that decide what `start_from` returns; empty for a name on the hub, where a commit decides."""
+    """Return the files that determine the result of `start_from`; empty for a name on the hub, where a commit does."""
     files = Path(name).rglob("*") if name is not None else ()
     return sorted(file for file in files if file.is_file() and not _is_hidden(file.relative_to(str(name))))
 
@@ -99,7 +99,7 @@ def _is_hidden(file: Path) -> bool:
 
 
 def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
-    """Return the ids that the model saved as `name` reads: what a plan needs before tokens exist.
+    """Return the token ids of the model saved as `name`, which a plan needs before tokens exist.
 
     Raises:
         ArtifactError: the checkpoint is missing, or training of `head` cannot start from it.

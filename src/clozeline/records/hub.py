@@ -1,4 +1,4 @@
-"""A split of a dataset of the Hugging Face hub, or of a local folder of the same shape, streamed through `datasets`."""
+"""One split of a Hugging Face hub dataset, or of a local folder with the same layout, streamed through `datasets`."""
 
 import re
 from collections.abc import Generator, Iterator

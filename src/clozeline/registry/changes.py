@@ -1,6 +1,6 @@
 """The changes of a model's champion: an append-only list, which orders concurrent changes and is their audit record.
 
-MLflow has neither transactions nor locks, and whoever writes an alias last wins. But it gives each version number of a
+MLflow has neither transactions nor locks, and the last writer of an alias wins. But it gives each version number of a
 registered model once. A change of the champion of `NAME` is therefore first appended as the next version of the
 registered model `NAME.changes`, with the champion that it replaces. Everyone who reads the list comes to the same
 result: a change counts only if that champion was still the champion. The aliases are written afterwards, from the list.
@@ -28,7 +28,7 @@ from clozeline.errors import TransientError
 from clozeline.tracking.mlflow_adapter import is_absent, is_busy
 
 SUFFIX: Final = ".changes"
-"""What the name of a registered model ends in whose versions are the changes of another model's champion."""
+"""Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
 _CHANGE: Final = "clozeline.change"
 _DONE: Final = "clozeline.done"
 _TRIES: Final = 10
@@ -96,7 +96,7 @@ class Changes:
 
     @property
     def pending(self) -> tuple[Entry, ...]:
-        """Changes whose aliases were not written, or are being written now."""
+        """Changes whose aliases are not written yet."""
         return tuple(entry for entry in self.entries if not entry.is_done)
 
     def since(self, number: int) -> tuple[Entry, ...]:
@@ -191,7 +191,7 @@ def _entry(version: ModelVersion) -> Entry:
 
 
 def _counting(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield the entries that count: those that are done, and after the last of them those that follow each other."""
+    """Yield the entries that count: those that are done, then those that follow in an unbroken chain."""
     num_done = max((place for place, entry in enumerate(entries, 1) if entry.is_done), default=0)
     done = [entry for entry in entries[:num_done] if entry.is_done]
     yield from done

@@ -37,7 +37,7 @@ class Evidence:
     files: Mapping[str, Path]
     tags: Mapping[str, str]
     card: str = ""
-    """Section of the model card in Markdown, for what only the release knows; also in the version's description."""
+    """Section of the model card in Markdown, with the facts of the release; also in the version's description."""
 
 
 class Publisher:

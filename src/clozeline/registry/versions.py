@@ -22,7 +22,7 @@ from clozeline.tracking.mlflow_adapter import is_absent, is_busy
 ROLLED_BACK: Final = "clozeline.rolled_back"
 ANY: Final = "any"
 _NOT_BY_HAND: Final = timedelta(minutes=10)
-"""Until then after a change, an alias that differs from it is taken for one that is still being written."""
+"""Time after a change during which a differing alias counts as still being written."""
 _TRIES: Final = 10
 _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 

@@ -1,4 +1,4 @@
-"""The chapter on the text: what was kept, what was dropped and why, and its statistics as tokens."""
+"""The chapter on the text: counts of kept and dropped texts, the reasons, and token statistics."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial

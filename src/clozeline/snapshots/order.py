@@ -7,7 +7,7 @@ from clozeline.artifacts.snapshot.manifest import SnapshotFile
 
 
 def ordered(found: Iterable[SnapshotFile], earlier: Sequence[SnapshotFile], number: int) -> tuple[SnapshotFile, ...]:
-    """Return the files with the snapshot in which each was first seen; content without an earlier file is of `number`.
+    """Return the files with the snapshot in which each was first seen; new content belongs to snapshot `number`.
 
     A renamed file keeps its snapshot. Of several copies of one content, a copy takes the earlier file of its own name,
     or else the oldest one that is left.

@@ -20,7 +20,7 @@ _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to. Move it to `path` if the block succeeds; remove it otherwise.
+    """Yield a path to write to. Move it to `path` if the block succeeds, else remove it.
 
     Raises:
         StorageError: the disk is full or read-only; `path` is unchanged.
@@ -35,7 +35,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill. Move it to `path` if the block succeeds; remove it otherwise.
+    """Yield an empty folder to fill. Move it to `path` if the block succeeds, else remove it.
 
     Raises:
         StorageError: the disk is full or read-only; `path` is unchanged.

@@ -102,7 +102,7 @@ class WordCache:
     def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:
         """Record the indices of the words that are added next.
 
-        Of words with equal hashes only the first is recorded; the others are encoded again each time.
+        Only the first of several words with equal hashes is recorded; the others are encoded again each time.
         """
         unique_K, first_K = np.unique(hashes, return_index=True)
         at_K = np.searchsorted(self._hash_K, unique_K)

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 Flag = TypeVar("Flag")
 _SPACE_MARK = "▁"
 _CONTINUATION = bytes(range(0x80, 0xC0))
-"""UTF-8 bytes that begin no character."""
+"""UTF-8 continuation bytes."""
 _FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 # Thai and Lao, Myanmar, Khmer, kana, ideographs.

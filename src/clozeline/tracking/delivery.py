@@ -24,7 +24,7 @@ Progress = Literal["done", "again", "later", "no answer"]
 
 
 class Receiver(Protocol):
-    """What messages are delivered to: MLflow, as `MlflowMessages`."""
+    """Receiver of messages: MLflow, as `MlflowMessages`."""
 
     def answers(self) -> bool: ...
     def tell(self, message: Message) -> None: ...

@@ -42,7 +42,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
 
 @dataclass(frozen=True)
 class StageRecord:
-    """What is logged about a stage that executed."""
+    """Logged facts of a stage that executed."""
 
     outcome: str
     locked: LockedStage
@@ -52,7 +52,8 @@ class StageRecord:
 
 
 class FlowRun:
-    """The parent run. What MLflow does not take now stays in the outbox for the next flow run of the workspace."""
+    """The parent run. Messages that MLflow does not accept now stay in the outbox for the next flow run of the
+    workspace."""
 
     def __init__(self, outbox: Outbox, tracking_uri: str, *, retry_seconds: float, close_seconds: float) -> None:
         self._outbox = outbox

@@ -57,7 +57,7 @@ class OpenFlow(Record):
 
 
 class OpenStage(Record):
-    """A stage began, or continues what an interrupted run of the same fingerprint began."""
+    """A stage started, or resumes an interrupted run with the same fingerprint."""
 
     kind: Literal["open_stage"] = "open_stage"
     run: str
@@ -129,7 +129,7 @@ class Outbox:
         """Messages that could not be written, as on a full disk."""
 
     def add(self, message: Message) -> None:
-        """Append `message`; it is on its way once this returns, whatever becomes of this process."""
+        """Append `message`; once this returns, it is delivered even if this process ends."""
         try:
             content = message.model_dump_json()
             line = f'{{"key": "{_key_of(content)}", "message": {content}}}\n'

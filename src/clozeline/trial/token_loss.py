@@ -74,7 +74,7 @@ def _folds(model: Encoder, window: Window) -> Iterator[tuple[TokenizedText, npt.
 
 
 def _content(model: Encoder, text: TokenizedText) -> npt.NDArray[np.int64]:
-    """Return the places of the tokens that stand for text: all but special ones, and unknown ones."""
+    """Return the positions of the text tokens: all but special and unknown ones."""
     special = [id_ for id_ in model.manifest.special_tokens.ids if id_ != model.tokenizer.unknown_id]
     return np.flatnonzero(~np.isin(text.ids_L, special))
 

@@ -99,7 +99,8 @@ def _node(stage: PipelineStage, parents: tuple[str, ...], is_changed: bool) -> S
 
 
 def _name(stage: Stage) -> str:
-    """Return the name for `dvc repro` in the project's root; DVC's `addressing` depends on the current folder."""
+    """Return the stage name that `dvc repro` expects in the project's root; DVC's `addressing` depends on the current
+    folder."""
     file = _from_root(stage.path, stage)
     return stage.name if file == "dvc.yaml" else f"{file}:{stage.name}"
 

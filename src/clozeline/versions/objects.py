@@ -30,7 +30,7 @@ class Objects:
             yield cls(repo)
 
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
-        """Return what is missing or damaged of `path` at `md5`; None if every byte of it is available."""
+        """Return a description of what is missing or damaged in `path` at `md5`; None if every byte is available."""
         fault = self._fault_in_cache(md5)
         if fault is not None and has_remote(self._repo):
             self._fetch(md5)

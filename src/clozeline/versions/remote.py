@@ -50,8 +50,8 @@ def address(root: Path) -> str | None:
 def push(root: Path) -> int:
     """Send every cached object and the run cache that the remote lacks; return how many objects were sent.
 
-    Objects go first: the run cache then never names an output that is not there. What an earlier push could not send
-    is sent now. Without a remote nothing happens.
+    Objects go first, so that the run cache never names a missing output. An incomplete earlier push is completed.
+    Without a remote, nothing happens.
 
     Raises:
         ArtifactError, TransientError: see `add`; or some files were not sent. The next push sends them.
@@ -133,7 +133,7 @@ def remote_errors(repo: "Repo") -> Iterator[None]:
         yield
     except (ArtifactError, TransientError):
         raise
-    except Exception as error:  # whatever the client of the store raises
+    except Exception as error:  # each client of a store raises its own
         given = f"{_url(repo)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
             raise ArtifactError(

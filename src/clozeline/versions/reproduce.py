@@ -52,7 +52,7 @@ class _Shell:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of the last command that it ran; None if it ran none."""
+        """Exit code of the last command of the stage; None if it ran no command."""
         return int(self._file.read_text(encoding="utf-8")) if self._file.exists() else None
 
 

@@ -82,7 +82,7 @@ class Check(Record):
 
 
 class Rung(Record):
-    """One scheme of the ladder, with what was measured on the texts of the export."""
+    """One scheme of the ladder, with its measurements on the texts of the export."""
 
     scheme: QuantizationScheme
     size_bytes: int

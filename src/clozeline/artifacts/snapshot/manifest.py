@@ -48,7 +48,7 @@ class Snapshot(Record):
 
     @property
     def number(self) -> int:
-        """Number of the latest snapshot that brought something new; 0 if there is none."""
+        """Number of the latest snapshot that added content; 0 if there is none."""
         return max((file.snapshot for file in self.files), default=0)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""An exam: texts as a model reads them, how its answers are read, and which of them are right.
+"""Exam of a model: tokenized texts, a function that reads the answers, and the right answers.
 
 Shapes: A answers, T texts.
 """

@@ -17,7 +17,8 @@ LIST = "/models"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ability(Generic[Model]):
-    """What a model must be able to do to answer a question, and which of several such models is the default."""
+    """Requirement that a model has to meet to answer a request, and the choice of the default among several such
+    models."""
 
     model: type[Model]
     has: Callable[[Model], bool] = lambda model: True
@@ -25,7 +26,7 @@ class Ability(Generic[Model]):
     rank: Callable[[Model], int] = lambda model: 0
     """The model of the lowest rank is the default; of equals, the first."""
     missing: str = "answers {route}"
-    """What no model does, in the error."""
+    """Words of the error for what no served model does."""
     expected: str = "a model that answers {route}"
     do: str = "start the server with such a model: `clozeline serve --help`"
 

@@ -110,7 +110,7 @@ class Example:
     summary: str
     value: dict[str, Any]
     ability: Ability[Any] | None = None
-    """What a model must be able to do to answer it; None: any model of its path that reads single texts."""
+    """Ability that the answering model needs; None: any model of its path that reads single texts."""
 
 
 Refusals = dict[int, str]
@@ -158,7 +158,7 @@ class Operation:
     refusals: Refusals | None = None
     """Errors besides those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`."""
     ability: Ability[Any] | None = None
-    """What a model must be able to do to answer; None: no model is asked."""
+    """Ability that the answering model needs; None: no model is involved."""
     body: type[BaseModel] | None = None
     is_body_optional: bool = False
     """Whether an empty body stands for `{}`."""

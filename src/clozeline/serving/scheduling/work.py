@@ -38,7 +38,7 @@ class Lane:
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One question of a request, admitted as a whole. Times are those of the scheduler's clock."""
+    """One inference job of a request, admitted as a whole. Times are those of the scheduler's clock."""
 
     lane: Lane
     question: AnyQuestion

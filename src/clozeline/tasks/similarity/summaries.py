@@ -21,7 +21,7 @@ class Docstring:
     summary: str
     """First sentence, or first paragraph if it is one sentence, in one line."""
     description: str
-    """The rest, in one line; empty if there is none."""
+    """Rest of the docstring, in one line; may be empty."""
 
 
 def parted(text: str) -> Docstring:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class ConfigFacts:
-    """Keys of our own in config.json. A key that is missing there has its default here."""
+    """Our own keys in config.json. A missing key has the default given here."""
 
     reads_pairs: bool = False
     """Whether a classifier was trained on pairs of texts."""
