@@ -42,8 +42,15 @@ def write_encoder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
     """Write an encoder with `num_layers` matrices of `width` by `width` after the embedding table."""
     graph = _encoder_graph()
     _deepen(graph, num_layers, width)
-    add_likeliest(graph, len(VOCABULARY))
+    add_likeliest(graph, len(VOCABULARY), "masks")
     write_package(folder, "fill-mask", graph, labels=())
+
+
+def write_completer(folder: Path) -> None:
+    """Write a causal language model: the next token depends on the last one and on the mean of all."""
+    graph = _completer_graph()
+    add_likeliest(graph, len(VOCABULARY), "batch")
+    write_package(folder, "text-generation", graph, labels=())
 
 
 def write_encoder_of_another_mask(folder: Path) -> None:
@@ -178,6 +185,21 @@ def _encoder_graph() -> onnx.ModelProto:
         helper.make_node("MatMul", ["hidden_MH", "weights"], ["logits"]),
     ]
     outputs: Outputs = {"logits": ["masks", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
+    return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
+
+
+def _completer_graph() -> onnx.ModelProto:
+    """`logits` of the token after each text; `sentence_embedding` as the encoder's."""
+    nodes = [
+        *_embedding_nodes(),
+        helper.make_node("ReduceSum", ["attention_mask", "axis_1"], ["length_B1"], keepdims=1),
+        helper.make_node("Sub", ["length_B1", "axis_1"], ["last_B1"]),
+        helper.make_node("GatherND", ["embedded_BLH", "last_B1"], ["last_BH"], batch_dims=1),
+        helper.make_node("Squeeze", ["mean_B1H", "axis_1"], ["mean_BH"]),
+        helper.make_node("Add", ["last_BH", "mean_BH"], ["hidden_BH"]),
+        helper.make_node("MatMul", ["hidden_BH", "weights"], ["logits"]),
+    ]
+    outputs: Outputs = {"logits": ["batch", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
     return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clozeline.exporting.answers import UNKNOWN, hidden_places, hide
 from clozeline.exporting.exams.exam import Exam
-from clozeline.exporting.exams.of_encoders import MasksExam
+from clozeline.exporting.exams.of_encoders import TokensExam
 from clozeline.inference.batching import Batch
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
@@ -62,7 +62,7 @@ def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: E
 
 def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Encoder) -> None:
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
-    found = exam_with(MasksExam, hidden).answers(encoder, encoder.batches(hidden))
+    found = exam_with(TokensExam, hidden).answers(encoder, encoder.batches(hidden))
     logits, embeddings = (
         {
             position: rows
@@ -91,7 +91,7 @@ def test_an_encoder_is_asked_as_it_is_when_it_serves(encoder: Encoder, monkeypat
     encoder.embed(TEXTS[:1])
     served = asked.copy()
     asked.clear()
-    exam_with(MasksExam, hidden).answers(encoder, encoder.batches(hidden))
+    exam_with(TokensExam, hidden).answers(encoder, encoder.batches(hidden))
     assert asked == served
 
 

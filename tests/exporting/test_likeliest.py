@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from clozeline.exporting.likeliest import MOST, add_likeliest, num_likeliest
-from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
+from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.scores import likeliest
 
 LARGE = 30_522
@@ -21,7 +21,7 @@ def session(vocab_size: int) -> onnxruntime.InferenceSession:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["masks", vocab_size]) for name in ("x", "logits")]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["logits"])], "test", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-    add_likeliest(model, vocab_size)
+    add_likeliest(model, vocab_size, "masks")
     onnx.checker.check_model(model, full_check=True)
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from clozeline.artifacts.export.manifest import FILES
-from clozeline.inference.encoder import TOP, TOP_IDS, TOP_SCORES, Encoder
+from clozeline.inference.encoder import Encoder
 from clozeline.inference.errors import MaskCutOffError, NoMaskError, TargetError, TextTooLongError
+from clozeline.inference.language_model import TOP, TOP_IDS, TOP_SCORES
 from clozeline.inference.package import load, open_graph
 
 TEXTS = [

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.params import read_params
-from tests.edited_params import PROJECT, Editor, message
+from tests.edited_params import PROJECT, Editor, message, with_task, with_values
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,45 @@ def test_an_evaluation_batch_holds_a_row_at_least(edited: Editor) -> None:
     assert "given:    evaluate.batch_tokens: 63, evaluate.max_length: 64\n" in told
 
 
-def test_a_causal_model_is_not_exported_to_fill_masks(edited: Editor) -> None:
-    told = message(edited("objective: mlm ", "objective: clm "))
-    assert "given:    pretrain.objective: 'clm', export.models.encoder: 'encoder'\n" in told
-    assert "leave it out of `export.models`" in told
+def causal(folder: Path, *task: str, family: str = "modernbert") -> Path:
+    path = with_task(folder, *task) if task else with_values(folder)
+    text = path.read_text(encoding="utf-8").replace("objective: mlm ", "objective: clm ")
+    path.write_text(text.replace("family: modernbert\n", f"family: {family}\n"), encoding="utf-8")
+    return path
+
+
+def test_the_default_tasks_and_exports_fit_a_causal_model(tmp_path: Path) -> None:
+    assert read_params(causal(tmp_path)).export.models["encoder"] == "encoder"
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("tagging", "words after the one that it tags"),
+        ("question_answering", "context after a word"),
+        ("zero_shot", "fills no masks"),
+    ],
+)
+def test_what_a_causal_model_cannot_learn_is_refused_by_name(tmp_path: Path, kind: str, why: str) -> None:
+    told = message(causal(tmp_path, f"kind: {kind}", "data: some.jsonl"))
+    assert f"given:    pretrain.objective: 'clm', finetune.more.kind: '{kind}'\n" in told
+    assert "objective `mlm`" in told
+    assert why in told
+
+
+def test_an_entailment_model_classifies_beside_a_causal_one(tmp_path: Path) -> None:
+    path = causal(tmp_path, "kind: zero_shot", "data: some.jsonl", "entailment: {model: some-folder}")
+    assert read_params(path).finetune["more"].kind == "zero_shot"
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "big_bird"])
+def test_a_causal_family_that_classifies_at_the_first_token_is_refused(tmp_path: Path, family: str) -> None:
+    """The first token of a causal model sees no other, so every text would get the same label."""
+    told = message(causal(tmp_path, family=family))
+    assert (
+        f"pretrain.objective: 'clm', pretrain.model.family: '{family}', finetune.library.kind: 'classification'" in told
+    )
+    assert "family `modernbert`" in told
 
 
 def test_a_discriminator_is_not_exported_to_fill_masks_but_its_generator_is(edited: Editor) -> None:

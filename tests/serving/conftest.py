@@ -24,6 +24,7 @@ from clozeline.serving.uvicorn_adapter import configured
 from tests.tiny_packages import (
     write_answerer,
     write_classifier,
+    write_completer,
     write_encoder,
     write_ranker,
     write_tagger,
@@ -94,12 +95,13 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_ranker(folder / "ranker")
     write_tagger(folder / "names")
     write_answerer(folder / "reader")
+    write_completer(folder / "writer")
     return folder
 
 
 @pytest.fixture(scope="session")
 def catalogue(dist: Path, heads: Path) -> Catalogue:
-    others = [str(heads / name) for name in ("topics", "ranker", "names", "reader")]
+    others = [str(heads / name) for name in ("topics", "ranker", "names", "reader", "writer")]
     sources = parse_sources([str(dist / "encoder"), str(dist / "library"), *others])
     return Catalogue([open_source(source, "int8") for source in sources])
 

@@ -27,6 +27,7 @@ def offered(models: Catalogue, capsys: pytest.CaptureFixture[str]) -> tuple[str,
         ("ranker", "/classify"),
         ("names", "/tag"),
         ("reader", "/answer"),
+        ("writer", "/complete"),
     ],
 )
 def test_a_server_of_one_model_offers_what_that_one_answers(
@@ -40,7 +41,7 @@ def test_a_server_of_one_model_offers_what_that_one_answers(
 
 
 @pytest.mark.parametrize(
-    ("name", "own"), [("encoder", "/fill-mask"), ("library", "/classify"), ("names", "/tag"), ("reader", "/answer")]
+    ("name", "own"), [("encoder", "/fill-mask"), ("library", "/classify"), ("names", "/tag"), ("writer", "/complete")]
 )
 def test_a_model_is_listed_with_the_paths_that_not_every_model_answers(
     catalogue: Catalogue, capsys: pytest.CaptureFixture[str], name: str, own: str

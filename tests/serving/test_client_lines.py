@@ -18,7 +18,7 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import parse_sources
-from tests.tiny_packages import write_classifier, write_embedder, write_encoder
+from tests.tiny_packages import write_classifier, write_completer, write_embedder, write_encoder
 
 PROJECT = Path(__file__).parents[2]
 DEFAULT = {"encoder": write_encoder, "docsearch": write_embedder, "library": write_classifier}
@@ -60,6 +60,14 @@ def test_each_client_of_the_page_is_answered_by_what_the_default_run_serves(serv
     assert len(told["labels"]) == 2
     assert -1 <= told["cosine"] <= 1
     assert {label["label"] for label in told["chosen"]} == {"list", "file"}
+
+
+def test_each_client_of_a_causal_model_gets_the_same_continuation(served: Serve, tmp_path: Path) -> None:
+    write_completer(tmp_path / "writer")
+    with served([f"{model_name('encoder')}={tmp_path / 'writer'}"]) as client:
+        told = ran("clients of causal models", client)
+    assert told["continued"]["generated_text"] == told["choice"].text == told["generated"]
+    assert told["choice"].text
 
 
 def test_each_client_of_the_other_kinds_is_answered_by_models_of_them(served: Serve, heads: Path) -> None:

@@ -25,7 +25,7 @@ AT_ONCE = 16
 WIDTH = 256
 """Hidden size of the encoder: a run of one shape keeps hundreds of KB, and there are hundreds of shapes."""
 WORDS = ["a", "the", "list", "of", "漢", "lists"]
-MANY = {"inputs", "input", "texts", "sentences", "ids"}
+MANY = {"inputs", "input", "prompt", "texts", "sentences", "ids"}
 """Keys whose lists may have any number of items."""
 
 
@@ -126,7 +126,7 @@ def serve(dist: Path, heads: Path, tmp_path: Path) -> Iterator[Serve]:
     models = [
         tmp_path / "encoder",
         dist / "library",
-        *(heads / name for name in ("topics", "ranker", "names", "reader")),
+        *(heads / name for name in ("topics", "ranker", "names", "reader", "writer")),
     ]
     server = Serve(dist.parent, *map(str, models), "--port", "0", "--threads", "1", before=quiet)
     yield server

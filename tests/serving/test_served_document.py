@@ -51,7 +51,7 @@ def document_of(client: httpx.Client, **headers: str) -> dict[str, Any]:
         ("encoder", "library"),
         ("library", "encoder"),
         ("ranker", "library", "names"),
-        *[(name,) for name in ("encoder", "embedder", "library", "topics", "ranker", "names", "reader")],
+        *[(name,) for name in ("encoder", "embedder", "library", "topics", "ranker", "names", "reader", "writer")],
     ],
     ids=" and ".join,
 )

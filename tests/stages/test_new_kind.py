@@ -108,7 +108,7 @@ def examples(manifest: Manifest) -> list[str]:
 
 
 KIND = ModelKind(
-    architecture="ForLateness",
+    architectures=("ForLateness",),
     head="text-classification",
     form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",

@@ -16,11 +16,12 @@ from onnx import numpy_helper
 from clozeline.artifacts.export.manifest import FILES, read_manifest, record_of
 from clozeline.artifacts.finetune.model.held_out import HeldOut, write_test_items
 from clozeline.artifacts.paired_figures import NATS_PER_BYTE
+from clozeline.inference.completer import Completer
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
 from clozeline.trial.token_loss import losses_of
 from clozeline.trial.trial import IncomparableError, TrialItems, try_both
-from tests.tiny_packages import LABELS, write_classifier, write_embedder, write_encoder
+from tests.tiny_packages import LABELS, write_classifier, write_completer, write_embedder, write_encoder
 
 TEXTS = [f"return the {word} of {other}" for word in ("list", "file") for other in "abcdefghijklmnop"]
 
@@ -109,6 +110,29 @@ def test_the_loss_is_that_of_every_token_hidden_once(tmp_path: Path) -> None:
     losses = losses_of(model, [text], longest=32)
     assert losses.nats_T[0] == pytest.approx(expected, rel=1e-5)
     assert (losses.num_targets, losses.num_tokens, losses.bytes_T[0]) == (len(read) - 2, len(read) - 2, len(text))
+
+
+def test_the_loss_of_a_causal_model_is_that_of_each_token_after_those_before_it(tmp_path: Path) -> None:
+    write_completer(tmp_path / "completer")
+    model = load(tmp_path / "completer", precision="fp32")
+    assert isinstance(model, Completer)
+    text = "return the list of files"
+    (read,) = model.tokenize([text])
+    expected = 0.0
+    for place in range(1, len(read) - 1):
+        (logits_V,) = model.rows([type(read)(read.ids_L[:place], ())], "logits")
+        expected += math.log(np.exp(logits_V.astype(np.float64)).sum()) - logits_V[read.ids_L[place]]
+    losses = losses_of(model, [text], longest=32)
+    assert losses.nats_T[0] == pytest.approx(expected, rel=1e-5)
+    assert (losses.num_targets, losses.num_tokens) == (len(read) - 2, len(read) - 2)
+
+
+def test_the_better_causal_model_is_found_on_the_same_text(texts: Path, tmp_path: Path) -> None:
+    write_completer(tmp_path / "completer")
+    sharper = with_weights(tmp_path / "completer", tmp_path / "sharper", 3.0)
+    found = try_both(sharper, tmp_path / "completer", items_of(tmp_path))
+    assert (found.metric, found.num_items) == (NATS_PER_BYTE, len(TEXTS))
+    assert found.low > 0 or found.high < 0
 
 
 def test_every_part_of_a_long_text_counts_and_unknown_tokens_are_charged(tmp_path: Path) -> None:

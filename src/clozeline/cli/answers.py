@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from clozeline.inference.classifier import LabelScore
+    from clozeline.inference.completer import Completion
     from clozeline.inference.encoder import Filled
 
 Answers = TypeVar("Answers")
@@ -87,6 +88,21 @@ def _fill_tables(texts: Sequence[str], answers: "list[list[list[Filled]]]") -> I
             yield ranking("word", [(candidate.token_str, candidate.score) for candidate in mask])
 
 
+def _complete_records(texts: Sequence[str], answers: "list[Completion]") -> Iterator[dict[str, Any]]:
+    for text, one in zip(texts, answers, strict=True):
+        yield {"text": text, "completion": asdict(one)}
+
+
+def _complete_lines(texts: Sequence[str], answers: "list[Completion]") -> Iterator[Sequence[object]]:
+    for text, one in zip(texts, answers, strict=True):
+        yield text, one.text, one.finish_reason
+
+
+def _complete_tables(texts: Sequence[str], answers: "list[Completion]") -> Iterator[RenderableType]:
+    for text, one in zip(texts, answers, strict=True):
+        yield Text.assemble((text, "bold"), one.text, (" …" if one.finish_reason == "length" else "", "dim"))
+
+
 def _embed_records(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]") -> Iterator[dict[str, Any]]:
     for text, embedding_H in zip(texts, embeddings_TH, strict=True):
         yield {"text": text, "embedding": embedding_H}
@@ -139,5 +155,6 @@ def ranking(what: str, scores: Sequence[tuple[str, float]]) -> Table:
 
 
 FILL = Form(_fill_records, _fill_lines, _fill_tables)
+COMPLETE = Form(_complete_records, _complete_lines, _complete_tables)
 EMBED = Form(_embed_records, _embed_lines, _embed_tables)
 CLASSIFY = Form(_classify_records, _classify_lines, _classify_tables)

@@ -41,8 +41,9 @@ TruncateOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per text, each on its own line.")]
 _VERBS = (
-    "fill takes encoders; embed encoders and embedders; choose encoders and entailment classifiers; "
-    "classify classifiers; tag taggers; answer question-answering models"
+    "fill takes masked encoders; complete causal ones; embed encoders and embedders; "
+    "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
+    "answer question-answering models"
 )
 
 

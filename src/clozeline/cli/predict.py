@@ -1,4 +1,4 @@
-"""`clozeline fill`, `embed` and `classify`: run an exported model from the command line."""
+"""`clozeline fill`, `complete`, `embed` and `classify`: run an exported model from the command line."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    for verb in (fill, embed, classify):
+    for verb in (fill, complete, embed, classify):
         app.command(rich_help_panel=PANEL)(verb)
 
 
@@ -58,6 +58,44 @@ def fill(
     show = answers.printer(as_json, answers.FILL)
     for chunk in chunks(texts):
         show(chunk, encoder.fill(encoder.with_own_masks(chunk), top_k=top_k, targets=words, truncate=truncate))
+
+
+def complete(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.")] = 16,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="0: the likeliest token each time; 1: drawn as the model expects.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens with this probability together.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut the beginning of a text that is too long, instead of refusing it.")
+    ] = False,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue each text, token by token. It takes an encoder that was trained with `objective: clm`.
+
+    Prints text and continuation in a terminal, else tab-separated text, continuation, finish reason.
+
+    Examples:
+
+    - `clozeline complete "def sort("`
+    - `clozeline complete "Return the" --temperature 0.8 --seed 7 --max-tokens 32`
+    - `clozeline complete - --stop . < texts.txt > continued.tsv`
+    """
+    from clozeline.cli import answers
+    from clozeline.inference.completer import Completer, Decoding
+
+    completer = opened(model, precision, Completer)
+    decoding = Decoding(max_tokens, temperature, top_p, seed, tuple(stop or ()))
+    show = answers.printer(as_json, answers.COMPLETE)
+    for chunk in chunks(texts):
+        show(chunk, completer.complete(chunk, decoding, truncate=truncate))
 
 
 def embed(

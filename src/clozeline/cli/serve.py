@@ -84,9 +84,9 @@ def serve(
 ) -> None:
     """Serve models over HTTP; without --host, to this machine only.
 
-    Routes: /fill-mask, /embed and /zero-shot (encoders), /classify, /tag, /answer, /models, /metrics, /health/live,
-    /health/ready; and those of OpenAI (/v1), text-embeddings-inference, Hugging Face (/pipeline), the Open Inference
-    Protocol (/v2) and MLflow (/invocations). /docs documents all of them; / is a page to try the models.
+    Routes: /fill-mask, /embed, /zero-shot (encoders), /complete (causal models), /classify, /tag, /answer, /models,
+    /metrics, /health/live, /health/ready; and those of OpenAI (/v1), text-embeddings-inference, Hugging Face
+    (/pipeline), the Open Inference Protocol (/v2) and MLflow (/invocations). /docs documents all of them.
 
     Examples:
 

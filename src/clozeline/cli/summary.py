@@ -50,6 +50,9 @@ def show(
 
 def _question(params: Params) -> str:
     """Return an example command: a sentence that the built-in text's encoder answers well, else a placeholder."""
+    if params.pretrain.objective == "clm":
+        is_built_in = params.preprocess.source.kind == "python-docs"
+        return f'complete "{"Return the number of" if is_built_in else "The beginning of a sentence of yours"}"'
     if params.preprocess.source.kind == "python-docs":
         return 'fill "Compute the standard [MASK] along the given axis."'
     return 'fill "A sentence of yours with a [MASK] in it."'

@@ -22,6 +22,9 @@ from clozeline.inference.tokenization import TokenizedText
 MASK_RATE = 0.15
 """Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1)."""
 
+BEGINNINGS = 4
+"""Most beginnings of a text after which a causal model predicts the next token; each is a text of the exam."""
+
 UNKNOWN = -1
 """Marks an answer without a label."""
 
@@ -46,8 +49,8 @@ def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def named_first(position: int, rows: Rows) -> npt.NDArray[np.int64]:
-    """Return the first token of `TOP` for each mask: the likeliest one according to the graph itself."""
-    return rows[:, 0, 0].astype(np.int64)
+    """Return the first token of `TOP` at each position: the likeliest one according to the graph itself."""
+    return rows.reshape(-1, rows.shape[-2], 2)[:, 0, 0].astype(np.int64)
 
 
 def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader, output: str) -> npt.NDArray[np.int64]:
@@ -96,6 +99,17 @@ def hide(text: TokenizedText, model: Encoder) -> Hidden:
     ids_L[places] = specials.mask_id
     true_ids_M = text.ids_L[ids_L == specials.mask_id]
     return Hidden(replace(text, ids_L=ids_L), np.where(true_ids_M == specials.mask_id, UNKNOWN, true_ids_M))
+
+
+def beginnings(text: TokenizedText, special_ids: Sequence[int]) -> list[tuple[TokenizedText, int]]:
+    """Return up to `BEGINNINGS` beginnings of `text`, each with the token after it.
+
+    The tokens are chosen as for masking, then evenly from the first to the last. A token without one before it, special
+    tokens included, is never chosen.
+    """
+    places = [int(place) for place in hidden_places(text.ids_L, special_ids) if place]
+    steps = np.linspace(0, len(places) - 1, min(BEGINNINGS, len(places))).round().astype(int)
+    return [(TokenizedText(text.ids_L[: places[step]], ()), int(text.ids_L[places[step]])) for step in steps]
 
 
 def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:

@@ -31,7 +31,7 @@ def _lines(draft: Manifest, climbed: Climbed, quality: Mapping[str, Measured]) -
     if draft.labels:
         yield f"- Labels: {len(draft.labels):,}"
     if first := next(iter(quality.values()), None):
-        yield f"- fp32 on {first.num_texts:,} texts of the export, {first.num_items:,} tokens of them hidden:"
+        yield f"- fp32 on {first.num_texts:,} texts of the export, {first.num_items:,} tokens of them predicted:"
         yield from (f"  - {name}: {_shown(measured)}" for name, measured in quality.items())
     if climbed.served is None:
         yield f"- Served: {FILES.fp32}; none of {len(climbed.rungs)} INT8 schemes passed its checks"

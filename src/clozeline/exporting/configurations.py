@@ -90,6 +90,7 @@ FAMILIES: Mapping[str, type[OfText]] = MappingProxyType(
         "distilbert": OfText,
         "electra": OfPairs,
         "modernbert": OfText,
+        "modernbert-decoder": OfText,
         "roberta": OfText,
         "xlm-roberta": OfText,
     }

@@ -16,7 +16,7 @@ from clozeline.encoder.model import Model
 from clozeline.encoder.positions import ChosenPositions, Positions
 from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
+from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import resolved
 from clozeline.tasks.pooling import mean_of_tokens
 
@@ -56,7 +56,7 @@ def form_of(trained: TrainedModel) -> Form:
 def outputs_of(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     """Return the outputs of the fp32 and the INT8 graph, in order."""
     computed = tuple(form_of(trained).outputs(trained))
-    return computed + _likeliest(trained) if trained.kind.fills_masks else computed
+    return computed + _likeliest(computed[0]) if trained.kind.is_language_model else computed
 
 
 class Exported(nn.Module):
@@ -113,6 +113,16 @@ def _at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
     }
 
 
+def _at_end(trained: TrainedModel, texts: Texts) -> Outputs:
+    """Return `logits` [B, V] of the token after each text, and `sentence_embedding` [B, H]."""
+    hidden_BLH = _hidden(trained, texts)
+    is_last_BL = texts.attention_mask.cumsum(1) == texts.attention_mask.sum(1, keepdim=True)
+    last_B = is_last_BL.int().argmax(1)
+    last_BH = hidden_BLH.gather(1, last_B[:, None, None].expand(-1, 1, hidden_BLH.shape[2])).squeeze(1)
+    embedding_BH = mean_of_tokens(hidden_BLH, texts.attention_mask)
+    return {"logits": trained.model.says(last_BH), "sentence_embedding": embedding_BH}
+
+
 def _embedded(trained: TrainedModel, texts: Texts) -> Outputs:
     """Return `sentence_embedding` [B, H]."""
     return {"sentence_embedding": mean_of_tokens(_hidden(trained, texts), texts.attention_mask)}
@@ -150,10 +160,17 @@ def _masks(trained: TrainedModel) -> Sequence[TensorSpec]:
     return _tensor("logits", ("masks", trained.model.config.vocab_size), meaning), *_embeddings(trained)
 
 
-def _likeliest(trained: TrainedModel) -> tuple[TensorSpec, ...]:
-    top = ("masks", num_likeliest(trained.model.config.vocab_size))
+def _ends_of_texts(trained: TrainedModel) -> Sequence[TensorSpec]:
+    meaning = "one for each token of the vocabulary after the last token of each text, before softmax"
+    return _tensor("logits", ("batch", trained.model.config.vocab_size), meaning), *_embeddings(trained)
+
+
+def _likeliest(logits: TensorSpec) -> tuple[TensorSpec, ...]:
+    rows, vocab_size = logits.shape
+    assert isinstance(vocab_size, int)
+    top = (rows, num_likeliest(vocab_size))
     return (
-        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning="the likeliest tokens at each mask, best first"),
+        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning="the likeliest tokens of each row, best first"),
         _tensor(TOP_SCORES, top, "probabilities of top_ids over the whole vocabulary"),
     )
 
@@ -177,6 +194,7 @@ def _ends(trained: TrainedModel) -> Sequence[TensorSpec]:
 
 
 MASKS = Form(_at_masks, _masks)
+NEXT_TOKENS = Form(_at_end, _ends_of_texts)
 LABELS = Form(labelled, _labels)
 TAGS = Form(labelled, _tags)
 ENDS = Form(_pointed, _ends)

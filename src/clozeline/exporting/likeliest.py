@@ -1,12 +1,12 @@
-"""The likeliest tokens of each mask, computed in the graph, so that it returns a few numbers and not a vocabulary.
+"""The likeliest tokens at each predicted position, computed in the graph: a few numbers instead of a vocabulary.
 
-Shapes: M masks in all texts together, V vocabulary, K likeliest tokens.
+Shapes: P predicted positions (masks, or ends of texts) in all texts together, V vocabulary, K likeliest tokens.
 """
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
+from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 
 MOST = 100
 """Largest K, and the limit of `top_k` in a request."""
@@ -17,10 +17,10 @@ def num_likeliest(vocab_size: int) -> int:
     return min(MOST, vocab_size)
 
 
-def add_likeliest(model: ModelProto, vocab_size: int) -> None:
-    """Add two outputs to `model`, computed from its `logits` [M, V]: `top_ids` and `top_scores` [M, K].
+def add_likeliest(model: ModelProto, vocab_size: int, axis: str) -> None:
+    """Add two outputs to `model`, computed from its `logits` [P, V]: `top_ids` and `top_scores` [P, K].
 
-    They hold the likeliest tokens of each mask, best first (the lower id on a tie), and their softmax probabilities
+    They hold the likeliest tokens at each position, best first (the lower id on a tie), and their softmax probabilities
     over the whole vocabulary. ONNX Runtime computes them whatever is requested (onnxruntime #16013).
     """
     most = num_likeliest(vocab_size)
@@ -34,6 +34,6 @@ def add_likeliest(model: ModelProto, vocab_size: int) -> None:
         ]
     )
     graph.output.extend(
-        helper.make_tensor_value_info(name, kind, ["masks", most])
+        helper.make_tensor_value_info(name, kind, [axis, most])
         for name, kind in ((TOP_IDS, TensorProto.INT64), (TOP_SCORES, TensorProto.FLOAT))
     )

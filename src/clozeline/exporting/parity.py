@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from clozeline.artifacts.export.manifest import Task
@@ -17,7 +18,7 @@ from clozeline.encoder.stock import loaded_stock
 from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
-from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
+from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.scores import softmax
 from clozeline.inference.session import GraphSession
@@ -66,7 +67,7 @@ def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSe
     for outputs in _asked(trained.task, tuple(expected)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
             yield float(np.abs(_compared(trained.task, batch, expected[output] - given)).max())
-    if trained.kind.fills_masks:
+    if trained.kind.is_language_model:
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
 
@@ -144,9 +145,17 @@ def _of_rows(
         inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL[rows])
     output = stock(**inputs)
     outputs = {name: output[name] for name in ("logits", "start_logits", "end_logits") if name in output}
-    if trained.kind.fills_masks:
-        outputs["logits"] = outputs["logits"][input_ids_BL == trained.tokenizer.mask_token_id]
+    if trained.kind.is_language_model:
+        outputs["logits"] = outputs["logits"][_predicted(trained, input_ids_BL, attention_mask_BL)]
         output = stock.base_model(**inputs)
     if "last_hidden_state" in output:
         outputs["sentence_embedding"] = mean_of_tokens(output["last_hidden_state"], attention_mask_BL)
     return {name: values.numpy() for name, values in outputs.items()}
+
+
+def _predicted(trained: TrainedModel, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the flags [B, L] of the positions at which the graph predicts a token."""
+    place_BL = attention_mask_BL.cumsum(1) * attention_mask_BL
+    is_mask_BL: Tensor = input_ids_BL == trained.tokenizer.mask_token_id
+    is_last_BL: Tensor = place_BL == attention_mask_BL.sum(1, keepdim=True)
+    return is_mask_BL if trained.kind.fills_masks else is_last_BL

@@ -26,8 +26,8 @@ _EXAMPLE_TOKENS = 16
 def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     """Write the graph of `trained` to `path` and return the names of its inputs.
 
-    `configurations` defines its inputs and outputs, `forms` its computation. A masked language model also gives the
-    likeliest tokens of each mask (`likeliest`).
+    `configurations` defines its inputs and outputs, `forms` its computation. A language model also gives the likeliest
+    tokens (`likeliest`).
 
     Raises:
         KeyError: no configuration is registered for the family.
@@ -40,8 +40,8 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     name_activations(graph)
     strip(graph)
     name_axes(graph.graph.input, configuration.inputs)
-    if trained.kind.fills_masks:
-        add_likeliest(graph, trained.model.config.vocab_size)
+    if trained.kind.is_language_model:
+        add_likeliest(graph, trained.model.config.vocab_size, str(computed[0].shape[0]))
     write_graph(graph, path)
     return list(configuration.inputs)
 
@@ -57,7 +57,7 @@ def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
     weights = weight_of(graph)
     encoder = f"model.{_name_of(trained.model, trained.model.base_model)}."
     of_head = [name for name, weight in weights.items() if not weight.startswith(encoder)]
-    return of_head[:-1] if trained.kind.fills_masks else of_head
+    return of_head[:-1] if trained.kind.is_language_model else of_head
 
 
 def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) -> ModelProto:

@@ -159,8 +159,10 @@ def _task_of(folder: Path) -> Task:
             expected="a family without `exports=False` in its row of clozeline/encoder/families/",
             do="train another family, or remove this model from `models`",
         )
-    endings = {kind.architecture: task for task, kind in MODEL_KINDS.items()}
-    known = [task for ending, task in endings.items() if any(name.endswith(ending) for name in names)]
+    endings = {ending: task for task, kind in MODEL_KINDS.items() for ending in kind.architectures}
+    longest_first = sorted(endings, key=len, reverse=True)
+    found = [next((ending for ending in longest_first if name.endswith(ending)), None) for name in names]
+    known = list({endings[ending] for ending in found if ending is not None})
     if len(known) != 1:
         raise ArtifactError(
             f"{config} names an architecture that cannot be exported",

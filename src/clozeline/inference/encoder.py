@@ -10,17 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.batching import Batch
-from clozeline.inference.embedder import Embedder
 from clozeline.inference.errors import MaskCutOffError, NoMaskError, TargetError
+from clozeline.inference.language_model import TOP, LanguageModel, named
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
 
-TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
-"""Outputs with the likeliest tokens of each mask and their probabilities, best first: [M, K]."""
 _MASK = "[MASK]"
-TOP = "top"
-"""Name of the output that stacks both on its last axis; token ids are too small to be rounded in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Filled:
     """The text with this mask filled; other masks stay."""
 
 
-class Encoder(Embedder):
+class Encoder(LanguageModel):
     """Fills masks and embeds texts."""
 
     def fill(
@@ -60,10 +56,10 @@ class Encoder(Embedder):
         target_ids = self._target_ids(targets) if targets is not None else None
         tokenized = self.tokenize(texts, truncate=truncate)
         self._check_masks(texts, tokenized)
-        is_named = target_ids is None and top_k <= self._num_named
+        is_named = target_ids is None and top_k <= self.num_named
 
         def best(rows_X: Rows) -> list[tuple[int, float]]:
-            return _first(rows_X, top_k) if is_named else _likeliest(rows_X, top_k, target_ids)
+            return named(rows_X, top_k) if is_named else _likeliest(rows_X, top_k, target_ids)
 
         def read(position: int, rows_MX: Rows) -> list[list[Filled]]:
             return [
@@ -104,18 +100,6 @@ class Encoder(Embedder):
         num_masks_B = (batch.input_ids_BL == self.manifest.special_tokens.mask_id).sum(axis=1)
         return np.split(values, np.cumsum(num_masks_B)[:-1])
 
-    @property
-    def _num_named(self) -> int:
-        """K; 0 for an older package, whose graph does not give the likeliest tokens."""
-        shapes = (output.shape for output in self.manifest.outputs if output.name == TOP_IDS)
-        return next((size for _, size in shapes if isinstance(size, int)), 0)
-
-    def _run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
-        if outputs != (TOP,):
-            return super()._run(batch, *outputs)
-        ids_MK, scores_MK = super()._run(batch, TOP_IDS, TOP_SCORES)
-        return [np.stack([ids_MK.astype(np.float32), scores_MK], axis=2)]
-
     def _filled(self, text: str, span: tuple[int, int], token_id: int, score: float) -> Filled:
         token = self._tokenizer.token_text(token_id)
         return Filled(score, token_id, token, self._tokenizer.with_token(text, span, token))
@@ -153,11 +137,6 @@ class Encoder(Embedder):
                     expected="every mask within the tokens that the model reads",
                     do="split the text, or remove the masks at its end",
                 )
-
-
-def _first(named_K2: Rows, top_k: int) -> list[tuple[int, float]]:
-    """Return the first `top_k` tokens that the graph gives, with their scores."""
-    return [(int(token_id), float(score)) for token_id, score in named_K2[:top_k]]
 
 
 def _likeliest(logits_V: Rows, top_k: int, target_ids: npt.NDArray[np.int64] | None) -> list[tuple[int, float]]:

@@ -14,6 +14,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference import plain_answers
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.completer import Completer
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel, PerToken
@@ -29,8 +30,8 @@ _INVOCATIONS = "clozeline.serving.protocols.mlflow"
 class ModelKind:
     """One kind of model, from the trained model to its answers."""
 
-    architecture: str
-    """Ending of the name in `architectures` of config.json."""
+    architectures: tuple[str, ...]
+    """Endings of the name in `architectures` of config.json."""
     head: str
     """Name of the head in the room `encoder`."""
     form: str
@@ -52,6 +53,8 @@ class ModelKind:
     """Description of its answers; empty: its labels."""
     labels: Literal["none", "of a text", "of each token"] = "none"
     """Unit to which a label of the configuration belongs."""
+    is_language_model: bool = False
+    """Whether the graph predicts tokens: at masks, or after the text."""
     fills_masks: bool = False
     is_always_asked_in_pairs: bool = False
 
@@ -63,7 +66,7 @@ class ModelKind:
 
 MODEL_KINDS: Mapping[str, ModelKind] = {
     "fill-mask": ModelKind(
-        architecture="ForMaskedLM",
+        architectures=("ForMaskedLM",),
         head="mlm",
         form="clozeline.exporting.forms:MASKS",
         exam="clozeline.exporting.exams.of_encoders:masks_exam",
@@ -73,10 +76,24 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         tensors=f"{_TENSORS}:MASKS",
         invocations=f"{_INVOCATIONS}:encoder_records",
         says="a masked language model",
+        is_language_model=True,
         fills_masks=True,
     ),
+    "text-generation": ModelKind(
+        architectures=("ForCausalLM", "LMHeadModel"),
+        head="clm",
+        form="clozeline.exporting.forms:NEXT_TOKENS",
+        exam="clozeline.exporting.exams.of_encoders:next_tokens_exam",
+        model=Completer,
+        plain_answers=plain_answers.embeddings_and_completions,
+        examples=plain_answers.example_texts,
+        tensors=f"{_TENSORS}:NEXT_TOKENS",
+        invocations=f"{_INVOCATIONS}:completer_records",
+        says="a causal language model",
+        is_language_model=True,
+    ),
     "text-classification": ModelKind(
-        architecture="ForSequenceClassification",
+        architectures=("ForSequenceClassification",),
         head="text-classification",
         form="clozeline.exporting.forms:LABELS",
         exam="clozeline.exporting.exams.of_labels:labels_exam",
@@ -89,7 +106,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         labels="of a text",
     ),
     "token-classification": ModelKind(
-        architecture="ForTokenClassification",
+        architectures=("ForTokenClassification",),
         head="token-classification",
         form="clozeline.exporting.forms:TAGS",
         exam="clozeline.exporting.exams.of_tokens:tags_exam",
@@ -102,7 +119,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         labels="of each token",
     ),
     "question-answering": ModelKind(
-        architecture="ForQuestionAnswering",
+        architectures=("ForQuestionAnswering",),
         head="question-answering",
         form="clozeline.exporting.forms:ENDS",
         exam="clozeline.exporting.exams.of_tokens:answers_exam",
@@ -116,7 +133,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         is_always_asked_in_pairs=True,
     ),
     "feature-extraction": ModelKind(
-        architecture="Model",
+        architectures=("Model",),
         head="feature-extraction",
         form="clozeline.exporting.forms:EMBEDDINGS",
         exam="clozeline.exporting.exams.of_pairs:similarity_exam",

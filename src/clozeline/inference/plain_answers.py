@@ -9,6 +9,7 @@ from clozeline.artifacts.export.manifest import Manifest
 from clozeline.errors import DataError
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.completer import Completer
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.spans import SpanSearch
@@ -36,6 +37,13 @@ def embeddings_and_masks(model: Encoder, texts: Sequence[str], top_k: int, trunc
         {**record, "masks": [[asdict(word) for word in words] for words in masks.get(place, ())]}
         for place, record in enumerate(embedded)
     ]
+
+
+def embeddings_and_completions(model: Completer, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+    """Embed every text and continue it greedily; `top_k` has no effect."""
+    embedded = embeddings(model, texts, top_k, truncate)
+    completions = model.complete(texts, truncate=truncate)
+    return [{**record, "completion": asdict(one)} for record, one in zip(embedded, completions, strict=True)]
 
 
 def labels(model: Classifier, texts: Sequence[str], top_k: int, truncate: bool) -> Records:

@@ -20,6 +20,8 @@ FAMILY_NAMES = (  # rows of clozeline/encoder/families/, which takes seconds to 
     "longformer",
     "big_bird",
 )
+CAUSAL_FAMILIES = ("modernbert", "bert", "roberta", "xlm-roberta", "electra", "big_bird")
+"""Those with a form for the objective `clm`."""
 Size = Literal["mini", "tiny", "small", "base", "large"]
 """The rows of clozeline/encoder/sizes.py."""
 SIZE_NAMES: tuple[str, ...] = get_args(Size)
@@ -35,6 +37,11 @@ def _is_one_way(size: str | None, *numbers: int | None) -> bool:
 
 def _is_family(name: str) -> bool:
     return name in FAMILY_NAMES or OWN_ENCODER.fullmatch(name) is not None
+
+
+def may_be_causal(family: str) -> bool:
+    """Return False for the families without a form for the objective `clm`."""
+    return family in CAUSAL_FAMILIES or family not in FAMILY_NAMES
 
 
 class ModelParams(Section):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clozeline.params.model import ModelParams
+from clozeline.params.model import CAUSAL_FAMILIES, ModelParams, may_be_causal
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
 from clozeline.params.section import BelowOne, Count, Fraction, Positive, Section, Share, set_for
 
@@ -106,6 +106,11 @@ class PretrainParams(Section):
             "objective model.family start",
             lambda objective, family, start: objective != "rtd" or family == "electra" or start is not None,
             "family `electra` for objective `rtd`: no other has a stock class for the discriminator",
+        ),
+        (
+            "objective model.family start",
+            lambda objective, family, start: objective != "clm" or start is not None or may_be_causal(family),
+            f"one of the families {', '.join(CAUSAL_FAMILIES)} for objective `clm`: no other has a causal form",
         ),
         ("max_length model.max_position_embeddings", le, "`max_length` is not above `model.max_position_embeddings`"),
         ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),

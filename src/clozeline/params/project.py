@@ -8,20 +8,26 @@ from pydantic import Field, ValidationError, model_validator
 
 from clozeline.params.data import ContractParams, PreprocessParams, TokenizeParams
 from clozeline.params.delivery import ExportParams, ReleaseParams
-from clozeline.params.finetuning import AnyTask
+from clozeline.params.finetuning import AnyTask, ZeroShotParams
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
 from clozeline.params.section import FaultsError, Section
 
 _GENERATOR = "encoder/generator"
-_NO_MASKS = MappingProxyType(
+_NO_DISCRIMINATOR = f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does"
+_FIRST_TOKEN = (
+    "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other families "
+    "classify at the first token, which sees no other in a causal model"
+)
+_NOT_CAUSAL = MappingProxyType(
     {
-        "clm": "objective `mlm`, because a causal model fills no masks; or leave it out of `export.models` (`{}`)",
-        "rtd": f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does",
+        "tagging": "objective `mlm`, because a causal model has not read the words after the one that it tags",
+        "question_answering": "objective `mlm`, because a causal model has not read the context after a word",
+        "zero_shot": "objective `mlm`, because a causal model fills no masks; or set `entailment`",
     }
 )
-"""Objective → why its encoder cannot be exported to fill masks, and what to set instead."""
+"""Kind of task → why a causal encoder cannot learn it, and what to set instead."""
 
 
 class Params(Section):
@@ -61,7 +67,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        if faults := [*self._lengths(), *self._exports()]:
+        if faults := [*self._lengths(), *self._tasks(), *self._exports()]:
             raise FaultsError(faults)
         return self
 
@@ -72,14 +78,27 @@ class Params(Section):
             if length > most:
                 yield ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
 
+    def _tasks(self) -> Iterator[ValueError]:
+        """Refuse tasks that a causal encoder cannot learn."""
+        objective, family = self.pretrain.objective, self.pretrain.model.family
+        for name, section in self.finetune.items() if objective == "clm" else ():
+            by_entailment = isinstance(section, ZeroShotParams) and section.entailment is not None
+            kind = {f"finetune.{name}.kind": section.kind}
+            if section.kind in _NOT_CAUSAL and not by_entailment:
+                yield ValueError(_NOT_CAUSAL[section.kind], {"pretrain.objective": objective, **kind})
+            elif section.kind == "classification" and self.pretrain.start is None and family != "modernbert":
+                yield ValueError(
+                    _FIRST_TOKEN, {"pretrain.objective": objective, "pretrain.model.family": family, **kind}
+                )
+
     def _exports(self) -> Iterator[ValueError]:
         objective = self.pretrain.objective
         encoder = _GENERATOR if objective == "rtd" else "encoder"
         known = {encoder, *(f"finetuned/{task}" for task in self.finetune)}
         for name, folder in self.export.models.items():
             key = f"export.models.{name}"
-            if folder == "encoder" and objective in _NO_MASKS:
-                yield ValueError(_NO_MASKS[objective], {"pretrain.objective": objective, key: folder})
+            if folder == "encoder" and objective == "rtd":
+                yield ValueError(_NO_DISCRIMINATOR, {"pretrain.objective": objective, key: folder})
             elif folder not in known:
                 yield ValueError(f"one of: {', '.join(sorted(known))}", {key: folder})
 

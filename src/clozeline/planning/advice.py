@@ -64,7 +64,7 @@ def _is_post_norm_on_short_budget(situation: Situation) -> bool:
 
 def _exports(situation: Situation) -> bool:
     family = FAMILIES.get(situation.family)
-    return family is not None and family.exports and OBJECTIVES[situation.plan.params.objective].head == "mlm"
+    return family is not None and family.exports and OBJECTIVES[situation.plan.params.objective].head != "rtd"
 
 
 _ADVICE = (
@@ -102,6 +102,6 @@ _ADVICE = (
     ),
     _Advice(
         lambda situation: not _exports(situation),
-        "This encoder has no ONNX export that fills masks: leave it out of `models`.",
+        "This encoder has no ONNX export that predicts tokens: leave it out of `models`.",
     ),
 )

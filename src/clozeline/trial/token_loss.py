@@ -1,8 +1,10 @@
-"""Loss of a package that fills masks, over whole texts: every known token is a target once.
+"""Loss of a language model's package over whole texts: every known token is a target once.
+
+A token is hidden, or the model reads the text before it.
 
 Unknown tokens are charged as in evaluation/figures.py: ln 256 nats for each of their bytes.
 
-Shapes: T texts, L tokens of a window, M masks, V vocabulary.
+Shapes: T texts, L tokens of a window, M targets, V vocabulary.
 """
 
 import math
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.encoder import Encoder
+from clozeline.inference.language_model import LanguageModel
 from clozeline.inference.tokenization import TokenizedText, Window
 
 NUM_FOLDS = 7
@@ -32,7 +35,7 @@ class TextLosses:
     num_targets: int
 
 
-def losses_of(model: Encoder, texts: Sequence[str], *, longest: int) -> TextLosses:
+def losses_of(model: LanguageModel, texts: Sequence[str], *, longest: int) -> TextLosses:
     """Return the losses of the graph that `model` has open. A text is read in rows of at most `longest` tokens."""
     windows = model.tokenizer.windows(texts, longest=min(longest, model.manifest.max_length), overlap=0)
     bytes_T = np.array([len(text.encode()) for text in texts], dtype=np.int64)
@@ -41,11 +44,12 @@ def losses_of(model: Encoder, texts: Sequence[str], *, longest: int) -> TextLoss
     for window in windows:
         unknown_T[window.number] += model.count_unknown(window.read)
         num_tokens += len(_content(model, window.read))
-    hidden = [(window.number, text, true_M) for window in windows for text, true_M in _folds(model, window)]
-    for batch, logits_MV in model.run([text for _, text, _ in hidden], "logits"):
-        for position, rows_MV in zip(batch.positions, model.split(batch, "logits", logits_MV), strict=True):
-            number, _, true_M = hidden[position]
-            is_target_M = true_M >= 0
+    asked_of = _folds if isinstance(model, Encoder) else _beginnings
+    asked = [(window.number, text, true_M) for window in windows for text, true_M in asked_of(model, window)]
+    for batch, logits_MV in model.run([text for _, text, _ in asked], "logits"):
+        for position, of_text in zip(batch.positions, model.split(batch, "logits", logits_MV), strict=True):
+            number, _, true_M = asked[position]
+            rows_MV, is_target_M = np.atleast_2d(of_text), true_M >= 0
             nats_T[number] += _nats(rows_MV[is_target_M], true_M[is_target_M])
             num_targets += int(is_target_M.sum())
     bytes_per_token = bytes_T.sum() / max(num_tokens, 1)
@@ -53,16 +57,14 @@ def losses_of(model: Encoder, texts: Sequence[str], *, longest: int) -> TextLoss
     return TextLosses(nats_T, bytes_T, num_tokens, num_targets)
 
 
-def _folds(model: Encoder, window: Window) -> Iterator[tuple[TokenizedText, npt.NDArray[np.int64]]]:
+def _folds(model: LanguageModel, window: Window) -> Iterator[tuple[TokenizedText, npt.NDArray[np.int64]]]:
     """Yield a window once for each fold, with the tokens of the fold hidden, and the true id at each mask.
 
     The id is -1 at a mask that is part of the text.
     """
-    mask_id, unknown_id = model.manifest.special_tokens.mask_id, model.tokenizer.unknown_id
-    ids_L = window.read.ids_L
+    mask_id, ids_L = model.manifest.special_tokens.mask_id, window.read.ids_L
     assert mask_id is not None, "a model that fills masks has a mask token"
-    targets = _content(model, window.read)
-    targets = targets[ids_L[targets] != unknown_id] if unknown_id is not None else targets
+    targets = _targets(model, window.read)
     for fold in range(NUM_FOLDS):
         places = targets[targets % NUM_FOLDS == fold]
         if len(places):
@@ -73,7 +75,21 @@ def _folds(model: Encoder, window: Window) -> Iterator[tuple[TokenizedText, npt.
             yield replace(window.read, ids_L=shown_L), true_L[shown_L == mask_id]
 
 
-def _content(model: Encoder, text: TokenizedText) -> npt.NDArray[np.int64]:
+def _beginnings(model: LanguageModel, window: Window) -> Iterator[tuple[TokenizedText, npt.NDArray[np.int64]]]:
+    """Yield the part of a window before each target, with the id of the target."""
+    ids_L = window.read.ids_L
+    for place in _targets(model, window.read):
+        if place:
+            yield TokenizedText(ids_L[:place], ()), ids_L[place : place + 1]
+
+
+def _targets(model: LanguageModel, text: TokenizedText) -> npt.NDArray[np.int64]:
+    """Return the positions of the known text tokens."""
+    content, unknown_id = _content(model, text), model.tokenizer.unknown_id
+    return content if unknown_id is None else content[text.ids_L[content] != unknown_id]
+
+
+def _content(model: LanguageModel, text: TokenizedText) -> npt.NDArray[np.int64]:
     """Return the positions of the text tokens: all but special and unknown ones."""
     special = [id_ for id_ in model.manifest.special_tokens.ids if id_ != model.tokenizer.unknown_id]
     return np.flatnonzero(~np.isin(text.ids_L, special))

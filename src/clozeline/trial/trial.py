@@ -17,7 +17,7 @@ from clozeline.errors import DataError
 from clozeline.evaluation.bootstrap import difference_interval
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample, read_sample
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.language_model import LanguageModel
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.machine.cores import available_cores
@@ -39,7 +39,7 @@ class TrialItems:
     root: Path
     """Folder of the project."""
     validation_text: str
-    """Parquet file with the texts for models that fill masks, relative to `root`."""
+    """Parquet file with the texts for language models, relative to `root`."""
     model: str
     """Folder of the candidate's trained model with its test items, relative to `root`."""
     most: int
@@ -51,7 +51,7 @@ class TrialItems:
 def try_both(candidate: Path, champion: Path, items: TrialItems) -> PairedFigures:
     """Return the figures of the packages in the folders `candidate` and `champion` on the same items.
 
-    Models that fill masks predict every token of the validation text. Other models answer the candidate's test items.
+    Language models predict every token of the validation text. Other models answer the candidate's test items.
 
     Raises:
         IncomparableError: they are different kinds of model, or there are no items with an answer that both can give.
@@ -62,7 +62,7 @@ def try_both(candidate: Path, champion: Path, items: TrialItems) -> PairedFigure
     if kinds[0] != kinds[1]:
         raise incomparable(f"the candidate does {kinds[0]}, the champion {kinds[1]}")
     opened = [load(folder, precision="fp32", num_threads=available_cores()) for folder in (candidate, champion)]
-    if all(isinstance(model, Encoder) for model in opened):
+    if all(isinstance(model, LanguageModel) for model in opened):
         return _on_text(opened, items)
     return _on_test_items(opened, items)
 
@@ -82,7 +82,9 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     if not path.is_file():
         raise incomparable(f"no {items.validation_text}")
     texts = read_sample(path, items.most).texts
-    ours, theirs = (losses_of(model, texts, longest=items.longest) for model in opened if isinstance(model, Encoder))
+    ours, theirs = (
+        losses_of(model, texts, longest=items.longest) for model in opened if isinstance(model, LanguageModel)
+    )
     if not ours.num_targets or not theirs.num_targets:
         raise incomparable("a text without a token that both models know")
     return _paired(

@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut
 from clozeline.errors import DataError
-from clozeline.exporting.answers import UNKNOWN, Answers, logits
+from clozeline.exporting.answers import BEGINNINGS, UNKNOWN, Answers, logits
 from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
 from clozeline.exporting.sample import Sample
@@ -25,6 +25,7 @@ from tests.tiny_packages import (
     VOCABULARY,
     write_answerer,
     write_classifier,
+    write_completer,
     write_embedder,
     write_encoder,
     write_ranker,
@@ -48,7 +49,7 @@ def said(answers: np.ndarray) -> Answers:
     return Answers(answers.astype(np.int64), None)
 
 
-@pytest.mark.parametrize("writing", [write_tagger, write_encoder, write_embedder])
+@pytest.mark.parametrize("writing", [write_tagger, write_encoder, write_completer, write_embedder])
 def test_texts_without_tokens_are_refused(writing: Writing, opened: Opened) -> None:
     with pytest.raises(DataError, match="cannot be compared"):
         exam_of(opened(writing), Sample(["   "], [None]))
@@ -58,7 +59,9 @@ REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b
 """Two are read as the first ones before them: but for case and spaces, and but for what is cut off."""
 
 
-@pytest.mark.parametrize("writing", [write_encoder, write_embedder, write_classifier, write_tagger, write_answerer])
+@pytest.mark.parametrize(
+    "writing", [write_encoder, write_completer, write_embedder, write_classifier, write_tagger, write_answerer]
+)
 def test_texts_that_the_model_reads_as_one_are_one(writing: Writing, opened: Opened) -> None:
     """In a corpus of long texts that begin with the same licence, all texts are the same to the model."""
     model = opened(writing)
@@ -99,6 +102,30 @@ def test_the_perplexity_of_an_encoder_is_that_of_its_masked_tokens(opened: Opene
     assert found["perplexity"].low <= found["perplexity"].value <= found["perplexity"].high
     assert found["top1"].value == pytest.approx(exam.counts(given, given).value)
     assert found["perplexity"].num_items == found["top1"].num_items == len(losses)
+
+
+def test_a_causal_model_predicts_a_few_tokens_of_each_text_from_those_before(opened: Opened) -> None:
+    model = opened(write_completer)
+    texts = ["return a b c of the lists and a b c d e f g h i j", "open", "a b c of the file"]
+    exam = exam_of(model, Sample(texts, [None] * 3))
+    given = exam.answers(model, model.batches(exam.texts))
+    assert exam.metric == "next-token accuracy"
+    assert exam.num_texts == 3
+    read = model.tokenize(texts)
+    for text, number, true in zip(exam.texts, exam.text_A, exam.true_A, strict=True):
+        whole_L = read[number].ids_L
+        assert text.ids_L.tolist() == whole_L[: len(text)].tolist()
+        assert true == whole_L[len(text)]
+    assert [int((exam.text_A == number).sum()) for number in range(3)] == [BEGINNINGS, 1, 1]
+    losses, right = [], []
+    for text, true, first in zip(exam.texts, exam.true_A, given.top1_A, strict=True):
+        ((scores_V,),) = logits(model, [text])
+        losses.append(np.log(np.exp(scores_V.astype(np.float64)).sum()) - scores_V[true])
+        right.append(first == true == scores_V.argmax())
+    found = exam.quality(model, given)
+    assert found["perplexity"].value == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
+    assert (found["perplexity"].num_texts, found["perplexity"].num_items) == (3, len(losses))
+    assert exam.counts(given, given).value == pytest.approx(np.mean(right))
 
 
 def test_items_with_the_same_tokens_all_get_the_labels_of_the_first(opened: Opened) -> None:

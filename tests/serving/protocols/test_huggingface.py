@@ -27,6 +27,16 @@ def test_it_fills_a_mask(asking: Asking) -> None:
     assert {candidate.token_str for candidate in competing} == {"list", "file"}
 
 
+def test_it_generates_text(asking: Asking, client: httpx.Client) -> None:
+    own = client.post("/complete", json={"inputs": "return the", "parameters": {"max_new_tokens": 6}}).json()
+    asked = asking("text-generation")
+    assert asked.text_generation("return the", max_new_tokens=6) == own["generated_text"]
+    drawn = {"max_new_tokens": 12, "temperature": 0.9, "top_p": 0.9, "seed": 4}
+    first = asked.text_generation("return the", do_sample=True, stop=["zz"], return_full_text=True, **drawn)
+    assert first == asked.text_generation("return the", do_sample=True, stop=["zz"], return_full_text=True, **drawn)
+    assert first.startswith("return the")
+
+
 def test_it_extracts_features(asking: Asking) -> None:
     vectors = asking("feature-extraction").feature_extraction("open the file", normalize=True, truncate=True)
     assert (vectors.shape, vectors.dtype) == ((1, 8), np.float32)

@@ -9,7 +9,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from clozeline.inference.completer import Decoding
 from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.protocols.house.complete import COMPLETING
 from clozeline.serving.protocols.house.fill_mask import FILLING
 
 
@@ -48,6 +50,79 @@ def test_usage_counts_tokens_special_ones_among_them(sdk: OpenAI, catalogue: Cat
     texts = ["return the list", "a"]
     usage = sdk.embeddings.create(model="encoder", input=texts).usage
     assert usage.prompt_tokens == usage.total_tokens == sum(catalogue.answering(FILLING).model.count_tokens(texts)) == 8
+
+
+def test_it_completes_prompts_and_counts_the_tokens_read_and_made(sdk: OpenAI, catalogue: Catalogue) -> None:
+    prompts = ["return the list", "a"]
+    expected = catalogue.answering(COMPLETING).model.complete(prompts, Decoding(6))
+    answer = sdk.completions.create(model="writer", prompt=prompts, max_tokens=6, temperature=0)
+    assert (answer.object, answer.model) == ("text_completion", "writer")
+    assert [(one.index, one.text, one.finish_reason) for one in answer.choices] == [
+        (index, one.text, one.finish_reason) for index, one in enumerate(expected)
+    ]
+    assert answer.usage
+    num_new = sum(len(one.tokens) for one in expected)
+    used = (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
+    assert used == (4 + 2, num_new, 4 + 2 + num_new)
+
+
+def test_it_draws_unless_told_otherwise_and_the_seed_decides_what(sdk: OpenAI, catalogue: Catalogue) -> None:
+    model = catalogue.answering(COMPLETING).model
+    for seed in (1, 2):
+        (expected,) = model.complete(["return"], Decoding(12, temperature=1.0, seed=seed))
+        answer = sdk.completions.create(model="writer", prompt="return", max_tokens=12, seed=seed)
+        assert answer.choices[0].text == expected.text
+    assert sdk.completions.create(model="writer", prompt="a", echo=True).choices[0].text.startswith("a")
+
+
+def test_a_completion_ends_before_a_stop_string(sdk: OpenAI) -> None:
+    def said(**more: object) -> str:
+        return str(sdk.completions.create(model="writer", prompt="return", temperature=0, **more).choices[0].text)
+
+    whole = said()
+    stop = whole[3:5]
+    assert said(stop=stop) == said(stop=["never there", stop]) == whole[: whole.index(stop)]
+    assert said(stop="\n") == whole
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "param"),
+    [
+        ({"prompt": ""}, "invalid_request", "prompt"),
+        ({"prompt": [5, 6]}, "invalid_request", "prompt"),
+        ({"prompt": ["a", "a " * 100]}, "text_too_long", "prompt[1]"),
+        ({"prompt": "a", "max_tokens": 0}, "invalid_request", "max_tokens"),
+        ({"prompt": "a", "stop": ["a"] * 5}, "invalid_request", "stop"),
+        ({"prompt": "a", "n": 2}, "invalid_request", "n"),
+        ({"prompt": "a", "stream": True}, "invalid_request", "stream"),
+        ({"prompt": "a", "frequency_penalty": 0.5}, "invalid_request", "frequency_penalty"),
+        ({"prompt": "a", "logprobs": 3}, "unknown_key", "logprobs"),
+    ],
+)
+def test_what_a_completion_cannot_have_is_a_bad_request_that_names_it(
+    sdk: OpenAI, given: dict[str, object], code: str, param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        sdk.completions.create(model="writer", **given)
+    assert (raised.value.code, raised.value.param, raised.value.type) == (code, param, "invalid_request_error")
+
+
+def test_streams_are_refused_with_the_reason_and_null_stands_for_a_default(client: httpx.Client) -> None:
+    body = {"model": "writer", "prompt": "a"}
+    refused = client.post("/v1/completions", json=body | {"stream": True}).json()
+    assert "an answer comes in one piece" in refused["error"]["message"]
+    unset = {"max_tokens": None, "temperature": None, "stop": None, "logprobs": None, "presence_penalty": 0}
+    answers = [client.post("/v1/completions", json=one).json() for one in (body, body | unset)]
+    assert answers[0] == answers[1]
+    assert answers[0]["usage"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize("name", ["gpt", "encoder"])
+def test_a_model_that_is_not_there_or_not_causal_completes_nothing(sdk: OpenAI, name: str) -> None:
+    with pytest.raises(openai.NotFoundError) as raised:
+        sdk.completions.create(model=name, prompt="a")
+    assert raised.value.code == "model_not_found"
+    assert "writer" in raised.value.message
 
 
 def test_it_lists_the_models_and_retrieves_one(sdk: OpenAI) -> None:

@@ -49,6 +49,39 @@ def test_a_request_is_delivered_once_all_its_texts_have_run_in_their_own_order(t
     assert asked.answers == [(0, 40.0), (1, 3.0), (2, 60.0), (3, 3.0)]
 
 
+def test_a_request_with_later_turns_is_refused_at_once_if_they_cannot_be_in_time(ticket: Make, clock: Any) -> None:
+    recorded = Recorded(clock, batch_tokens=8)
+    scheduler = recorded.scheduler
+    scheduler.submit(ticket(8, 8))
+    while scheduler.waiting_tokens:
+        run(scheduler, scheduler.take(), seconds=1.0)  # 8 tokens per second
+    with pytest.raises(OverloadedError) as raised:
+        scheduler.submit(ticket(8, deadline=10.0), later_tokens=800)
+    assert (raised.value.refusal.reason, raised.value.refusal.retry_after_seconds) == ("never_in_time", None)
+    assert "808 tokens" in raised.value.refusal.given
+    scheduler.submit(ticket(8, deadline=10.0), later_tokens=40)
+
+
+def test_a_later_turn_of_an_admitted_request_is_not_refused(ticket: Make, clock: Any) -> None:
+    recorded = Recorded(clock, admission=Admission(max_waiting_tokens=10))
+    recorded.scheduler.submit(ticket(10))
+    with pytest.raises(OverloadedError):
+        recorded.scheduler.submit(ticket(5))
+    recorded.scheduler.follow(ticket(5))
+    assert recorded.scheduler.waiting_tokens == 15
+
+
+def test_texts_whose_answers_lead_to_later_turns_are_not_spread_over_the_time_to_the_deadline(
+    ticket: Make, clock: Any
+) -> None:
+    texts = [40] * 20
+    for later_tokens, is_spread in ((0, True), (1, False)):
+        recorded = Recorded(clock, admission=Admission(max_waiting_tokens=1_000), batch_tokens=64)
+        asked = ticket(*texts, deadline=60.0)
+        recorded.scheduler.submit(asked, later_tokens=later_tokens)
+        assert (asked.spread_seconds > 0) == is_spread
+
+
 def test_a_request_is_admitted_as_a_whole_or_not_at_all(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock, admission=Admission(max_waiting_tokens=100))
     recorded.scheduler.submit(ticket(60))

@@ -1,6 +1,6 @@
-"""Exams of encoders: predict hidden tokens, or match the two halves of a text.
+"""Exams of encoders: predict hidden or next tokens, or match the two halves of a text.
 
-Shapes: A answers, T texts.
+Shapes: A answers, P predicted tokens of a text, T texts, V vocabulary.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,17 +8,19 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from clozeline.artifacts.export.evidence import Measured
-from clozeline.exporting.answers import UNKNOWN, Answers, answers, embeddings, halves, hide, named_first
-from clozeline.exporting.exams.exam import Exam, different, nothing_to_ask
-from clozeline.exporting.ratios import ratio, share
+from clozeline.exporting.answers import UNKNOWN, Answers, answers, beginnings, embeddings, halves, hide, named_first
+from clozeline.exporting.exams.exam import Exam, Places, different, nothing_to_ask
+from clozeline.exporting.ratios import per_text, ratio, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
-from clozeline.inference.encoder import TOP, Encoder
+from clozeline.inference.completer import Completer
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.language_model import TOP
 from clozeline.inference.open_model import OpenModel
 
 
-class MasksExam(Exam):
-    """Exam of masked tokens. Its answers are the tokens that the graph serves as `TOP`, not the argmax of logits."""
+class TokensExam(Exam):
+    """Exam of predicted tokens. Its answers are the tokens that the graph serves as `TOP`, not the argmax of logits."""
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
         """Return the answers as in serving: a request for tokens alone computes fewer positions than for embeddings."""
@@ -31,21 +33,33 @@ class MasksExam(Exam):
         return {"perplexity": self._perplexity(model), "top1": share(right_A, self.text_A[is_known_A])}
 
     def _perplexity(self, model: OpenModel) -> Measured:
-        """Return exp of the mean loss of the masked tokens; the interval is that of the mean over texts."""
-        loss_T, num_T = np.zeros(len(self.texts)), np.zeros(len(self.texts))
+        """Return exp of the mean loss of the predicted tokens; the interval is that of the mean over texts."""
+        loss_A = np.zeros(len(self.true_A))
         output = model.main_output
         for batch, (values,) in model.run_batches(model.batches(self.texts), output):
-            for position, logits_MV in zip(batch.positions, model.split(batch, output, values), strict=True):
-                true_M = self.true_A[self.text_A == position]
-                known = np.flatnonzero(true_M != UNKNOWN)
-                scores_MV = logits_MV[known].astype(np.float64)
-                highest_M = scores_MV.max(axis=1)
-                total_M = highest_M + np.log(np.exp(scores_MV - highest_M[:, None]).sum(axis=1))
-                loss_T[position] = (total_M - scores_MV[np.arange(len(known)), true_M[known]]).sum()
-                num_T[position] = len(known)
+            for position, logits in zip(batch.positions, model.split(batch, output, values), strict=True):
+                asked = self.asked(position)
+                scores_PV = np.atleast_2d(logits).astype(np.float64)
+                highest_P = scores_PV.max(axis=1)
+                total_P = highest_P + np.log(np.exp(scores_PV - highest_P[:, None]).sum(axis=1))
+                loss_A[asked] = total_P - scores_PV[np.arange(len(asked)), self.true_A[asked]]
+        is_known_A = self.true_A != UNKNOWN
+        num_T = per_text(is_known_A, self.text_A)
+        loss_T = np.bincount(self.text_A[is_known_A], weights=loss_A[is_known_A], minlength=len(num_T))
         loss = ratio(loss_T, num_T, int(num_T.sum()))
         ends = {name: float(np.exp(getattr(loss, name))) for name in ("value", "low", "high")}
         return loss.model_copy(update=ends)
+
+    def asked(self, position: int) -> Places:
+        """Return the answers that `texts[position]` gives."""
+        return np.flatnonzero(self.text_A == position)
+
+
+class NextTokensExam(TokensExam):
+    """Exam of the tokens after several beginnings of each text: `texts` are the beginnings, with one answer each."""
+
+    def asked(self, position: int) -> Places:
+        return np.array([position])
 
 
 class HalvesExam(Exam):
@@ -69,7 +83,27 @@ def masks_exam(model: Encoder, sample: Sample) -> Exam:
         given = f"{len(read)} texts without a token that can be masked, such as {sample.texts[0][:60]!r}"
         raise nothing_to_ask(given)
     true_A = np.concatenate([text.true_ids_M for text in hidden])
-    return MasksExam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
+    return TokensExam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
+
+
+def next_tokens_exam(model: Completer, sample: Sample) -> Exam:
+    """Return the exam of predicting a few tokens of each text, each from the tokens before it.
+
+    Raises:
+        DataError: no text has a token.
+    """
+    read = model.tokenize(sample.texts, truncate=True)
+    read = [read[place] for place in different(read, sample)]
+    begun = [beginnings(text, model.manifest.special_tokens.ids) for text in read]
+    asked = [one for of_text in begun for one in of_text]
+    if not asked:
+        raise nothing_to_ask(f"{len(read)} texts without a token, such as {sample.texts[0][:60]!r}")
+    return NextTokensExam(
+        texts=[text for text, _ in asked],
+        text_A=np.repeat(np.arange(len(begun)), [len(of_text) for of_text in begun]),
+        true_A=np.array([token_id for _, token_id in asked], dtype=np.int64),
+        metric="next-token accuracy",
+    )
 
 
 def halves_exam(model: OpenModel, sample: Sample) -> Exam:

@@ -17,7 +17,7 @@ from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import refusal
 from clozeline.serving.protocols.model_prefix import without_prefix
 from clozeline.serving.scheduling.admission import Refusal
-from clozeline.serving.scheduling.asking import overloaded
+from clozeline.serving.scheduling.refusals import overloaded
 
 MAX_REQUESTS = 512
 """Maximum number of open requests, as in text-embeddings-inference: the event loop handles this many small ones in

@@ -84,11 +84,13 @@ def default_sources() -> list[ModelSource]:
 def default_for(task: Task) -> ModelSource:
     """Return the only exported model of a task (dist/encoder if there are several), else the only champion.
 
+    For a language model, an encoder with the other objective also counts: its error says what it answers.
+
     Raises:
         ArtifactError: no such model.
         ParamsError: several models fit.
     """
-    places = [str(folder) for folder in exported(task)] or _champions(task)
+    places = [str(folder) for folder in exported(task) or _other_encoders(task)] or _champions(task)
     preferred = [place for place in places if Path(place).name == "encoder"] or places
     if not preferred:
         raise _no_model("ask", task)
@@ -108,8 +110,14 @@ def exported(task: Task | None = None) -> list[Path]:
     tasks = {folder: read_manifest(folder).task for folder in folders}
     return sorted(
         (folder for folder in folders if task in (None, tasks[folder])),
-        key=lambda folder: (not kind_of(tasks[folder]).fills_masks, folder.name),
+        key=lambda folder: (not kind_of(tasks[folder]).is_language_model, folder.name),
     )
+
+
+def _other_encoders(task: Task) -> list[Path]:
+    if not kind_of(task).is_language_model:
+        return []
+    return [folder for folder in exported() if kind_of(read_manifest(folder).task).is_language_model]
 
 
 def fetched(source: ModelSource) -> FetchedModel:
@@ -128,7 +136,7 @@ def fetched(source: ModelSource) -> FetchedModel:
 def _champions(task: Task) -> list[str]:
     """Return the URIs of the champions of a task. The encoder is found by its name, other models by their manifest."""
     prefix = f"{REGISTRY_SCHEME}{registry.model_name('encoder')}@"
-    if kind_of(task).fills_masks:
+    if kind_of(task).is_language_model:
         return [uri for uri in registry.champions() if uri.startswith(prefix)]
     others = [uri for uri in registry.champions() if not uri.startswith(prefix)]
     if len(others) < 2:

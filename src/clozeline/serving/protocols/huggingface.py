@@ -9,6 +9,7 @@ from clozeline.serving.protocols.dialects import Dialect
 from clozeline.serving.protocols.embeddings_inference import EMBED, HUGGING_FACE_WORDS, SIMILARITY
 from clozeline.serving.protocols.house.answer import ANSWER
 from clozeline.serving.protocols.house.classify import CLASSIFY
+from clozeline.serving.protocols.house.complete import COMPLETE
 from clozeline.serving.protocols.house.fill_mask import FILL_MASK
 from clozeline.serving.protocols.house.tag import TAG
 from clozeline.serving.protocols.house.zero_shot import ZERO_SHOT, ZeroShotLists, zero_shot_lists
@@ -23,6 +24,7 @@ HUGGING_FACE = Dialect(
     HUGGING_FACE_WORDS,
     (
         _pipeline("fill-mask", FILL_MASK),
+        _pipeline("text-generation", COMPLETE),
         _pipeline("feature-extraction", EMBED),
         _pipeline("text-classification", CLASSIFY),
         _pipeline("token-classification", TAG),

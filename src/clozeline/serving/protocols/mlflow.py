@@ -12,6 +12,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
+from clozeline.inference.completer import Decoding
 from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
@@ -23,6 +24,7 @@ from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sent
 from clozeline.serving.protocols.fields import MAX_TEXTS, ModelName, RequestBody, Text, Texts, TopK, Truncate
 from clozeline.serving.protocols.house.answer import ANSWERING, Answer, answered, check_answer_size
 from clozeline.serving.protocols.house.classify import CLASSIFYING, CLASSIFYING_PAIRS, LabelScore, labelled
+from clozeline.serving.protocols.house.complete import COMPLETING, continued
 from clozeline.serving.protocols.house.embed import EMBEDDING, embedded
 from clozeline.serving.protocols.house.fill_mask import FILLING, Mask, count_confidence, filling
 from clozeline.serving.protocols.house.tag import TAGGING, Entity, tagged
@@ -71,13 +73,21 @@ class InvocationsRequest(RequestBody):
         return self
 
 
+class ContinuedText(BaseModel):
+    text: str
+    tokens: list[int]
+    scores: list[float]
+    finish_reason: str
+
+
 class Record(BaseModel):
-    """Answers to one text: `embedding` from an encoder, with `masks` if it fills them; `labels` from a classifier;
-    `entities` from a tagger; `answers` from a question-answering model.
+    """Answers to one text: `embedding` from an encoder, with `masks` or a `completion` from a language model;
+    `labels` from a classifier; `entities` from a tagger; `answers` from a question-answering model.
     """
 
     embedding: list[float] | None = None
     masks: list[Mask] | None = None
+    completion: ContinuedText | None = None
     labels: list[LabelScore] | None = None
     entities: list[Entity] | None = None
     answers: list[Answer] | None = None
@@ -190,6 +200,14 @@ async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> 
     count_confidence(call, name, list(masks.values()))
     records = [{"embedding": one_H, "masks": masks.get(place, [])} for place, one_H in enumerate(vectors.answers)]
     return records, vectors.headers
+
+
+async def completer_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+    served, texts = call.served(COMPLETING, name), sent.texts()
+    vectors = await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=params.truncate))
+    found, reply = await continued(call, served, texts, Decoding(), truncate=params.truncate)
+    pairs = zip(vectors.answers, found, strict=True)
+    return [{"embedding": vector_H, "completion": one} for vector_H, one in pairs], reply.headers
 
 
 def _place(number: int) -> str:

@@ -1,30 +1,21 @@
-"""OpenAI's `/v1/embeddings` and `/v1/models`, in the form that its SDK sends and reads."""
+"""OpenAI's `/v1/embeddings`, `/v1/completions` and `/v1/models`, in the form that its SDK sends and reads."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.models.catalogue import ANY
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.protocols.fields import (
-    TEXT_TAG,
-    TEXTS_TAG,
-    Dimensions,
-    RequestBody,
-    Text,
-    Truncate,
-    inputs_kind,
-    texts_of,
-)
+from clozeline.serving.protocols.fields import Dimensions, RequestBody, Truncate, texts_of
 from clozeline.serving.protocols.house.embed import EMBEDDING, EncodingFormat, embedded, encoded
+from clozeline.serving.protocols.openai_completions import COMPLETIONS
+from clozeline.serving.protocols.openai_texts import LIST, OpenAITexts, Usage
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import LoadedModel
 
-_EMBEDDINGS, _LIST = "/v1/embeddings", "/v1/models"
-_MAX_TEXTS = 2048
+_EMBEDDINGS = "/v1/embeddings"
 _CODES = {"no_such_model": "model_not_found", "no_key": "invalid_api_key", "overloaded": "rate_limit_exceeded"}
 _TYPES = {429: "rate_limit_error"}
 
@@ -43,28 +34,9 @@ def _said(status: int, detail: ErrorDetail) -> OpenAIError:
     return OpenAIError(error=OpenAIErrorDetail(**fields | {"message": sentence(detail)}))
 
 
-def _no_token_ids(given: Any) -> Any:
-    first = given[0] if isinstance(given, list) and given else None
-    if isinstance(first, int) or (isinstance(first, list) and first and isinstance(first[0], int)):
-        raise PydanticCustomError(
-            "token_ids",
-            "text, because token ids are those of another tokenizer (LangChain: check_embedding_ctx_length=False)",
-        )
-    return given
-
-
-_TEXTS = f"a text, or a list of 1 to {_MAX_TEXTS} texts"
-_Input = Annotated[
-    Annotated[Text, Tag(TEXT_TAG)] | Annotated[list[Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(TEXTS_TAG)],
-    Field(description=f"{_TEXTS.capitalize()}. Token ids are refused, because they are those of another tokenizer."),
-    Discriminator(inputs_kind, custom_error_type="inputs_type", custom_error_message=_TEXTS),
-    BeforeValidator(_no_token_ids),
-]
-
-
 class EmbeddingsRequest(RequestBody):
     model: Annotated[str, Field(description="A name from /v1/models.")]
-    input: _Input
+    input: OpenAITexts
     encoding_format: Annotated[
         EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
     ] = "float"
@@ -77,11 +49,6 @@ class Embedding(BaseModel):
     object: Literal["embedding"] = "embedding"
     index: int
     embedding: list[float] | str
-
-
-class Usage(BaseModel):
-    prompt_tokens: int = Field(description="Number of tokens, including special tokens.")
-    total_tokens: int
 
 
 class EmbeddingList(BaseModel):
@@ -118,7 +85,7 @@ EXAMPLES = {
 
 
 async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
-    served = call.served(EMBEDDING, body.model, listed=_LIST)
+    served = call.served(EMBEDDING, body.model, listed=LIST)
     reply = await embedded(call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate)
     vectors = encoded(reply.answers, body.dimensions, body.encoding_format)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
@@ -132,7 +99,7 @@ async def models(call: Call) -> Response:
 
 
 async def model(call: Call) -> Response:
-    found = call.served(ANY, call.request.path_params["model"], listed=_LIST)
+    found = call.served(ANY, call.request.path_params["model"], listed=LIST)
     return JsonResponse(_card(found), headers=found.identity.headers)
 
 
@@ -158,7 +125,8 @@ OPENAI = Dialect(
             examples=EXAMPLES,
             place=_place,
         ),
-        Operation(path=_LIST, answer=models, summary="The served models", result=ModelList),
+        COMPLETIONS,
+        Operation(path=LIST, answer=models, summary="The served models", result=ModelList),
         Operation(
             path="/v1/models/{model}",
             answer=model,

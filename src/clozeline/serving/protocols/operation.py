@@ -17,7 +17,7 @@ from clozeline.serving.models.catalogue import LIST, Ability, Catalogue
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.model_prefix import PREFIX, prefixed_name
 from clozeline.serving.protocols.reading import read_json
-from clozeline.serving.scheduling.asking import Reply
+from clozeline.serving.scheduling.asking import Reply, Turns
 from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 
 Answer = TypeVar("Answer")
@@ -91,6 +91,10 @@ class Call:
     ) -> Reply[Answer]:
         """Return the answers of `served` to the question about `texts`. Raises what `Asking.ask_together` raises."""
         return await self.service.asking.ask(self.request, served, texts, question, self.timeout_milliseconds)
+
+    async def ask_in_turn(self, served: LoadedModel, texts: Sequence[str], turns: Turns[Answer]) -> Reply[Answer]:
+        """Return the answers to the last of several questions in turn. Raises what `Asking.ask_in_turn` raises."""
+        return await self.service.asking.ask_in_turn(self.request, served, texts, turns, self.timeout_milliseconds)
 
     async def ask_together(
         self, served: LoadedModel, texts: Sequence[str], questions: Callable[[], Sequence[AnyQuestion]]

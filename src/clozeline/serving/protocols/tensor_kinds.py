@@ -6,8 +6,9 @@ Parameters of the protocol are numbers, strings and booleans: lists that other p
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
@@ -15,16 +16,17 @@ from pydantic import Field
 
 from clozeline.artifacts.export.manifest import Manifest, Task
 from clozeline.inference.answerer import Answer
+from clozeline.inference.completer import Candidates, Completer
 from clozeline.inference.encoder import Encoder, Filled
 from clozeline.inference.model_kinds import kind_of, resolved
-from clozeline.inference.question import AnyQuestion, Question
+from clozeline.inference.question import AnyQuestion
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem
 from clozeline.serving.protocols.fields import TopK, Truncate
 from clozeline.serving.protocols.house.answer import ANSWERING, AnswerSearch, answered, check_answer_size
 from clozeline.serving.protocols.house.classify import CLASSIFYING, labelled
 from clozeline.serving.protocols.house.embed import EMBEDDING
-from clozeline.serving.protocols.house.fill_mask import DEFAULT_NUM_CANDIDATES, count_confidence, filling
+from clozeline.serving.protocols.house.fill_mask import DEFAULT_NUM_CANDIDATES, filling
 from clozeline.serving.protocols.house.tag import TAGGING, TagReading, tagged
 from clozeline.serving.protocols.operation import Call
 from clozeline.serving.protocols.tensors import Datatype, InputName, Values
@@ -54,7 +56,10 @@ class InferParameters(TagReading, AnswerSearch):
 
     binary_data_output: bool = False
     top_k: Annotated[
-        TopK | None, Field(description="Number of candidates for the mask (null: 5), labels (all) or answers (1).")
+        TopK | None,
+        Field(
+            description="Number of candidates for the mask or the next token (null: 5), labels (all) or answers (1)."
+        ),
     ] = None
     truncate: Truncate = False
 
@@ -81,29 +86,27 @@ async def _labelled(asked: Asked) -> Answered:
     return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
 
 
-async def _encoded(asked: Asked) -> Answered:
-    """Return embeddings, candidates for the one mask of each text, or both."""
+async def _encoded(asked: Asked, predicting: "_Predicting | None" = None) -> Answered:
+    """Return embeddings, the likeliest tokens of each text, or both."""
     served = asked.call.served(EMBEDDING, asked.model)
     texts, wanted = asked.inputs["text"], asked.outputs
-    fills = bool({"token", "score"} & set(wanted))
+    predicts = predicting is not None and bool({"token", "score"} & set(wanted))
 
     def questions() -> Iterator[AnyQuestion]:
         if "embedding" in wanted:
             yield served.model.embedding(texts, truncate=asked.parameters.truncate)
-        if fills:
-            assert isinstance(served.model, Encoder), "no other model has these outputs"
-            yield _filling(served.model, asked)
+        if predicting is not None and predicts:
+            yield predicting.question(served.model, asked)
 
     replies = await asked.call.ask_together(served, texts, lambda: list(questions()))
     values: dict[OutputName, Values] = {}
     if "embedding" in wanted:
         values["embedding"] = np.stack(replies[0].answers)
-    if fills:
-        masks = replies[-1].answers
-        count_confidence(asked.call, asked.model, masks)
-        best = [_only_mask(number, of_text) for number, of_text in enumerate(masks)]
-        values["token"] = [[word.token_str for word in words] for words in best]
-        values["score"] = np.array([[word.score for word in words] for words in best], dtype=np.float32)
+    if predicting is not None and predicts:
+        best = [predicting.best(served.model, *numbered) for numbered in enumerate(replies[-1].answers)]
+        asked.call.service.metrics.confident(asked.model, (words[0][1] for words in best))
+        values["token"] = [[token for token, _ in words] for words in best]
+        values["score"] = np.array([[score for _, score in words] for words in best], dtype=np.float32)
     return values, replies[0].headers
 
 
@@ -131,13 +134,32 @@ async def _answered(asked: Asked) -> Answered:
     }, headers
 
 
-def _filling(encoder: Encoder, asked: Asked) -> Question[list[list[Filled]]]:
+@dataclass(frozen=True, slots=True)
+class _Predicting:
+    """How a language model predicts the tokens of one place in each text."""
+
+    question: Callable[[Any, Asked], AnyQuestion]
+    """Function of the model and the request."""
+    best: Callable[[Any, int, Any], list[tuple[str, float]]]
+    """Function from the model, the index of a text and its answer to tokens and scores, best first."""
+
+
+def _filling(encoder: Encoder, asked: Asked) -> AnyQuestion:
     texts = encoder.with_own_masks(asked.inputs["text"])
     top_k = asked.parameters.top_k or DEFAULT_NUM_CANDIDATES
     return filling(encoder, texts, top_k=top_k, truncate=asked.parameters.truncate)
 
 
-def _only_mask(number: int, masks: list[list[Filled]]) -> list[Filled]:
+def _following(completer: Completer, asked: Asked) -> AnyQuestion:
+    top_k = asked.parameters.top_k or DEFAULT_NUM_CANDIDATES
+    return completer.following(asked.inputs["text"], top_k=top_k, truncate=asked.parameters.truncate)
+
+
+def _of_next_token(completer: Completer, number: int, candidates: Candidates) -> list[tuple[str, float]]:
+    return [(completer.token_text(token_id), score) for token_id, score in candidates]
+
+
+def _of_only_mask(encoder: Encoder, number: int, masks: list[list[Filled]]) -> list[tuple[str, float]]:
     if len(masks) != 1:
         raise problem(
             422,
@@ -148,7 +170,7 @@ def _only_mask(number: int, masks: list[list[Filled]]) -> list[Filled]:
             do="send the text to /fill-mask, which answers for each mask",
             param=f"inputs[0].data[{number}]",
         )
-    return masks[0]
+    return [(word.token_str, word.score) for word in masks[0]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +188,14 @@ class TensorKind:
 
 
 _OF_ALL = frozenset({"binary_data_output"})
-MASKS = TensorKind(_encoded, ("embedding", "token", "score"), _OF_ALL | {"top_k", "truncate"}, unasked=("embedding",))
+_TOKENS: tuple[OutputName, ...] = ("embedding", "token", "score")
+_OF_TOKENS = _OF_ALL | {"top_k", "truncate"}
+MASKS = TensorKind(
+    partial(_encoded, predicting=_Predicting(_filling, _of_only_mask)), _TOKENS, _OF_TOKENS, unasked=("embedding",)
+)
+NEXT_TOKENS = TensorKind(
+    partial(_encoded, predicting=_Predicting(_following, _of_next_token)), _TOKENS, _OF_TOKENS, unasked=("embedding",)
+)
 LABELS = TensorKind(_labelled, ("label", "score"), _OF_ALL | {"top_k", "truncate"})
 EMBEDDINGS = TensorKind(_encoded, ("embedding",), _OF_ALL | {"truncate"})
 ENTITIES = TensorKind(_tagged, ("entities",), _OF_ALL | set(TagReading.model_fields))

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 from starlette.requests import Request
 
 from clozeline.inference.question import AnyQuestion, Question
-from clozeline.serving.errors import ApiError, not_ready, problem
+from clozeline.serving.errors import not_ready
 from clozeline.serving.observe.metrics import Metrics
 from clozeline.serving.observe.tracing import Moments, Tracing
-from clozeline.serving.scheduling.admission import Refusal
+from clozeline.serving.scheduling.refusals import client_left, deadline_passed, overloaded
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
 from clozeline.serving.scheduling.tokenizing import TokenizerThread
 from clozeline.serving.scheduling.waiting import outcome
@@ -23,6 +23,8 @@ Made = TypeVar("Made")
 
 ARRIVED = "clozeline.arrived"
 """Key of a scope: `time.monotonic` when the whole request was read. The handler may start later."""
+_TURN_CHARACTERS = 256
+"""One turn of a text costs about as much as tokenizing so many characters."""
 TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
 """Headers with the time of each phase of a request in milliseconds; the last is the total."""
 
@@ -46,6 +48,17 @@ class Reply(Generic[Answer]):
     tokens: int
     """Number of tokens of all texts, including special tokens."""
     patience: Patience
+
+
+@dataclass(frozen=True, slots=True)
+class Turns(Generic[Answer]):
+    """Questions of which each follows from the answers to the one before."""
+
+    first: Callable[[], Question[Answer]]
+    then: Callable[[list[Answer]], Question[Answer] | None]
+    """Returns the question that follows from these answers; None: none follows."""
+    later_tokens: Callable[[], int]
+    """Returns the largest possible number of tokens in all questions after the first, once that is made."""
 
 
 @dataclass(eq=False, slots=True)
@@ -110,11 +123,54 @@ class Asking:
             ClozelineError: tokenization refuses a text.
         """
         patience = self._patience(request, timeout_milliseconds)
+        tickets = await self._admitted(served, texts, questions, patience)
+        await self._all_settled(tickets, patience)
+        headers = served.identity.headers | self._times(served, tickets, patience)
+        return [Reply(ticket.answers, headers, ticket.tokens, patience) for ticket in tickets]
+
+    async def ask_in_turn(
+        self,
+        request: Request,
+        served: LoadedModel,
+        texts: Sequence[str],
+        turns: Turns[Answer],
+        timeout_milliseconds: int | None = None,
+    ) -> Reply[Answer]:
+        """Return the answers to the last of several questions, each of which follows from the answers before.
+
+        They are admitted together, have the deadline of the request, and share the runs of the graph with other
+        requests. Raises what `ask_together` raises.
+        """
+        patience = self._patience(request, timeout_milliseconds)
+        tickets = await self._admitted(served, texts, lambda: [turns.first()], patience, turns.later_tokens)
+        await self._all_settled(tickets, patience)
+        num_characters = _TURN_CHARACTERS * len(texts)
+        wait = partial(self._in_time, patience=patience)
+        while True:
+            work = partial(turns.then, tickets[-1].answers)
+            question = await self._tokenizer.made(work, num_characters, wait, is_admitted=True)
+            if question is None:
+                break
+            tickets.append(self._ticket(served, question, patience))
+            self._scheduler.follow(tickets[-1])
+            await self._all_settled(tickets[-1:], patience)
+        headers = served.identity.headers | self._times(served, tickets, patience)
+        return Reply(tickets[-1].answers, headers, sum(ticket.tokens for ticket in tickets), patience)
+
+    async def _admitted(
+        self,
+        served: LoadedModel,
+        texts: Sequence[str],
+        questions: Callable[[], Sequence[AnyQuestion]],
+        patience: Patience,
+        later_tokens: Callable[[], int] = int,
+    ) -> "list[_Asked]":
+        """Return the tickets of the questions, which the scheduler has taken."""
         try:
             self._scheduler.check_open()
             asked = await self._made(questions, sum(map(len, texts)), patience)
             tickets = [self._ticket(served, question, patience) for question in asked]
-            self._scheduler.submit(*tickets)
+            self._scheduler.submit(*tickets, later_tokens=later_tokens())
         except OverloadedError as error:
             raise self._overloaded(error) from error
         texts_read = [text for question in asked for text in question.texts]
@@ -124,14 +180,15 @@ class Asking:
             sum(map(served.model.count_unknown, texts_read)),
             tickets[0].arrived_seconds - patience.arrived_seconds,
         )
+        return tickets
+
+    async def _all_settled(self, tickets: "Sequence[_Asked]", patience: Patience) -> None:
         try:
             for ticket in tickets:
                 await self._settled(ticket, patience)
         finally:
             for ticket in tickets:
                 self._scheduler.give_up(ticket)  # changes nothing if it is settled
-        headers = served.identity.headers | self._times(served, tickets, patience)
-        return [Reply(ticket.answers, headers, ticket.tokens, patience) for ticket in tickets]
 
     async def finished(self, reply: Reply[Any], work: Callable[[], Made], num_characters: int) -> Made:
         """Return the result of `work` on the answers to so many characters, without blocking other requests.
@@ -237,47 +294,3 @@ class Asking:
             "x-compute-tokens": str(tokens),
             **{name: f"{1000 * seconds:.2f}" for name, seconds in zip(TIMES, spent_seconds, strict=True)},
         }
-
-
-def overloaded(refusal: Refusal) -> ApiError:
-    """Return the error for a request that was not admitted: 429, or 413 if a retry cannot help."""
-    if refusal.retry_after_seconds is None:
-        return problem(
-            413,
-            "too_much_work",
-            "the server cannot finish this request before its deadline",
-            given=refusal.given,
-            expected=refusal.expected,
-            do="send the texts in several requests, or set a larger x-timeout-ms",
-        )
-    return problem(
-        429,
-        "overloaded",
-        "the server is overloaded",
-        given=refusal.given,
-        expected=refusal.expected,
-        do="wait for the time in Retry-After, then send the request again",
-        headers={"retry-after": str(refusal.retry_after_seconds), "x-should-retry": "true"},
-    )
-
-
-def deadline_passed(waited_seconds: float) -> ApiError:
-    return problem(
-        504,
-        "deadline_passed",
-        "the deadline of the request passed before its answer",
-        given=f"{1000 * waited_seconds:,.0f} ms since the request arrived",
-        expected="an answer before the deadline",
-        do="send fewer texts, or set a larger x-timeout-ms",
-    )
-
-
-def client_left() -> ApiError:
-    return problem(
-        499,
-        "client_left",
-        "the client closed the connection before the answer",
-        given="a closed connection",
-        expected="a client that waits",
-        do="nothing: the server dropped the request",
-    )

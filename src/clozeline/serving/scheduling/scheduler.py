@@ -63,8 +63,10 @@ class Scheduler:
         with self._changed:
             self._raise(self._admission.refusal(self._waiting(), Asks(tokens=1), self._paces.of_all))
 
-    def submit(self, *tickets: Ticket) -> None:
+    def submit(self, *tickets: Ticket, later_tokens: int = 0) -> None:
         """Queue `tickets`, all for one model: all or none. `deliver` gets each of them once it is settled.
+
+        `later_tokens`: most tokens of the tickets that follow from their answers (`follow`); 0: none follow.
 
         Raises:
             OverloadedError: too much waits already, or the tickets cannot be answered before their deadline.
@@ -73,11 +75,16 @@ class Scheduler:
         asks = Asks(sum(ticket.tokens for ticket in tickets), deadline_seconds - self.clock())
         with self._changed:
             assert not self._closed, "the server stops after its last request"
-            spread_seconds = self._admitted(asks, tickets[0].lane.model)
+            spread_seconds = self._admitted(asks, later_tokens, tickets[0].lane.model)
             for ticket in tickets:
                 ticket.spread_seconds = spread_seconds
-                self._line.add(ticket)
-                self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
+                self._add(ticket)
+
+    def follow(self, ticket: Ticket) -> None:
+        """Queue a ticket of a request that was admitted with its `later_tokens`: it is not refused."""
+        with self._changed:
+            assert not self._closed, "the server stops after its last request"
+            self._add(ticket)
 
     def give_up(self, ticket: Ticket) -> None:
         """Drop `ticket`: its waiting texts never run, and it is not delivered."""
@@ -111,15 +118,22 @@ class Scheduler:
             self._closed = True
             self._changed.notify_all()
 
-    def _admitted(self, asks: Asks, model: Model) -> float:
+    def _add(self, ticket: Ticket) -> None:
+        self._line.add(ticket)
+        self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
+
+    def _admitted(self, asks: Asks, later_tokens: int, model: Model) -> float:
         """Return the seconds over which the turns of the texts are spread; 0 if they come together.
+
+        They come together if other tickets follow from them, which would come too late otherwise.
 
         Raises:
             OverloadedError: the request is not admitted.
         """
         pace, full_pace = self._paces.known_of(model), self._full_paces.of(model)
-        spread_seconds = self._admission.spread_seconds(asks, full_pace, self._batch_tokens)
-        self._raise(never_in_time(asks, spread_seconds, full_pace))
+        spread_seconds = 0.0 if later_tokens else self._admission.spread_seconds(asks, full_pace, self._batch_tokens)
+        whole = Asks(asks.tokens + later_tokens, asks.patience_seconds)
+        self._raise(never_in_time(whole, spread_seconds, full_pace))
         waiting = self._waiting()
         if spread_seconds:
             self._raise(self._admission.bulk_refusal(waiting, asks, spread_seconds, full_pace))
