@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 def held_ports() -> Iterator[Callable[[], int]]:
     """`with held_ports() as free_port`: each `free_port()` is a port that no one else is given until the block ends.
 
-    A socket stays bound to it and never listens: so the kernel gives it to nobody who asks for any port. A server that
-    asks for it by number, and sets SO_REUSEADDR as servers do, has it all the same: one of two may listen.
+    A socket stays bound to it without listening, so the kernel never assigns it as a free port. A server that binds it
+    by number with SO_REUSEADDR, as servers do, still can: only one of the two sockets listens.
     """
     with contextlib.ExitStack() as stack:
 

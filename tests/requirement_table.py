@@ -1,4 +1,4 @@
-"""Tables of requirements in Markdown: `| P1 | what holds | the tests that hold it |`, read for tests/house."""
+"""Tables of requirements in Markdown: `| P1 | requirement | its tests |`, read for tests/house."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Metric files of the stages that make clean text and tokens, for tests of what reads them."""
+"""Metric files of the stages that make clean text and tokens, for tests of their readers."""
 
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SimilarityMetrics, SplitMetrics
 from clozeline.artifacts.tokenize.token_metrics import SplitTokens, TokenMetrics

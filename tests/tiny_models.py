@@ -82,7 +82,8 @@ def small_bert() -> Any:
 
 
 def outspoken(model: Any) -> Any:
-    """`model` with larger weights where it begins and ends: as drawn, it says nearly the same of every token."""
+    """`model` with larger weights in its first and last layer: with random weights, its output is nearly equal for
+    every token."""
     import torch
 
     head = next(layer for layer in reversed(list(model.modules())) if isinstance(layer, torch.nn.Linear))

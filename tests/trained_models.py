@@ -145,7 +145,7 @@ def run_export(model: Path, texts: Path, folder: Path, **changes: object) -> Pat
     from clozeline.stages import export
 
     params = read_params(PROJECT / "params.yaml").export
-    # Weights are random here: what such a model gets right, it does by chance; some say the same of every text.
+    # Weights are random here, so right answers are chance, and some models give one answer to every text.
     few = {"min_agreement_texts": 1, "min_different_answers": 1, "min_metric_items": 1}
     gates = params.gates.model_copy(update={"min_agreement": 0.9, "min_metric_ratio": 0.0, **few})
     counts = {"num_agreement_texts": 32, "num_calibration_texts": 8}

@@ -1,6 +1,6 @@
 """Runs one benchmark (`python tests/benchmarks NAME`) or, without a name, every one of them in turn.
 
-Each is a script of its own; what stands after the name is handed to it.
+Each benchmark is a script, which gets the arguments after the name.
 """
 
 import subprocess

@@ -36,7 +36,7 @@ _LONGEST_SECONDS = 600.0
 
 @dataclass
 class Tally:
-    """What was killed how often, and what came of it."""
+    """Counts of kills by kind, and their results."""
 
     rounds: int = 0
     survived: int = 0
@@ -62,7 +62,7 @@ class Tally:
 
 
 def drill_runs(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
-    """Kill a run once in each round, at the next stage and in the next way; a run that ends begins anew."""
+    """Kill a run once in each round, at the next stage and in the next way; a run that ends is started again."""
     chance = random.Random(seed)
     folder.mkdir()
     pristine = make_project(folder / "pristine")
@@ -118,7 +118,7 @@ def _wait_for_stage(process: subprocess.Popen[bytes], root: Path, stage: str) ->
 
 
 def drill_pushes(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
-    """Kill `dvc push` to a folder at random moments; the push after it completes what it began."""
+    """Kill `dvc push` to a folder at random moments; the next push completes it."""
     chance = random.Random(seed)
     folder.mkdir()
     root = make_project(folder)

@@ -54,7 +54,7 @@ def test_projecting_targets_alone_gives_the_logits_of_the_stock_forward_pass(mod
 def test_attention_looks_both_ways_if_masked_and_only_back_if_causal(model, objective, batch_of) -> None:
     torch.manual_seed(0)
     for parameter in model.parameters():
-        parameter += torch.randn_like(parameter) * 0.3  # what a position sees is too faint at the start to tell
+        parameter += torch.randn_like(parameter) * 0.3  # fresh weights hide the effect of the mask
     before_TV = language_model.target_logits(model, batch_of(ROW))
     later_TV = language_model.target_logits(model, batch_of([*ROW[:5], 60, 3]))
     earlier_TV = language_model.target_logits(model, batch_of([2, 60, *ROW[2:]]))

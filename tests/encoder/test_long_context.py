@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def long_model(family: str, params_of, ids) -> Model | StockModel:
-    """Attention that prefers some tokens to others, as after training: what a token sees is not drowned in a mean."""
+    """Model whose attention prefers some tokens, as after training, so that a wrong mask changes the output."""
     length = LENGTHS[family]
     params = params_of(family, max_position_embeddings=length, num_attention_heads=1, num_hidden_layers=3)
     model = language_model.build(params, "mlm", ids, seed=0).eval()

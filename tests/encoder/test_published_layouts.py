@@ -1,4 +1,4 @@
-"""Going on from checkpoints as they lie on the hub, old ones too: what stock transformers reads, or a clear refusal."""
+"""Training from checkpoints in every published layout: they load as in stock transformers, or are refused clearly."""
 
 import json
 import logging

@@ -46,7 +46,7 @@ def encoder(encoder_package: Path) -> Encoder:
 
 
 def exam_with(kind: type[Exam], texts: Sequence[TokenizedText]) -> Exam:
-    """Return an exam of these texts, of which nobody knows what is right."""
+    """Return an exam of these texts, without labels."""
     place_T = np.arange(len(texts))
     return kind(texts=texts, text_A=place_T, true_A=np.full(len(texts), UNKNOWN), metric="agreement")
 

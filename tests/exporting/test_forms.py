@@ -36,7 +36,7 @@ def graph(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def with_last_product(graph: Path) -> tuple[ModelProto, str]:
-    """The graph, which gives out the last layer's last product too, and what that is called."""
+    """The graph with the last layer's last product as an extra output, and the name of that output."""
     model = read_graph(graph)
     product = [node.output[0] for node in model.graph.node if node.name == "model.encoder.layers.1.mlp.output"][-1]
     model.graph.output.append(ValueInfoProto(name=product))

@@ -23,7 +23,7 @@ from clozeline.exporting.graph import (
 
 @pytest.fixture
 def model() -> onnx.ModelProto:
-    """A product, then a choice with another product in one branch; and a node that nobody reads."""
+    """Model with a product, an If node with another product in one branch, and an unread node."""
     weight = numpy_helper.from_array(np.eye(3, dtype=np.float32), "W")
     unread = numpy_helper.from_array(np.ones(3, dtype=np.float32), "unread")
 

@@ -126,7 +126,7 @@ def test_the_sum_over_a_long_text_does_not_overflow() -> None:
         node("ReduceL2", ["sum"], "norm", axes=[2], keepdims=1),
         node("Div", ["sum", "norm"], "y"),
     )
-    # A CPU may compute what is called float16 in float32: the types tell.
+    # A CPU may compute float16 nodes in float32, so the test checks the types.
     types = types_of(in_half(model))
     assert types["ReduceSum"] == types["ReduceL2"] == types["Div"] == {TensorProto.FLOAT}
     ids_1L = np.arange(2000)[None]

@@ -17,7 +17,7 @@ LARGE = 30_522
 
 
 def session(vocab_size: int) -> onnxruntime.InferenceSession:
-    """Of a graph that gives the logits it is given, and what is likeliest among them."""
+    """Session of a graph that returns its input logits and the likeliest of them."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["masks", vocab_size]) for name in ("x", "logits")]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["logits"])], "test", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)

@@ -1,5 +1,5 @@
-"""Graphs of the families for long texts, at the length that they are published for. (Longformer has none, and says so:
-test_families.py.)"""
+"""Graphs of the families for long texts, at the length that they are published for. (Longformer has none, and the
+export refuses it: test_families.py.)"""
 
 from pathlib import Path
 

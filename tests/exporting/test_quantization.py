@@ -244,7 +244,7 @@ def test_nothing_saturates_in_the_vocabulary_though_it_has_8_bits() -> None:
 
 
 def test_unsigned_weights_lose_half_as_much_as_those_of_7_bits() -> None:
-    feeds = {"x": np.eye(24, dtype=np.float32)}  # which is exact in 8 bits: what is lost is of the weights
+    feeds = {"x": np.eye(24, dtype=np.float32)}  # which is exact in 8 bits, so the error comes from the weights
     lost = {
         scheme: np.abs(answer(quantize(linear(), scheme).model, feeds) - WEIGHT_KN).mean()
         for scheme in (DEFAULT, UNSIGNED)

@@ -46,7 +46,7 @@ def reach_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] 
 
 @pytest.fixture
 def tagger(tiny_package: TinyPackage) -> Path:
-    """Its one product reads the rows of a table of random numbers: tokens are alike."""
+    """Tagger whose only product reads rows of a random table, so all tokens have similar ranges."""
     return tiny_package(write_tagger)
 
 

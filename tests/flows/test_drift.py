@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def events_about(resource: str) -> list[dict[str, Any]]:
-    """Return what the server has heard about the resource, newest first."""
+    """Return the server's events about the resource, newest first."""
     body = {"filter": {"resource": {"id": [resource]}}, "limit": 10}
     with get_client(sync_client=True) as client:
         heard: list[dict[str, Any]] = client.request("POST", "/events/filter", json=body).json()["events"]

@@ -1,4 +1,4 @@
-"""A scheduled run does not work beside one that lives, and a deployment that always crashes is not run for ever."""
+"""A scheduled run does not start beside a running one, and a deployment that always crashes is not retried for ever."""
 
 from pathlib import Path
 from uuid import UUID

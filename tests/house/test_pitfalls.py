@@ -17,7 +17,7 @@ def test_every_pitfall_has_a_row() -> None:
 def test_the_tests_named_for_a_pitfall_exist(pitfall: str) -> None:
     named = requirements("pitfalls.md")[pitfall].tests
     assert named
-    assert all("::" in test for test in named), "a file alone says nothing of what is held"
+    assert all("::" in test for test in named), "a file alone does not name a test"
     assert missing(named) == []
 
 

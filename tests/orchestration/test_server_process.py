@@ -1,4 +1,4 @@
-"""If a server does not start, the error says what it did; a server that is no longer needed is ended at once."""
+"""If a server does not start, the error names its exit code or its silence; an unneeded server is ended at once."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Claim: sections that contradict each other are refused, such as one that reads what no other makes."""
+"""Claim: sections that contradict each other are refused, such as one that reads an output of no stage."""
 
 import re
 from pathlib import Path

@@ -68,7 +68,7 @@ def figures(quality: EncoderMetrics | TaskMetrics, agreement: float = 0.99) -> P
 
 
 def tried(metric: str, difference: float, half_width: float = 0.0, bytes_per_token: float = 4.0) -> PairedFigures:
-    """Figures of a champion with 0.8, and of a candidate beside it."""
+    """Paired figures of a champion with 0.8 and a candidate with 0.8 + `difference`."""
     return PairedFigures(
         metric=metric,
         candidate=0.8 + difference,

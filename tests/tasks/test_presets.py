@@ -18,7 +18,7 @@ from tests.clean_text import write_clean_text
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
 PRESETS = {name: preset for name, preset in PARAMS.presets.items() if name != "glue"}
-"""All but what those of GLUE share."""
+"""All presets but the shared part of those of GLUE."""
 NUM_TRAIN, NUM_JUDGING = 60, 12
 SECRET = -1
 TAGS = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]

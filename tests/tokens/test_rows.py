@@ -12,7 +12,7 @@ def offsets_of(*sizes: int) -> np.ndarray:
 
 
 class CountingTokens:
-    """Token i of the split is the number i, so that what was read can be told."""
+    """Token i of the split is the number i, so that a test sees which tokens were read."""
 
     def __init__(self, offsets: np.ndarray) -> None:
         self.offsets = offsets

@@ -65,7 +65,7 @@ def test_the_rate_is_exact_and_the_same_at_every_position(unit: str, rate: float
     sigma = (rate * (1 - rate) / NUM_DOCUMENTS) ** 0.5
     z_L = (is_target_DL.mean(axis=0) - rate) / sigma
     assert abs(z_L).max() < 4.5
-    # Positions near each other go together in words and spans: chi-square on 8 of 40 that are 5 apart, far in words.
+    # Words and spans mask neighbouring positions together, so chi-square uses positions 5 (spans: 13) apart.
     apart = 5 if unit != "span" else 13
     assert (z_L[::apart] ** 2).sum() < {5: 26.1, 13: 18.5}[apart]  # 99.9 % quantiles at 8 and 4 degrees of freedom
 

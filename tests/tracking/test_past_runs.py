@@ -1,4 +1,4 @@
-"""The runs behind a dvc.lock are found by the hashes of what they made."""
+"""The runs behind a dvc.lock are found by the hashes of their outputs."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""Claim: callbacks hear what happens, and a training that is stuck is reported."""
+"""Claim: callbacks are called at each event, and a stuck training is reported."""
 
 import logging
 from pathlib import Path

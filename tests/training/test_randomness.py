@@ -1,4 +1,4 @@
-"""Claim: what a step draws follows from seed, step and process, whatever was drawn before; nothing of it is kept."""
+"""Claim: the random numbers of a step depend only on seed, step and process, and leave the global state unchanged."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A training that was killed goes on, and ends as if it had not been."""
+"""A killed training resumes and ends with the same result."""
 
 import io
 import os

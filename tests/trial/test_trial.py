@@ -1,4 +1,4 @@
-"""Candidate and champion answer the same items, and the interval of the difference says what is shown."""
+"""Candidate and champion answer the same items, and the figures include the interval of the difference."""
 
 import hashlib
 import math

@@ -2,6 +2,6 @@
 
 import os
 
-# As the stages have it, for both sides: threads that spin while they wait take the cores from those that work.
-# OpenMP reads this when torch is loaded, so it is said before anything here can load it.
+# As in the stages, for both sides: threads that spin while they wait take cores from working threads. OpenMP reads this
+# when torch is loaded, so it is set before any import here can load torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

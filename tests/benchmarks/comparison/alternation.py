@@ -1,4 +1,4 @@
-"""Two sides measured in turn on one machine, and the one line that says how they compare."""
+"""Two sides measured in turn on one machine, and the line that reports the comparison."""
 
 import json
 import logging
@@ -105,7 +105,7 @@ def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rou
 
 
 def report_progress() -> None:
-    """Let what benchmarks log go to stderr: stdout is for the line."""
+    """Send the log of a benchmark to stderr, because stdout is for the result line."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     for noisy in ("httpx", "filelock", "fsspec", "datasets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

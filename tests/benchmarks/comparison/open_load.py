@@ -1,4 +1,4 @@
-"""Sends HTTP requests at moments drawn beforehand, whatever the answers: the open loop.
+"""Open loop: sends HTTP requests at times drawn beforehand, without waiting for answers.
 
 Latency counts from the moment at which a request was due, not from when it could be sent: a closed loop asks a server
 that stalls less often, and leaves out of its percentiles the requests that would have waited (coordinated omission).

@@ -1,6 +1,6 @@
 """One label for each text, as transformers' `examples/pytorch/text-classification/run_glue.py` does it.
 
-Its documented behaviour, written anew: `--train_file` and the like with a text and a label, rows of
+A reimplementation of its documented behaviour: `--train_file` and the like with a text and a label, rows of
 `--max_seq_length` (128 by default), `--pad_to_max_length` (its default), `default_data_collator`.
 """
 

@@ -1,7 +1,7 @@
 """The other side: Hugging Face `Trainer`, set up as transformers' `examples/pytorch/language-modeling/run_mlm.py` does.
 
-Its documented behaviour, written anew: texts are tokenized by `datasets.map`; with `--line_by_line` each text is a
-row, truncated and padded; by default all texts are joined and cut to full rows, whatever is left of a map batch being
+A reimplementation of its documented behaviour: texts are tokenized by `datasets.map`; with `--line_by_line` each text
+is a row, truncated and padded; by default all texts are joined and cut to full rows, and the rest of a map batch is
 dropped; `DataCollatorForLanguageModeling` masks; everything else is `TrainingArguments`.
 
 Shapes: B rows, L length of a row.
@@ -126,7 +126,7 @@ def train(
     num_warmup_steps: int,
     **arguments: Any,
 ) -> Meter:
-    """Train in place; what is measured leaves out the first `num_warmup_steps`.
+    """Train in place; the measurement excludes the first `num_warmup_steps`.
 
     Args:
         model: any masked language model of transformers.

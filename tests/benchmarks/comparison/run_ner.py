@@ -1,7 +1,7 @@
 """A tag for each word, as transformers' `examples/pytorch/token-classification/run_ner.py` does it.
 
-Its documented behaviour, written anew: words are tokenized as they are, the first token of each is its target, rows
-are padded to the longest of a batch (`--pad_to_max_length` is off by default) by `DataCollatorForTokenClassification`.
+A reimplementation of its documented behaviour: words are tokenized as they are, the first token of each is its target.
+`DataCollatorForTokenClassification` pads rows to the longest of a batch (`--pad_to_max_length` is off by default).
 """
 
 from itertools import pairwise

@@ -1,9 +1,10 @@
-"""The stretch of a context that answers a question, as `examples/pytorch/question-answering/run_qa.py` does it.
+"""The span of a context that answers a question, as `examples/pytorch/question-answering/run_qa.py` does it.
 
-transformers' documented behaviour, written anew: windows of `--max_seq_length` (384 by default) with `--doc_stride`
-128, padded to that length (its default); of the 20 best beginnings and ends (`--n_best_size`) the pair with the highest
-sum, at most 30 tokens long (`--max_answer_length`). Where some questions have no answer, `--version_2_with_negative`:
-none where that of the first token is higher (`--null_score_diff_threshold` 0).
+A reimplementation of transformers' documented behaviour: windows of `--max_seq_length` (384 by default) with
+`--doc_stride`
+128, padded to that length (its default). The answer is the pair with the highest sum among the 20 best starts and ends
+(`--n_best_size`), at most 30 tokens long (`--max_answer_length`). With `--version_2_with_negative`, there is no answer
+if the first token scores higher (`--null_score_diff_threshold` 0).
 
 Shapes: W windows, L length of a window.
 """

@@ -1,4 +1,4 @@
-"""The server that one writes in an afternoon: FastAPI, and sentence-transformers with an INT8 graph.
+"""The usual hand-written server: FastAPI, and sentence-transformers with an INT8 graph.
 
 `uvicorn --factory comparison.sentence_server:create_app`, told by SENTENCE_MODEL, SENTENCE_FILE and SENTENCE_THREADS
 what to serve.

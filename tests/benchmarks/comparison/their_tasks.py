@@ -28,7 +28,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Script:
-    """One run of theirs, `--do_train --do_eval --do_predict`: what a script says itself is given to `predict`."""
+    """One run of theirs, `--do_train --do_eval --do_predict`: each script passes its own part to `predict`."""
 
     parts: datasets.DatasetDict
     tokenizer: PreTrainedTokenizerFast

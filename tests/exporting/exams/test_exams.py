@@ -56,7 +56,7 @@ def test_texts_without_tokens_are_refused(writing: Writing, opened: Opened) -> N
 
 
 REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b", "open the file é"]
-"""Two are read as the first ones before them: but for case and spaces, and but for what is cut off."""
+"""Two texts have the tokens of an earlier one: they differ in case and spaces, or only behind the cut."""
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def outlier_encoder(small_encoder: Path, save_trained: Callable[[Any], Path]) ->
     model = ModernBertForMaskedLM.from_pretrained(small_encoder)
     mlp = model.model.layers[1].mlp
     with torch.no_grad():
-        # As drawn, the layers add so little that each mask is answered alike, by the vector of [MASK] itself.
+        # Random layers change the vectors so little that each mask gets the same answer, that of the vector of [MASK].
         model.get_input_embeddings().weight[MASK_ID] = 0
         for weight in (*model.model.layers.parameters(), model.head.dense.weight):
             weight *= 8 if weight.ndim == 2 else 1

@@ -1,4 +1,4 @@
-"""Counts of /metrics equal what happened."""
+"""Counts of /metrics are exact."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What is in the graphs, and what params.yaml decides of it."""
+"""Content of the graphs, and the effect of params.yaml on it."""
 
 import json
 from pathlib import Path

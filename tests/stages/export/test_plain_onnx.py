@@ -1,4 +1,4 @@
-"""A package is used without Clozeline: the lines of docs/clients.md are run as they stand there."""
+"""A package works without Clozeline: the lines of docs/clients.md run unchanged."""
 
 import json
 import re

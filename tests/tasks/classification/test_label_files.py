@@ -1,4 +1,4 @@
-"""Claim: a text's label is read from where the text is, as corpora are published, and what does not fit is named."""
+"""Claim: the file or folder of a text gives its label, as in published corpora, and unusable input is named."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Claim: a docstring falls into what sums it up and what describes it, and its own name gives neither away."""
+"""Claim: a docstring is split into summary and description, and neither contains its own name."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""Claim: each word's tag stands at its first token, and every word of any sentence gets one answer."""
+"""Claim: each word's tag is at its first token, and every word of any sentence gets one answer."""
 
 from pathlib import Path
 
