@@ -74,7 +74,7 @@ def test_entailment_can_score_each_label_for_itself() -> None:
     assert sum(scores.values()) != pytest.approx(1, abs=1e-3)
 
 
-def test_a_long_text_is_cut_when_that_is_asked_for() -> None:
+def test_a_long_text_is_truncated_on_request() -> None:
     assert len(scores_of("a " * 100, "-l", JOINED, "--truncate")) == 1
 
 

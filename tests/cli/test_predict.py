@@ -121,7 +121,7 @@ def test_unusable_arguments_are_refused_with_advice(
     assert "Traceback" not in stderr
 
 
-def test_a_long_text_is_cut_when_that_is_asked_for(project: Path) -> None:
+def test_a_long_text_is_truncated_on_request(project: Path) -> None:
     (line,) = lines_of(project, "embed", "a " * 100, "--truncate")
     assert line[1:] == lines_of(project, "embed", "a " * 62)[0][1:]
 

@@ -30,7 +30,7 @@ def offered(models: Catalogue, capsys: pytest.CaptureFixture[str]) -> tuple[str,
         ("writer", "/complete"),
     ],
 )
-def test_a_server_of_one_model_offers_what_that_one_answers(
+def test_a_server_of_one_model_suggests_the_route_of_that_model(
     client: httpx.Client, catalogue: Catalogue, capsys: pytest.CaptureFixture[str], name: str, route: str
 ) -> None:
     offer, body = offered(Catalogue([catalogue.named(name)]), capsys)

@@ -64,7 +64,7 @@ def test_only_the_labels_asked_for_come_with_the_scores_they_had(client: httpx.C
     assert client.post("/classify", json=body).json() == [[s for s in scores if s["label"] != "python"]]
 
 
-def test_a_long_text_is_cut_when_that_is_asked_for(client: httpx.Client) -> None:
+def test_a_long_text_is_truncated_on_request(client: httpx.Client) -> None:
     cut = client.post("/embed", json={"inputs": "a " * 100, "truncate": True}).json()
     assert cut == client.post("/embed", json={"inputs": "a " * 62}).json()
 

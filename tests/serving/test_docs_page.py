@@ -88,7 +88,7 @@ def test_it_can_be_read(browser: Browser, client: httpx.Client, scheme: Scheme) 
     assert browser.faint_texts() == []
 
 
-def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser, catalogue: Catalogue) -> None:
+def test_the_page_sends_the_key_that_the_user_typed(browser: Browser, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with run_app(create_app(service, ApiKeys.of([KEY]))) as client:

@@ -56,7 +56,7 @@ def test_only_the_adapter_imports_uvicorn_and_no_module_fastapi() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SERVING)))
-def test_no_file_reads_what_another_keeps_to_itself(file: Path) -> None:
+def test_no_file_uses_private_attributes_of_another(file: Path) -> None:
     of_others = {
         ast.unparse(node)
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))

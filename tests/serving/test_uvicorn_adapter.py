@@ -124,7 +124,7 @@ def test_a_long_body_is_no_long_head_and_one_request_may_follow_the_other(client
         assert rest(opened).count(b"HTTP/1.1 200 ") == 3
 
 
-def test_a_connection_keeps_nothing_of_what_it_has_answered(client: httpx.Client) -> None:
+def test_a_connection_keeps_no_answered_requests(client: httpx.Client) -> None:
     asked = b"GET /health?kept HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with connection(client) as opened:
         for _ in range(50):

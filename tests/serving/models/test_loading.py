@@ -44,7 +44,7 @@ def measured_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
     return [1024 * int(line) for line in told.stdout.split()]
 
 
-def test_loading_takes_more_than_the_weights_and_no_more_than_the_room_that_is_asked_for(
+def test_loading_a_model_stays_within_the_reserved_memory(
     measured_bytes: list[int],
 ) -> None:
     assert WEIGHTS_BYTES < measured_bytes[0] <= room_bytes(WEIGHTS_BYTES)

@@ -98,7 +98,7 @@ def test_a_text_of_several_labels_shows_which_are_given(page: Page, client: http
     assert [name.text for name in page.every("#classify li.given .name")] == given
 
 
-def test_a_model_of_pairs_is_asked_with_two_texts(page: Page, client: httpx.Client) -> None:
+def test_a_model_of_pairs_gets_two_texts(page: Page, client: httpx.Client) -> None:
     assert not page.one("#classify-other").is_displayed()
     Select(page.one("#classify select")).select_by_value("ranker")
     page.write("#classify-text", "open")
@@ -170,7 +170,7 @@ def test_a_refusal_is_explained_and_markup_is_shown_as_text(page: Page) -> None:
     assert "422" in complaints[0]
 
 
-def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser, catalogue: Catalogue) -> None:
+def test_the_page_sends_the_key_that_the_user_typed(browser: Browser, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with run_app(create_app(service, ApiKeys.of([KEY]))) as client:

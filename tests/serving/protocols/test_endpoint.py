@@ -63,7 +63,7 @@ def test_the_first_of_two_content_types_counts(client: httpx.Client) -> None:
         "compressed",
     ],
 )
-def test_a_body_is_read_where_its_headers_say_that_it_is_json(
+def test_a_body_is_read_only_with_a_json_content_type(
     client: httpx.Client, headers: dict[str, str], status: int
 ) -> None:
     assert client.post("/embed", content=b'{"inputs": "a text"}', headers=headers).status_code == status

@@ -168,7 +168,7 @@ TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES"}
         (TENSOR | {"data": ["a"]}, b"", "-1"),
     ],
 )
-def test_a_tensor_that_is_not_what_it_says_is_refused(
+def test_a_tensor_that_contradicts_its_description_is_refused(
     client: httpx.Client, tensor: dict[str, object], behind: bytes, length: str | None
 ) -> None:
     head = httpx.Request("POST", "http://x", json={"inputs": [tensor]}).content

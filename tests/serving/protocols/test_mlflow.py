@@ -54,7 +54,7 @@ def test_it_notices_that_the_server_is_ready(scoring: ScoringServerClient) -> No
     assert scoring.get_version() == mlflow.__version__
 
 
-def test_a_record_is_what_the_registered_model_gives(scoring: ScoringServerClient, catalogue: Catalogue) -> None:
+def test_a_record_equals_the_answer_of_the_registered_model(scoring: ScoringServerClient, catalogue: Catalogue) -> None:
     (masked, plain), expected = (
         records(scoring, TEXTS, top_k=2),
         plain_answers.embeddings_and_masks(catalogue.answering(FILLING).model, TEXTS, 2, False),

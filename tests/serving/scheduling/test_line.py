@@ -218,7 +218,7 @@ def test_a_model_that_nothing_waits_for_is_let_go_of(ticket: Make) -> None:
     assert line._shelves == {}
 
 
-def test_the_line_does_not_remember_what_has_run(ticket: Make) -> None:
+def test_the_line_forgets_texts_that_have_run(ticket: Make) -> None:
     line = Line()
     bulk = ticket(*[500] * 3, arrived=0)
     line.add(bulk)
