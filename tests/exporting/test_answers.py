@@ -76,7 +76,7 @@ def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Enc
     np.testing.assert_array_equal(found.embeddings_TH, np.stack([embeddings[text] for text in range(3)]))
 
 
-def test_an_encoder_is_asked_as_it_is_when_it_serves(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exam_requests_the_same_outputs_as_the_server(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words and embeddings requested together are computed differently in the last layer than words alone."""
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
     asked = set()

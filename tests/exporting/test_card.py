@@ -8,7 +8,9 @@ from tests.model_cards import card_in
 NOTHING_PASSED = Climbed(rungs=(), served=None)
 
 
-def test_a_package_without_int8_says_so_after_what_the_model_says(classifier_package: Path, tmp_path: Path) -> None:
+def test_the_package_card_keeps_the_model_card_and_reports_missing_int8(
+    classifier_package: Path, tmp_path: Path
+) -> None:
     model, folder = tmp_path / "model", tmp_path / "package"
     model.mkdir()
     folder.mkdir()

@@ -141,7 +141,7 @@ def test_one_text_proves_nothing(package: Path) -> None:
     ]
 
 
-def test_a_long_text_is_one_text_however_many_masks_it_has(package: Path) -> None:
+def test_a_long_text_with_many_masks_counts_as_one_text(package: Path) -> None:
     rung = rung_of(package, sample=Sample([" ".join(SENTENCES)], [None]))
     assert rung.agreement.num_items > 5
     assert failed(rung.checks) == ["agreement_texts"]

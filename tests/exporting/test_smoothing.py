@@ -112,7 +112,7 @@ def test_the_ratio_of_a_smoothed_input_counts_its_remaining_range() -> None:
     assert left_TK.max() <= eased.reach.high
 
 
-def test_channels_that_are_alike_stay_as_they_are() -> None:
+def test_channels_of_similar_range_are_not_smoothed() -> None:
     kept = smoothing(ALIKE_TK)
     assert kept.factor_K.max() <= 2
     even = smoothing(np.sign(ALIKE_TK))
@@ -151,7 +151,7 @@ def test_weights_of_nothing_but_zeros_are_no_division_by_zero() -> None:
     assert np.isfinite(smoothing(OUTLYING_TK, others_KN=np.zeros_like(WEIGHT_KN)).reach.ratio)
 
 
-def test_products_of_one_activation_read_what_was_smoothed_once() -> None:
+def test_products_of_one_activation_share_its_smoothed_copy() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "W"], ["a"], name="first"),
         helper.make_node("MatMul", ["x", "U"], ["b"], name="second"),

@@ -249,7 +249,7 @@ def test_words_that_both_leave_outside_are_no_agreement(opened: Opened) -> None:
     assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (1, 0)
 
 
-def test_answer_f1_is_that_of_squad_and_right_is_what_stands_in_the_window(opened: Opened) -> None:
+def test_answer_f1_follows_squad_and_counts_answers_inside_the_window(opened: Opened) -> None:
     model = opened(write_answerer)
     long = "a b c d " * 40 + "the end"
     items = [
