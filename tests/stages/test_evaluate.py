@@ -67,7 +67,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_metrics_hold_what_others_build_on_beside_the_unigram_baseline(
+def test_metrics_hold_the_promised_figures_and_the_unigram_baseline(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
@@ -181,7 +181,7 @@ def test_a_model_of_another_vocabulary_is_refused_before_any_work(
     assert not (tmp_path / "metrics.json").exists()
 
 
-def test_some_documents_are_asked_token_by_token_too_unless_none_is_wanted(
+def test_pseudo_log_likelihood_is_measured_on_some_documents_unless_turned_off(
     tiny_pretraining: PretrainParams,
     tiny_tokens: Path,
     tiny_tokenizer: Path,

@@ -186,7 +186,7 @@ def test_unknown_characters_are_counted(tmp_path: Path) -> None:
     assert figures["train"]["unknown_tokens"] == 0
 
 
-def test_a_vocabulary_too_large_leaves_what_was_there(clean: Path, tmp_path: Path) -> None:
+def test_a_vocabulary_too_large_leaves_earlier_outputs_unchanged(clean: Path, tmp_path: Path) -> None:
     run(clean, tmp_path / "out")
     before = contents(tmp_path / "out")
     with pytest.raises(DataError, match="larger than the training text supports"):

@@ -32,7 +32,7 @@ def test_the_bootstrap_is_scipys() -> None:
     assert low < values_N.mean() < high
 
 
-def test_the_bootstrap_answers_the_same_twice_and_leaves_out_what_is_no_number() -> None:
+def test_the_bootstrap_is_repeatable_and_ignores_nan() -> None:
     def figure(places: np.ndarray) -> float:
         return math.nan if places[0] % 2 else 0.5
 

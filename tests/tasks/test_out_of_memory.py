@@ -26,7 +26,7 @@ CHANGED: list[tuple[Mapping[str, object], list[str]]] = [
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-def test_a_batch_too_large_for_the_memory_of_a_cpu_teaches_what_it_does_with_enough(
+def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(
     kind: str, small_encoder: Path, tmp_path: Path
 ) -> None:
     write_records(tmp_path / "few.jsonl", (record(number, {}) for number in range(40)))

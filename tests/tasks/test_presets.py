@@ -161,9 +161,7 @@ def test_every_preset_has_a_shape() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_reads_what_its_dataset_holds_and_no_secret_labels(
-    prepare: Callable[[str], Task], preset: str
-) -> None:
+def test_a_preset_reads_its_dataset_and_no_secret_labels(prepare: Callable[[str], Task], preset: str) -> None:
     report = prepare(preset).test()
     figures = report.figures
     has_validation = PRESETS[preset]["splits"]["validation"] is not None

@@ -19,7 +19,9 @@ from tests.tiny_models import small_bert
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
-def test_a_task_says_all_rows_that_it_is_trained_on(kind: str, case: Case, small_encoder: Path, tmp_path: Path) -> None:
+def test_a_task_reports_every_token_that_it_trains_on(
+    kind: str, case: Case, small_encoder: Path, tmp_path: Path
+) -> None:
     write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
     task = prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
     batches = islice(task.batches_from(0, 0), task.batches_per_epoch)

@@ -101,7 +101,7 @@ def test_memory_for_anything_else_leaves_the_kernels_as_they_are(caplog: pytest.
     assert "bf16" in caplog.text
 
 
-def test_a_batch_too_large_for_the_memory_of_a_cpu_teaches_what_it_does_with_enough(
+def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     params = changed(

@@ -126,7 +126,7 @@ def test_stock_classes_give_the_label_sets_that_were_judged(multi_label: tuple[P
     assert [item["predicted"] for item in shown] == [name or "(none)" for name in names]
 
 
-def test_a_confusion_of_label_sets_counts_each_label_that_is_there_or_was_given(
+def test_a_confusion_of_label_sets_counts_every_actual_and_every_predicted_label(
     multi_label: tuple[Path, dict[str, Any]],
 ) -> None:
     folder, metrics = multi_label

@@ -28,7 +28,7 @@ def test_a_tie_counts_against_the_right_answer() -> None:
     assert ranked(lambda start, stop: scores[start:stop], [[0], [2]]).rank_Q.tolist() == [2, 3]
 
 
-def test_candidates_that_belong_to_a_query_do_not_stand_in_each_others_way() -> None:
+def test_other_matches_of_a_query_do_not_lower_the_rank() -> None:
     scores = np.array([[3, 3, 2, 1]], dtype=np.float32)
     assert ranked(lambda start, stop: scores[start:stop], [[0, 1, 3]]).rank_Q.tolist() == [1]
 

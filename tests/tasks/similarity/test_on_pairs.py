@@ -178,7 +178,7 @@ def test_held_out_pairs_are_limited_and_all_their_matches_are_listed() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"score_field": "score", "highest_score": 3.0}])
-def test_parts_of_a_batch_teach_what_the_batch_does(
+def test_parts_of_a_batch_add_up_to_its_gradients(
     small_encoder: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
     pq.write_table(pa.Table.from_pylist(paired(200)), tmp_path / "data.parquet")

@@ -55,5 +55,5 @@ def test_a_name_is_found_as_a_pattern_made_of_it_finds_it(name: str) -> None:
     assert num_changed > 100
 
 
-def test_a_text_with_the_letter_that_stands_for_names_stays_as_it_is() -> None:
+def test_a_text_with_the_placeholder_character_stays_unchanged() -> None:
     assert without_name("\ua500: call a.sort(x).", "a.sort") == "\ua500: call a.sort(x)."

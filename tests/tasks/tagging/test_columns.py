@@ -35,7 +35,7 @@ def test_columns_can_be_chosen_from_either_end(tmp_path: Path) -> None:
     assert sentences(tmp_path, "1\tword\tO\tB-x\tjunk\n", token=-4, tag=-2) == [(["word"], ["B-x"])]
 
 
-def test_document_marks_and_comments_are_no_words_but_a_number_sign_is_one(tmp_path: Path) -> None:
+def test_document_marks_and_comments_are_skipped_but_a_number_sign_is_a_word(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\n# id 4\n# O\n# O\nx B-y\n"
     assert sentences(tmp_path, text) == [(["#", "#", "x"], ["O", "O", "B-y"])]
 

@@ -23,7 +23,7 @@ def opened(small_encoder: Path) -> OpenTokenizer:
     return OpenTokenizer.open(small_encoder)
 
 
-def test_a_word_of_several_tokens_is_asked_at_its_first(opened: OpenTokenizer) -> None:
+def test_the_tag_of_a_word_is_at_its_first_token(opened: OpenTokenizer) -> None:
     rows = TaggedRows.encode([sentence("sentence xylophone a", "O B-X O")], TAGS, opened, 32)
     batch = rows.batch(np.array([0]))
     asked = [place for place in batch.targets_B[0].tolist() if place != NO_TARGET]
