@@ -63,9 +63,7 @@ def unpickled(error: Exception) -> Exception:
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, unpickled])
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
-def test_an_error_is_copied_whole_as_it_is_on_its_way_out_of_a_worker(
-    kind: type[Exception], again: Callable[[Exception], Exception]
-) -> None:
+def test_an_error_survives_copying_and_pickling(kind: type[Exception], again: Callable[[Exception], Exception]) -> None:
     error = made(kind)
     error.add_note("while the kettle boiled")
     other = again(error)

@@ -143,7 +143,7 @@ def test_the_difference_is_that_of_the_means_and_its_error_that_of_both(module: 
     assert quality["not_lower"] is False
 
 
-def test_the_first_token_of_each_word_is_asked_and_no_special_one(module: Module) -> None:
+def test_the_first_token_of_each_word_is_a_target_and_special_tokens_are_not(module: Module) -> None:
     assert module("comparison.run_ner")._first_tokens([None, 0, 0, 1, 3, 3, None]) == {1: 0, 3: 1, 4: 3}
 
 

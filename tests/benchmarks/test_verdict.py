@@ -140,7 +140,7 @@ def test_a_package_is_made_again_when_what_the_export_stage_depends_on_changes(
         sentences._what_exports()
 
 
-def test_our_side_is_opened_as_the_package_says_not_in_int8_whatever_its_checks_were(
+def test_our_side_opens_the_precision_that_the_package_serves(
     module: Module, package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduled = module("scheduled")

@@ -39,7 +39,7 @@ def test_advice_that_names_no_field_stays_unchanged(do: str) -> None:
     assert (told.do, told.given) == (do, 5)
 
 
-def test_a_field_is_named_where_it_is_set_and_one_of_a_part_that_is_null_too() -> None:
+def test_advice_names_the_key_that_sets_a_field_also_under_a_null_section() -> None:
     params = read_params(PARAMS)
     task, section = next(iter(params.finetune.items()))
     told = in_params(error("lower `epochs`"), PARAMS, f"finetune.{task}", section)
@@ -95,7 +95,7 @@ def test_a_stage_reports_the_keys_of_its_section(tmp_path: Path, monkeypatch: py
         ("start", "no/such/folder", "`pretrain.start` in params.yaml"),
     ],
 )
-def test_training_reports_the_keys_of_what_a_room_was_given(
+def test_errors_of_a_training_name_keys_of_params_yaml(
     knob: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "no/such/folder").mkdir(parents=True)

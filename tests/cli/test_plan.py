@@ -50,7 +50,7 @@ def test_the_figures_are_those_of_the_params(project: Path) -> None:
     assert not any("tokens/s" in name for name in shown)
 
 
-def test_options_stand_in_for_params(project: Path) -> None:
+def test_options_override_params(project: Path) -> None:
     options = "--family bert --size tiny --objective clm --vocab-size 1000 --max-length 600 --no-timing"
     result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
     assert result.stdout.startswith(

@@ -121,7 +121,7 @@ def test_the_text_is_the_same_from_a_file_and_from_standard_input() -> None:
     assert {line[0] for line in written} == {QUESTION, "return"}
 
 
-def test_a_model_that_learned_when_there_is_no_answer_says_so_unless_one_is_wanted() -> None:
+def test_a_model_trained_with_unanswerable_questions_gives_no_answer_unless_one_is_required() -> None:
     asked = ("answer", QUESTION, "--context", CONTEXT, "--top-k", "1")
     learned = (*asked, "--model", "others/learned")
     (with_none,), (without,) = lines_of(*learned), lines_of(*learned, "--always-answer")

@@ -60,7 +60,7 @@ def test_pretraining_is_divided_when_the_environment_says_so() -> None:
     assert torchrun.is_wanted("pretrain", {torchrun.VARIABLE: TWO})
 
 
-def test_two_processes_leave_what_one_does_and_only_the_first_talks(
+def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(
     small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     weights, told = {}, {}

@@ -67,7 +67,7 @@ def test_rows_that_are_none_are_refused(wordpiece: PreTrainedTokenizerFast, row:
 
 
 @pytest.mark.parametrize("name", ["document", "special_tokens_mask", "token_type_ids"])
-def test_a_row_that_lacks_what_the_first_one_has_is_refused(wordpiece: PreTrainedTokenizerFast, name: str) -> None:
+def test_a_row_without_a_column_of_the_first_row_is_refused(wordpiece: PreTrainedTokenizerFast, name: str) -> None:
     whole = {"input_ids": [2, 20, 3], "document": 1, "special_tokens_mask": [1, 0, 1], "token_type_ids": [0, 0, 0]}
     with pytest.raises(DataError, match=name):
         MaskingCollator(wordpiece)([whole, {key: value for key, value in whole.items() if key != name}])

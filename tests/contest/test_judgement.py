@@ -124,7 +124,7 @@ def test_pseudo_log_likelihood_is_the_sum_over_tokens_hidden_alone(encoder: Path
     assert [record["text_bytes"] for record in records] == [len(line) for line in text.read_text().split("\n") if line]
 
 
-def test_a_model_of_a_family_that_is_not_trained_here_is_asked_through_its_own_head(
+def test_a_model_of_an_unsupported_family_is_evaluated_with_its_stock_head(
     tiny_tokenizer: Path, text: Path, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)

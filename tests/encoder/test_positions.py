@@ -76,7 +76,7 @@ def test_the_first_of_each_row_is_among_the_chosen_and_others_fill_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
-def test_the_last_layer_computes_no_more_than_is_asked_for(name, monkeypatch) -> None:
+def test_the_last_layer_computes_only_the_requested_positions(name, monkeypatch) -> None:
     seen: list[int] = []
     attended = Attention._attended
     monkeypatch.setattr(
@@ -89,7 +89,7 @@ def test_the_last_layer_computes_no_more_than_is_asked_for(name, monkeypatch) ->
     assert seen == [LENGTH, LENGTH, 1, LENGTH, LENGTH, 25]
 
 
-def test_a_classifier_asks_for_what_its_head_reads(monkeypatch) -> None:
+def test_a_classifier_requests_only_the_positions_that_its_head_reads(monkeypatch) -> None:
     seen: list[int] = []
     attended = Attention._attended
     monkeypatch.setattr(

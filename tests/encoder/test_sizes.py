@@ -53,6 +53,6 @@ def meta_model(params, ids):
         return language_model.build(params, "mlm", ids, seed=0)
 
 
-def test_numbers_stand_in_place_of_a_name(params_of) -> None:
+def test_explicit_numbers_replace_a_named_size(params_of) -> None:
     assert shape_of(params_of("bert"), gated=False) == Shape(2, 32, 2, 48)
     assert shape_of(params_of("bert"), gated=True) == Shape(2, 32, 2, 48)

@@ -109,7 +109,7 @@ def floor_of() -> dict[str, int]:
     return {room: floor for floor, rooms in enumerate(reversed(FLOORS)) for room in rooms}
 
 
-def test_every_room_stands_on_one_floor() -> None:
+def test_every_room_is_on_one_floor() -> None:
     folders = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
     files = {file.stem for file in PACKAGE.glob("[!_]*.py")}
     assert sorted(room for rooms in FLOORS for room in rooms) == sorted(folders | files)
@@ -187,7 +187,7 @@ def test_one_file_counts_the_cores_of_a_container() -> None:
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(PROJECT)))
-def test_a_file_is_small_and_named_for_what_it_holds(file: Path) -> None:
+def test_files_are_small_and_named_after_their_content(file: Path) -> None:
     assert file.stem not in {"utils", "util", "helpers", "common", "base", "core", "misc", "manager", "factory"}
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 300
 

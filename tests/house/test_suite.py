@@ -83,7 +83,7 @@ def reads() -> str:
     ("function", "expected"),
     [(Starter.start, True), (starts, True), (starts_in_a_row, True), (imports_and_exports, True), (reads, False)],
 )
-def test_a_test_that_reaches_what_is_slow_is_slow(
+def test_a_test_that_reaches_slow_code_is_slow(
     function: Callable[[], None], expected: bool, request: pytest.FixtureRequest
 ) -> None:
     item = pytest.Function.from_parent(request.node.parent, name="test", callobj=function)

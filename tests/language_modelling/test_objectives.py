@@ -61,7 +61,7 @@ def test_tensors_are_pinned_on_their_way_to_a_gpu(
     assert (len(sent), len(pinned)) == (8, 4)
 
 
-def test_every_token_but_cls_is_asked_for_from_the_place_before_it(
+def test_every_token_but_cls_is_predicted_from_the_position_before_it(
     split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     batch = training_batch("clm", split, tiny_pretraining, all_rows(split)[:30])

@@ -119,6 +119,6 @@ def test_stochastic_depth_is_the_same_under_gradient_checkpointing(params_of, id
 
 
 @pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.is_pre_norm])
-def test_stochastic_depth_is_refused_where_layers_normalize_what_they_give_out(family, params_of, ids) -> None:
+def test_stochastic_depth_is_refused_for_post_norm_families(family, params_of, ids) -> None:
     with pytest.raises(ParamsError, match=r"(?s)stochastic_depth.*modernbert"):
         language_model.build(params_of(family, stochastic_depth=0.1), "mlm", ids, seed=0)

@@ -32,7 +32,7 @@ def group(folder: Path, limit: object, used: int, files: int) -> None:
     write(folder / "memory.stat", f"anon 1\ninactive_file {files}\nactive_file 7")
 
 
-def test_without_a_limit_it_is_what_the_machine_has(machine: Path) -> None:
+def test_free_memory_without_a_limit_is_that_of_the_machine(machine: Path) -> None:
     group(machine / "pod", "max", 5 * MIB, 0)
     assert left(machine, "0::/pod") == 2**33
 

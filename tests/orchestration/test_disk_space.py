@@ -46,7 +46,7 @@ def test_a_changed_stage_needs_the_size_of_its_last_outputs_and_others_need_noth
     assert needed_bytes(tmp_path, [unchanged], params) == 0
 
 
-def test_a_first_run_needs_what_is_planned(tmp_path: Path, params: Params) -> None:
+def test_the_space_for_a_first_run_is_estimated_from_source_and_params(tmp_path: Path, params: Params) -> None:
     (tmp_path / "raw.txt").write_bytes(b"x" * 5_000_000)
     text = needed_bytes(tmp_path, [node("preprocess", "data/clean", deps=("raw.txt",))], params)
     assert text >= 5_000_000

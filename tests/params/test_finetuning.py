@@ -46,7 +46,7 @@ def test_a_misspelt_default_is_named_where_it_is_written(edited: Editor, place: 
     assert f"do:       rename it to `{name}`" in told
 
 
-def test_a_default_that_cannot_be_used_is_named_where_it_is_written(edited: Editor) -> None:
+def test_an_invalid_default_is_reported_under_finetune_defaults(edited: Editor) -> None:
     told = message(edited("    warmup_fraction: 0.1", "    warmup_fraction: 3"))
     assert "`finetune_defaults.shared.warmup_fraction` cannot be used" in told
 
@@ -141,7 +141,7 @@ def test_a_preset_may_lend_its_knobs_to_a_file_of_ones_own(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("data", ["labels/copy", "labels/copy/train.parquet", "labels"])
-def test_a_dataset_in_a_local_folder_may_be_what_is_watched(tmp_path: Path, data: str) -> None:
+def test_data_may_be_the_local_folder_of_the_dataset(tmp_path: Path, data: str) -> None:
     lines = ("kind: classification", f"data: {data}", "hub: {dataset: labels/copy}")
     assert read_params(with_task(tmp_path, *lines)).finetune["more"].data == data
 

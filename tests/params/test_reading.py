@@ -146,7 +146,7 @@ def test_all_faults_are_reported_at_once_each_with_its_key_what_was_given_and_wh
         assert re.findall(r"(?m)^ *(\d)\. ", part) == [*map(str, range(1, len(keys) + 1))]
 
 
-def test_a_key_that_is_missing_only_because_it_is_misspelt_is_one_fault(edited: Editor) -> None:
+def test_a_misspelt_key_is_reported_once_and_not_also_as_missing(edited: Editor) -> None:
     for wrong in ("    warmup_fractoin: 0.1", "    warmup_fraction: 0.1\n    warmup: 1"):
         told = message(edited("    warmup_fraction: 0.1", wrong))
         assert told.count("unknown key") == 1

@@ -23,14 +23,14 @@ def test_a_recipe_is_laid_over_pretrain(tmp_path: Path, recipe: str) -> None:
     assert params.pretrain.recipe == recipe
 
 
-def test_a_section_that_is_set_in_part_keeps_the_rest_of_what_is_beneath() -> None:
+def test_a_partial_section_keeps_the_other_values_of_the_base() -> None:
     beneath = {"masking": {"mask_rate": 0.3, "unit": "word"}, "seed": 1}
     laid = laid_over(beneath, {"masking": {"mask_rate": 0.1}})
     assert laid == {"masking": {"mask_rate": 0.1, "unit": "word"}, "seed": 1}
     assert beneath["masking"] == {"mask_rate": 0.3, "unit": "word"}, "what is beneath stays as it was"
 
 
-def test_the_recipes_hide_what_their_names_promise(tmp_path: Path) -> None:
+def test_each_recipe_sets_the_values_that_its_name_promises(tmp_path: Path) -> None:
     rates = {name: read_params(with_values(tmp_path, recipe=name)).pretrain for name in recipe_names()}
     assert rates["low-resource"].masking.mask_rate == 0.2
     assert rates["low-resource"].model.dropout > rates["standard"].model.dropout
@@ -38,7 +38,7 @@ def test_the_recipes_hide_what_their_names_promise(tmp_path: Path) -> None:
     assert rates["domain-adaptation"].optimizer.learning_rate < rates["standard"].optimizer.learning_rate
 
 
-def test_a_recipe_that_sets_what_pretrain_does_not_have_is_refused_even_if_it_is_not_chosen(edited: Editor) -> None:
+def test_an_unknown_key_in_an_unused_recipe_is_refused(edited: Editor) -> None:
     told = message(edited("masking: {mask_rate: 0.1,", "masking: {mask_rat: 0.1,"))
     assert "unknown key `recipes.domain-adaptation.masking.mask_rat`" in told
     assert "given:    mask_rat: 0.1\n" in told

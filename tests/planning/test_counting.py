@@ -66,7 +66,7 @@ def of_a_batch(model: Any) -> int:
     return config.num_hidden_layers * 2 * num_positions * 2 * config.hidden_size**2
 
 
-def test_a_pair_costs_what_both_cost_and_its_embeddings_once(params: PretrainParams) -> None:
+def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> None:
     electra = of_family(params, "electra")
     pair = outline(electra, "rtd", VOCAB_SIZE)
     real = language_model.build(electra, "rtd", IDS, seed=0)

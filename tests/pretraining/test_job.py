@@ -202,7 +202,7 @@ def test_only_the_first_process_saves(prepare: Prepare, tmp_path: Path) -> None:
     assert (tmp_path / "encoder" / "config.json").is_file()
 
 
-def test_from_python_a_training_shows_how_far_it_is_and_examples(
+def test_training_from_python_shows_progress_and_examples(
     prepare: Prepare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[int, str]] = []

@@ -45,7 +45,7 @@ def test_validation_masks_one_token_in_seven_at_any_training_rate(
     assert sum(map(len, asked(at_20))) == pytest.approx(num_tokens / 7, rel=0.15)
 
 
-def test_a_look_reads_no_more_than_it_is_allowed_spread_over_the_split(
+def test_validation_rows_stay_within_their_limit_and_spread_over_the_split(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     validation = tiny_pretraining.validation.model_copy(update={"every_steps": 10, "max_tokens": 200})
@@ -58,7 +58,7 @@ def test_a_look_reads_no_more_than_it_is_allowed_spread_over_the_split(
 
 
 @pytest.mark.parametrize(("words", "is_askable"), [([9, 9], True), ([1, 1], False)])
-def test_a_validation_part_of_two_tokens_is_asked_for_or_refused(
+def test_a_validation_split_of_two_tokens_is_measured_or_refused(
     words: list[int],
     is_askable: bool,
     tiny_pretraining: PretrainParams,

@@ -49,7 +49,7 @@ CASES = [(family, objective) for family, row in FAMILIES.items() for objective i
 
 
 @pytest.mark.parametrize(("family", "objective"), CASES, ids=["-".join(case) for case in CASES])
-def test_every_family_goes_on_where_it_was_left_whatever_the_params_say_of_its_shape(
+def test_every_family_starts_from_its_checkpoint_and_ignores_the_shape_in_params(
     family, objective, save, start
 ) -> None:
     model, folder = save(family, objective)

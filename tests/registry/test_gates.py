@@ -107,9 +107,7 @@ def test_a_task_with_figure_0_is_held_even_if_the_trivial_answer_has_0_too() -> 
 
 
 @pytest.mark.parametrize(("accuracy", "is_passed"), [(0.601, True), (0.6, False), (0.5, False)])
-def test_a_first_task_is_held_unless_it_beats_its_baseline_where_that_is_asked_for(
-    accuracy: float, is_passed: bool
-) -> None:
+def test_with_beat_baseline_a_first_task_is_held_unless_it_beats_its_baseline(accuracy: float, is_passed: bool) -> None:
     asked = PARAMS.model_copy(update={"beat_baseline": True})
     checked = {gate.name: gate.is_passed for gate in gates(asked, figures(task(accuracy)), None)}
     assert checked["accuracy against the baseline"] is is_passed
@@ -194,9 +192,7 @@ def test_a_gate_states_its_numbers() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "is_passed"), [(0.0, True), (0.05, True), (0.051, False), (None, False)])
-def test_a_model_judged_on_what_it_was_trained_on_is_held_where_a_limit_is_set(
-    fraction: float | None, is_passed: bool
-) -> None:
+def test_a_contaminated_model_fails_the_gate_if_a_limit_is_set(fraction: float | None, is_passed: bool) -> None:
     limited = PARAMS.model_copy(update={"max_contaminated_fraction": 0.05})
     for quality in (task(0.9), encoder(2.0)):
         counted = figures(quality.model_copy(update={"contaminated_fraction": fraction}))

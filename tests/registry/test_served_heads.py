@@ -28,7 +28,7 @@ def test_a_tagger_gives_entities(tmp_path: Path) -> None:
     assert {"entity_group", "score", "word", "start", "end"} == set(records[0]["entities"][0])
 
 
-def test_a_question_answerer_takes_the_example_that_it_is_registered_with(tmp_path: Path) -> None:
+def test_a_registered_question_answerer_accepts_its_own_example(tmp_path: Path) -> None:
     write_answerer(tmp_path / "reader")
     model = opened(tmp_path / "reader")
     records = model.predict(None, example_texts(read_manifest(tmp_path / "reader")), {"top_k": 2})

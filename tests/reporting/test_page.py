@@ -212,7 +212,7 @@ def test_gates_are_shown_with_their_limits_and_verdicts(ran: Ran) -> None:
         ("metrics/preprocess.json", "text", "preprocess"),
     ],
 )
-def test_a_chapter_whose_file_is_missing_says_what_to_run_and_the_others_are_whole(
+def test_a_chapter_with_a_missing_file_names_the_command_and_the_others_are_complete(
     ran: Ran, path: str, name: str, stage: str
 ) -> None:
     whole = build(ran.run)

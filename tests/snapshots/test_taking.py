@@ -57,7 +57,7 @@ def test_the_same_source_gives_the_same_bytes_at_any_time_and_place(
     assert everything(tmp_path / "again") == everything(tmp_path / "anew") == everything(tmp_path / "raw")
 
 
-def test_a_grown_folder_keeps_the_order_and_links_what_is_unchanged(
+def test_a_grown_folder_keeps_the_order_and_links_unchanged_files(
     tmp_path: Path, texts: Path, params: SourceParams
 ) -> None:
     first = take_snapshot(params, texts, tmp_path / "raw")
@@ -103,7 +103,7 @@ def test_a_source_without_files_is_named(tmp_path: Path, params: SourceParams, n
     assert "`source.path`" in caught.value.do
 
 
-def test_a_file_that_grows_while_it_is_read_is_named(
+def test_a_file_that_grows_during_reading_is_reported(
     tmp_path: Path, texts: Path, params: SourceParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = store.shutil.copyfile

@@ -45,7 +45,7 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == {"folder/two": b"two"}
 
 
-def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+def test_a_folder_exists_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
     """The test looks for the folder before every line that runs, and at the end of every function."""
     path, other = tmp_path / "folder", tmp_path / "other"
     path.mkdir()

@@ -181,7 +181,7 @@ def test_an_empty_file_is_called_empty(tmp_path, params_of) -> None:
     assert "0 bytes" in str(caught.value.given)
 
 
-def test_a_source_without_usable_text_says_what_it_held(tmp_path, params_of) -> None:
+def test_a_source_without_usable_text_is_refused_with_its_counts(tmp_path, params_of) -> None:
     path = write_lines(tmp_path, ["short", "", "also short"])
     with pytest.raises(DataError, match="no text is left") as caught:
         build(path, tmp_path / "out", params_of())

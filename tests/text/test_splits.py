@@ -75,14 +75,14 @@ def test_a_giant_group_goes_to_train() -> None:
     assert set(assign_sides(together, np.zeros(201), SHARES)) == {TRAIN}
 
 
-def test_shares_are_what_was_asked_for() -> None:
+def test_splits_have_the_requested_shares() -> None:
     draws = np.random.default_rng(0).random(20_000)
     numbers = np.arange(20_000)
     sides = assign_sides(Groups(numbers, np.ones(20_000, dtype=np.int64)), draws, SHARES)
     assert np.bincount(sides) / 20_000 == pytest.approx([0.5, 0.2, 0.3], abs=0.01)
 
 
-def test_an_empty_part_is_refused_with_what_would_do() -> None:
+def test_an_empty_split_is_refused_with_the_least_number_of_texts() -> None:
     alone = Groups(np.arange(3), np.ones(3, dtype=np.int64))
     with pytest.raises(DataError, match="too little text to split: `validation` is empty") as caught:
         check_sides([2, 0, 1], alone, SHARES, "notes")

@@ -64,7 +64,7 @@ def test_a_mask_written_in_a_text_is_no_mask(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("params", ["bpe"], indirect=True)
-def test_a_mask_stands_for_the_word_and_the_space_before_it(folder: Path) -> None:
+def test_a_mask_replaces_the_word_and_the_space_before_it(folder: Path) -> None:
     """As in training, where `Ġto` is hidden whole; a `Ġ` of its own before the mask is nothing a model has seen."""
     stock = AutoTokenizer.from_pretrained(folder)
     masked, plain = (stock.convert_ids_to_tokens(stock(text)["input_ids"]) for text in ("ka [MASK] to", "ka to"))
@@ -128,7 +128,9 @@ def test_an_end_of_text_token_is_not_used_as_the_mask(tmp_path: Path, caplog: py
     assert AutoTokenizer.from_pretrained(tmp_path / "taken").mask_token == "[MASK]"
 
 
-def test_a_tokenizer_that_has_everything_is_taken_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_with_all_special_tokens_is_used_unchanged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     given = gpt2_like(pad_token="<|endoftext|>", mask_token="one", cls_token="two", sep_token="<|endoftext|>")
     with caplog.at_level(logging.WARNING):
         opened = OpenTokenizer.open(saved(given, tmp_path))

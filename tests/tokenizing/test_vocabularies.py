@@ -92,7 +92,7 @@ def test_no_text_is_named_as_such(params: TokenizeParams) -> None:
         learn(params, lambda: iter([["", " \n "]]))
 
 
-def test_words_shown_as_often_as_they_occur_teach_what_the_texts_teach(
+def test_training_on_word_counts_gives_the_vocabulary_of_the_texts(
     params: TokenizeParams, batches: TextBatches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_words = learn(params, batches).to_str()

@@ -163,7 +163,7 @@ def test_bytes_of_sentencepiece_are_put_together_to_characters() -> None:
     assert continues(spelling, "▁mir", "<0xE2>", "<0x80>", "<0xB4>", "a") == [False, False, True, True, False]
 
 
-def test_an_added_token_stands_between_words() -> None:
+def test_an_added_token_separates_words() -> None:
     vocab = {"un": 0, "##do": 1, "[SEP]": 2, "##new": 3}
     model = {"type": "WordPiece", "vocab": vocab, "continuing_subword_prefix": "##"}
     spelling = spelled(model, added=(("[SEP]", 2), ("##new", 3), ("extra", 4)))

@@ -31,7 +31,7 @@ def test_the_newest_state_comes_back(tmp_path: Path) -> None:
     assert torch.equal(state["weights"], torch.full((1000,), 10.0))
 
 
-def test_without_a_state_there_is_none_to_load(tmp_path: Path) -> None:
+def test_load_newest_returns_none_without_a_checkpoint(tmp_path: Path) -> None:
     assert checkpoints(tmp_path).load_newest() is None
 
 

@@ -166,7 +166,7 @@ def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: 
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
 
 
-def test_one_process_can_finish_what_two_began(two: Together, alone: Alone) -> None:
+def test_one_process_can_resume_a_training_of_two(two: Together, alone: Alone) -> None:
     """A checkpoint holds the whole state, whichever process wrote it."""
     finished, told = alone("in parts", two.folder / "in parts")
     assert told["started_at"] == 10, "it goes on from the checkpoint of the two"

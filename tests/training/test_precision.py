@@ -176,7 +176,7 @@ def test_the_state_of_the_scaler_goes_through_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_the_scaler_passes_everything_through_where_it_is_not_needed(name: str) -> None:
+def test_the_scaler_does_nothing_in_fp32_and_bf16(name: str) -> None:
     scaler = Precision.of(name, CPU).scaler
     assert scaler.scale(torch.tensor(3.0)).item() == 3.0
     assert scaler.state_dict() == {}

@@ -52,7 +52,7 @@ def test_a_text_inside_a_longer_one_is_contained_but_a_phrase_is_no_text() -> No
     assert contamination(["return a new array of the given shape"], [[long]]) == Contamination(1, 0, 0)
 
 
-def test_a_text_is_counted_once_however_often_it_was_trained_on() -> None:
+def test_a_contaminated_text_is_counted_once() -> None:
     long = SENTENCE + " and so on" * 20
     assert contamination([SENTENCE], [[SENTENCE, long], [long, SENTENCE]]) == Contamination(1, 1, 0)
 

@@ -26,7 +26,7 @@ def sets_of(texts: list[str]) -> list[set[int]]:
     return [set(part.tolist()) for part in np.split(found.hashes_S, np.cumsum(found.counts_N)[:-1])]
 
 
-def test_a_shingle_is_three_words_whatever_their_case_and_what_stands_between() -> None:
+def test_shingles_of_three_words_ignore_case_and_punctuation() -> None:
     one, other = sets_of(["The quick brown fox jumps", "the  QUICK, brown: fox\njumps!"])
     assert one == other
     assert len(one) == 3
@@ -47,7 +47,7 @@ def test_texts_shorter_than_a_shingle_have_one_of_their_own(text: str) -> None:
     assert same != other
 
 
-def test_without_spaces_a_character_stands_for_a_word() -> None:
+def test_each_character_is_a_word_in_scripts_without_spaces() -> None:
     one, other = sets_of(["我喜欢吃苹果和香蕉", "我喜欢吃苹果和橘子"])
     assert len(one & other) == 5
 

@@ -16,7 +16,7 @@ SCHEME = QuantizationScheme(
 )
 
 
-def test_weights_are_called_what_params_call_them() -> None:
+def test_weights_have_the_names_of_params_yaml_in_the_description() -> None:
     assert "weights int7 per column" in str(SCHEME)
     assert "weights int8 per column" in str(SCHEME.model_copy(update={"reduce_range": False}))
 

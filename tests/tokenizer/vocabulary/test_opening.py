@@ -70,7 +70,7 @@ def test_tokenizer_config_says_whether_case_and_accents_are_kept(tmp_path: Path)
     assert open_published(str(folder))("É")["input_ids"] == [2, 11, 3]
 
 
-def test_a_tokenizer_json_beside_it_is_what_counts(tmp_path: Path) -> None:
+def test_a_tokenizer_json_wins_over_the_sentencepiece_file(tmp_path: Path) -> None:
     folder = published("xlm-roberta", tmp_path)
     tokenizer = open_published(str(folder))
     tokenizer.add_tokens(["new"])

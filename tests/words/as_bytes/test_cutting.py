@@ -44,7 +44,7 @@ def test_each_distinct_word_is_spelled_once(texts: list[str]) -> None:
     assert len(distinct) == len(set(distinct))
 
 
-def test_a_text_that_is_to_stay_whole_is_one_word() -> None:
+def test_a_text_marked_as_whole_is_one_word() -> None:
     cut = CLASSES.cut(pa.array(["a b", "a (b", ""]), np.array([False, True, True]))
     assert words_of(cut) == [["a", "b"], ["a (b"], []]
 
