@@ -14,14 +14,14 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.export.manifest import Manifest, TensorSpec, read_manifest
+from clozeline.artifacts.export.manifest import TensorSpec, read_manifest
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.exporting.exams.exam import Exam
 from clozeline.exporting.forms import Form, labelled
 from clozeline.exporting.sample import Sample
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind
-from clozeline.inference.open_model import OpenModel
+from clozeline.inference.open_model import OpenModel, Records
 from clozeline.inference.question import Question
 from clozeline.params import ClassificationParams, Params, read_params
 from clozeline.params.finetuning.sections import SECTIONS
@@ -75,6 +75,9 @@ class Lateness(OpenModel):
     def usual(self, texts: Sequence[str]) -> Question[float]:
         return self.lateness(texts, truncate=True)
 
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        return [{"lateness": number} for number in self.answers(self.lateness(texts, truncate=truncate))]
+
 
 def outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     return (TensorSpec(name="logits", dtype="float32", shape=("batch", 2), meaning="early and late"),)
@@ -93,18 +96,10 @@ def exam(model: Lateness, sample: Sample) -> Exam:
     )
 
 
-def records(model: Lateness, texts: Sequence[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
-    return [{"lateness": number} for number in model.answers(model.lateness(texts, truncate=truncate))]
-
-
 async def invocations(call: Call, name: str, sent: Sent, params: InvocationParams) -> Any:
     served, texts = call.models.named(name), sent.texts()
     reply = await call.ask(served, texts, lambda: served.model.usual(texts))
     return [{"lateness": number} for number in reply.answers], reply.headers
-
-
-def examples(manifest: Manifest) -> list[str]:
-    return ["the keel", "zinc"]
 
 
 KIND = ModelKind(
@@ -113,8 +108,6 @@ KIND = ModelKind(
     form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",
     model=Lateness,
-    plain_answers=records,
-    examples=examples,
     tensors="clozeline.serving.protocols.tensor_kinds:LABELS",
     invocations=f"{__name__}:invocations",
     says="how late a text begins",

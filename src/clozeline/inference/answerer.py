@@ -3,17 +3,20 @@
 Shapes: B texts of a batch, L tokens of a window, C tokens of its context.
 """
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.export.manifest import Manifest
 from clozeline.inference.batching import Batch
 from clozeline.inference.errors import TextTooLongError
-from clozeline.inference.open_model import PerToken
+from clozeline.inference.json_pairs import pairs_in
+from clozeline.inference.open_model import PerToken, Records
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k
 from clozeline.inference.spans import Span, SpanSearch, WindowSpans, best_pairs, characters, log_sum, without
@@ -104,6 +107,15 @@ class Answerer(PerToken):
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.asking([(text, text) for text in texts])
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        """Return answers from the whole context; `truncate` has no effect."""
+        found = self.ask(pairs_in(texts, "question", "context"), search=SpanSearch(top_k=top_k))
+        return [{"answers": [asdict(answer) for answer in of_question]} for of_question in found]
+
+    @classmethod
+    def examples(cls, manifest: Manifest) -> list[str]:
+        return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
 
     def _run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         if outputs != (ENDS,):

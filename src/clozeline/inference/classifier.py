@@ -3,12 +3,14 @@
 Shapes: C classes.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from clozeline.artifacts.export.manifest import ScoreFunction
+from clozeline.artifacts.export.manifest import Manifest, ScoreFunction
 from clozeline.inference.errors import NotAPairError
-from clozeline.inference.open_model import OpenModel
+from clozeline.inference.json_pairs import pairs_in
+from clozeline.inference.open_model import OpenModel, Records
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k, scored
 from clozeline.inference.tokenization import Given
@@ -80,6 +82,17 @@ class Classifier(OpenModel):
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         given = [(text, text) for text in texts] if self.manifest.reads_pairs else texts
         return self.classifying(given, truncate=True)
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        given = pairs_in(texts, "text", "text_pair") if self.manifest.reads_pairs else texts
+        found = self.classify(given, top_k=top_k, truncate=truncate)
+        return [{"labels": [asdict(label) for label in of_text]} for of_text in found]
+
+    @classmethod
+    def examples(cls, manifest: Manifest) -> list[str]:
+        if not manifest.reads_pairs:
+            return super().examples(manifest)
+        return [json.dumps({"text": "What is returned?", "text_pair": "It returns a value."})] * 2
 
 
 def _check_pairs(given: Sequence[Given]) -> None:

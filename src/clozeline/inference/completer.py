@@ -7,7 +7,7 @@ Shapes: K likeliest tokens that the graph gives, L tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Literal
@@ -17,6 +17,7 @@ import numpy as np
 from clozeline.errors import DataError
 from clozeline.inference.errors import TextTooLongError
 from clozeline.inference.language_model import TOP, LanguageModel, named
+from clozeline.inference.open_model import Records
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k
 from clozeline.inference.tokenization import TokenizedText
@@ -164,6 +165,12 @@ class Completer(LanguageModel):
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Return the question for the next token of each text."""
         return self.following(texts, truncate=True)
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        """Embed every text and continue it greedily; `top_k` has no effect."""
+        embedded = super().records(texts, top_k=top_k, truncate=truncate)
+        completions = self.complete(texts, truncate=truncate)
+        return [{**record, "completion": asdict(one)} for record, one in zip(embedded, completions, strict=True)]
 
     def token_text(self, token_id: int) -> str:
         return self._tokenizer.token_text(token_id)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.inference.open_model import OpenModel
+from clozeline.inference.open_model import OpenModel, Records
 from clozeline.inference.question import AnyQuestion, Question, Rows
 
 
@@ -34,3 +34,6 @@ class Embedder(OpenModel):
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.embedding(texts, truncate=True)
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        return [{"embedding": embedding_H.tolist()} for embedding_H in self.embed(texts, truncate=truncate)]

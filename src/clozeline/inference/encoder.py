@@ -4,7 +4,7 @@ Shapes: H hidden, K likeliest tokens that the graph gives for a mask, M masks, T
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from clozeline.inference.batching import Batch
 from clozeline.inference.errors import MaskCutOffError, NoMaskError, TargetError
 from clozeline.inference.language_model import TOP, LanguageModel, named
+from clozeline.inference.open_model import Records
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
@@ -92,6 +93,18 @@ class Encoder(LanguageModel):
         if mask_token and all(mask_token in text for text in texts):
             return self.filling(texts, truncate=True)
         return self.embedding(texts, truncate=True)
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        """Embed every text and fill its masks; a text that loses a mask to truncation is only embedded."""
+        embedded = super().records(texts, top_k=top_k, truncate=truncate)  # first, so that errors number the texts
+        own = self.with_own_masks(texts)
+        places = self.with_masks(own, truncate=truncate)
+        filled = self.fill([own[place] for place in places], top_k=top_k, truncate=truncate)
+        masks = dict(zip(places, filled, strict=True))
+        return [
+            {**record, "masks": [[asdict(word) for word in words] for words in masks.get(place, ())]}
+            for place, record in enumerate(embedded)
+        ]
 
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         if output not in ("logits", TOP):

@@ -3,22 +3,19 @@
 Objects that need torch or a web server are named as `module:name` and imported on use, because inference needs neither.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from clozeline.artifacts.export.manifest import Manifest
 from clozeline.errors import ArtifactError
-from clozeline.inference import plain_answers
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.completer import Completer
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel, PerToken
-from clozeline.inference.plain_answers import PlainAnswers
 from clozeline.inference.tagger import Tagger
 
 _TENSORS = "clozeline.serving.protocols.tensor_kinds"
@@ -40,9 +37,6 @@ class ModelKind:
     """`module:name` of the function that returns the exam, of an open model and a sample."""
     model: type[OpenModel]
     """Class that answers with the graph."""
-    plain_answers: PlainAnswers
-    examples: Callable[[Manifest], list[str]]
-    """Function that returns example texts in the input format of MLflow's model."""
     tensors: str
     """`module:name` of its tensors in the Open Inference Protocol."""
     invocations: str
@@ -71,8 +65,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:MASKS",
         exam="clozeline.exporting.exams.of_encoders:masks_exam",
         model=Encoder,
-        plain_answers=plain_answers.embeddings_and_masks,
-        examples=plain_answers.example_texts,
         tensors=f"{_TENSORS}:MASKS",
         invocations=f"{_INVOCATIONS}:encoder_records",
         says="a masked language model",
@@ -85,8 +77,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:NEXT_TOKENS",
         exam="clozeline.exporting.exams.of_encoders:next_tokens_exam",
         model=Completer,
-        plain_answers=plain_answers.embeddings_and_completions,
-        examples=plain_answers.example_texts,
         tensors=f"{_TENSORS}:NEXT_TOKENS",
         invocations=f"{_INVOCATIONS}:completer_records",
         says="a causal language model",
@@ -98,8 +88,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:LABELS",
         exam="clozeline.exporting.exams.of_labels:labels_exam",
         model=Classifier,
-        plain_answers=plain_answers.labels,
-        examples=plain_answers.example_texts,
         tensors=f"{_TENSORS}:LABELS",
         invocations=f"{_INVOCATIONS}:label_records",
         model_type="classifier",
@@ -111,8 +99,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:TAGS",
         exam="clozeline.exporting.exams.of_tokens:tags_exam",
         model=Tagger,
-        plain_answers=plain_answers.entities,
-        examples=plain_answers.example_texts,
         tensors=f"{_TENSORS}:ENTITIES",
         invocations=f"{_INVOCATIONS}:entity_records",
         model_type="token_classifier",
@@ -124,8 +110,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:ENDS",
         exam="clozeline.exporting.exams.of_tokens:answers_exam",
         model=Answerer,
-        plain_answers=plain_answers.answers,
-        examples=plain_answers.example_questions,
         tensors=f"{_TENSORS}:ANSWERS",
         invocations=f"{_INVOCATIONS}:answer_records",
         model_type="question_answerer",
@@ -138,8 +122,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:EMBEDDINGS",
         exam="clozeline.exporting.exams.of_pairs:similarity_exam",
         model=Embedder,
-        plain_answers=plain_answers.embeddings,
-        examples=plain_answers.example_texts,
         tensors=f"{_TENSORS}:EMBEDDINGS",
         invocations=f"{_INVOCATIONS}:embedding_records",
         says="a vector for each text",

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import Given, TextTokenizer, TokenizedText
 
 Answer = TypeVar("Answer")
+Records = list[dict[str, Any]]
 
 
 class OpenModel(ABC):
@@ -91,6 +92,18 @@ class OpenModel(ABC):
     @abstractmethod
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Return the default question of this kind of model about `texts`; long texts are truncated or split."""
+
+    @abstractmethod
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        """Return the answer to each text as a plain record, as MLflow's models of every kind do.
+
+        `top_k` answers for each text; `truncate`: cut long texts. A kind of model may ignore either.
+        """
+
+    @classmethod
+    def examples(cls, manifest: Manifest) -> list[str]:
+        """Return texts that `records` of the model with this manifest answers."""
+        return [f"returns {manifest.special_tokens.mask_token or 'a value'}", "text"]
 
     def _run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         return self._session.run(batch, *outputs)

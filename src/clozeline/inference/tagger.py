@@ -5,13 +5,13 @@ Shapes: C tags, L tokens of a window, T of them without special tokens.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.entities import OUTSIDE, Aggregation, ScoredToken, Tagged, aggregated
-from clozeline.inference.open_model import PerToken
+from clozeline.inference.open_model import PerToken, Records
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import softmax
 from clozeline.inference.tokenization import Window
@@ -87,6 +87,10 @@ class Tagger(PerToken):
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.tagging(texts)
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        """Return all entities of each text; `top_k` and `truncate` have no effect."""
+        return [{"entities": [asdict(entity) for entity in found]} for found in self.tag(texts)]
 
     @property
     def _room(self) -> int:

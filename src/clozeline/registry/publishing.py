@@ -158,7 +158,7 @@ class Publisher:
 
 def example_texts(manifest: Manifest) -> list[str]:
     """Return example texts for this kind of model, in the form that `served_model` takes."""
-    return kind_of(manifest.task).examples(manifest)
+    return kind_of(manifest.task).model.examples(manifest)
 
 
 def _save(package: Path, folder: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
-from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.package import load
 from clozeline.registry import PACKAGE
 from clozeline.registry.packages import check_loaded_by_mlflow
@@ -43,8 +42,7 @@ class ServedModel(PythonModel):
         The return type is not narrower because MLflow reads the annotation and warns about every `Any` in it.
         """
         options = {"top_k": 5, "truncate": False} | (params or {})
-        answers = kind_of(self._model.manifest.task).plain_answers
-        return list(answers(self._model, model_input, options["top_k"], options["truncate"]))
+        return list(self._model.records(model_input, top_k=options["top_k"], truncate=options["truncate"]))
 
 
 set_model(ServedModel())

@@ -14,7 +14,6 @@ import pytest
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
 from starlette.types import ASGIApp
 
-from clozeline.inference import plain_answers
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.errors import TextTooLongError
 from clozeline.serving.app import create_app
@@ -57,7 +56,7 @@ def test_it_notices_that_the_server_is_ready(scoring: ScoringServerClient) -> No
 def test_a_record_equals_the_answer_of_the_registered_model(scoring: ScoringServerClient, catalogue: Catalogue) -> None:
     (masked, plain), expected = (
         records(scoring, TEXTS, top_k=2),
-        plain_answers.embeddings_and_masks(catalogue.answering(FILLING).model, TEXTS, 2, False),
+        catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False),
     )
     np.testing.assert_allclose(
         [masked["embedding"], plain["embedding"]], [one["embedding"] for one in expected], atol=1e-6
@@ -65,7 +64,7 @@ def test_a_record_equals_the_answer_of_the_registered_model(scoring: ScoringServ
     assert [word["token_str"] for word in masked["masks"][0]] == [word["token_str"] for word in expected[0]["masks"][0]]
     assert plain["masks"] == []
     labels = records(scoring, TEXTS, model="library", top_k=3)
-    (first, _) = plain_answers.labels(catalogue.answering(CLASSIFYING).model, TEXTS, 3, False)
+    (first, _) = catalogue.answering(CLASSIFYING).model.records(TEXTS, top_k=3, truncate=False)
     assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
 
 
@@ -83,7 +82,7 @@ def test_mask_in_brackets_is_a_mask_of_every_model(
     assert [len(record["masks"]) for record in told] == [2, 0]
     assert told[0]["masks"] == approximately(filled)
     assert isinstance(served.model, Encoder)
-    assert plain_answers.embeddings_and_masks(served.model, texts, 5, False) == approximately(told)
+    assert served.model.records(texts, top_k=5, truncate=False) == approximately(told)
 
 
 def test_a_mask_that_is_cut_off_is_not_filled_and_fails_nothing(client: httpx.Client, catalogue: Catalogue) -> None:
@@ -93,14 +92,14 @@ def test_a_mask_that_is_cut_off_is_not_filled_and_fails_nothing(client: httpx.Cl
     told = answer.json()["predictions"]
     assert [len(record["masks"]) for record in told] == [0, 0, 1, 0]
     assert all(record["embedding"] for record in told)
-    assert plain_answers.embeddings_and_masks(catalogue.answering(FILLING).model, texts, 5, True) == approximately(told)
+    assert catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=True) == approximately(told)
 
 
 def test_a_text_that_is_too_long_is_named_by_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["open the file", "the " * 100 + "[MASK]"]
     assert "`rows[1]` is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
     with pytest.raises(TextTooLongError, match="text 1"):
-        plain_answers.embeddings_and_masks(catalogue.answering(FILLING).model, texts, 5, False)
+        catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=False)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +150,9 @@ def test_two_texts_of_each_row_come_in_any_shape(
     rows = [dict(zip((first, second), pair, strict=True)) for pair in pairs]
     written = [json.dumps(row) for row in rows]
     expected = (
-        plain_answers.labels(catalogue.answering(CLASSIFYING, name).model, written, 2, False)
+        catalogue.answering(CLASSIFYING, name).model.records(written, top_k=2, truncate=False)
         if name == "ranker"
-        else plain_answers.answers(catalogue.answering(ANSWERING, name).model, written, 2, False)
+        else catalogue.answering(ANSWERING, name).model.records(written, top_k=2, truncate=False)
     )
     frame = pd.DataFrame(rows)
     for given in (frame, frame.assign(number=1), written):
