@@ -40,13 +40,13 @@ _MOST_IN_WAIT = 1024
 """Pipelined requests of one connection that are read ahead, so that excess ones get their 429 in time."""
 _LAST_LOOK_SECONDS = 0.05
 _TELLING_SECONDS = 0.5
-"""Time for the last 503s to reach their clients when the stop is hurried."""
+"""Time for the last 503s to reach their clients if a second signal hurries the stop."""
 
 
 class JsonHttpProtocol(HttpToolsProtocol):
     """A connection that closes if a head is not HTTP, is too large, or does not end in time.
 
-    If the client leaves, every unanswered request learns of it. uvicorn tells only the last one, which is not the
+    If the client leaves, every unanswered request is notified. uvicorn notifies only the last one, which is not the
     running one if the client pipelines requests.
     """
 
@@ -56,7 +56,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
     _open_requests: OpenRequests
     """Open requests of this connection."""
     _unanswered: deque[RequestResponseCycle]
-    """Requests in order of arrival. The first ones may have been answered by now."""
+    """Requests in order of arrival; the first ones may already be answered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._unanswered = deque()

@@ -1,4 +1,4 @@
-"""Bound on the number of open requests: those that are read and not yet answered.
+"""Limit for the number of open requests, which are read and not yet answered.
 
 scheduling/admission.py bounds the tokens that wait for a model. A flood of small requests has few tokens: the event
 loop, which reads and parses requests, is the bottleneck, and requests would pile up in front of the admission.

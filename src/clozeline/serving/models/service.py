@@ -1,4 +1,4 @@
-"""State that all requests share: the models once loaded, the way to the workers, and the phase of the server."""
+"""State that all requests share: the loaded models, the scheduler with its workers, and the phase of the server."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,7 +24,7 @@ _STALL_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much runs at once, and how much may wait."""
+    """Limits of the work that runs at once, and of the work that may wait."""
 
     num_workers: int
     admission: Admission = field(default_factory=Admission)
@@ -36,7 +36,7 @@ class Capacity:
 
 
 class Service:
-    """Loading until `open` gives it models, stopping after `drain`. Accepted requests are answered even then."""
+    """The phase is loading until `open`, and stopping after `drain`. Accepted requests are answered even then."""
 
     def __init__(self, capacity: Capacity, tracing: Tracing | None = None) -> None:
         self.scheduler = Scheduler(

@@ -84,7 +84,7 @@ class Dialects:
     def words_at(self, path: str) -> Words:
         """Return the error format of the protocol at `path`; Clozeline's own elsewhere.
 
-        If two protocols share a prefix, such as /v2, the first in the table words the errors of paths that neither has.
+        If two protocols share a prefix, such as /v2, the first in the table formats the errors of unknown paths.
         """
         return next((self._words[part] for part in _beginnings(path) if part in self._words), HOUSE_WORDS)
 

@@ -94,7 +94,7 @@ class Endpoint:
         service.metrics.looked_for_a_kept_answer(was_there=kept is not None)
         if kept:
             body, headers = kept
-            # The id and the times belong to the request that was answered first.
+            # The id belongs to the first request, and a cached answer takes no model time.
             headers = {name: value for name, value in headers.items() if name != REQUEST_ID}
             no_time = {name: "0.00" for name in TIMES if name in headers}
             return Response(body, headers=headers | no_time | {"x-cache": "hit"})

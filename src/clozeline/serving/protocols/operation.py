@@ -158,9 +158,9 @@ class Operation:
     result_description: str = "Successful Response"
     """Description of the answer."""
     tells: Literal["nothing", "model", "time"] | None = None
-    """What the headers name: nothing, the model, or the model and the times. None: all of it if there is a body."""
+    """Content of the headers: nothing, the model, or the model and the times. None: both if there is a body."""
     refusals: Refusals | None = None
-    """Errors besides those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`."""
+    """Errors in addition to those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`."""
     ability: Ability[Any] | None = None
     """Ability that the answering model needs; None: no model is involved."""
     body: type[BaseModel] | None = None

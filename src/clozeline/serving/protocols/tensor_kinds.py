@@ -184,7 +184,7 @@ class TensorKind:
     inputs: tuple[InputName, ...] = ("text",)
     """Names of the inputs. For a classifier of pairs see `inputs_of`."""
     unasked: tuple[OutputName, ...] = ()
-    """Outputs if the request names none; empty: all."""
+    """Default outputs if the request names none; empty: all."""
 
 
 _OF_ALL = frozenset({"binary_data_output"})

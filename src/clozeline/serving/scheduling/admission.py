@@ -20,8 +20,8 @@ MAX_WAITING_TOKENS = 65_536
 MAX_WAIT_SECONDS = 10.0
 _BULK = 0.5
 _MAX_DELAY = 1.25
-"""Factor from seconds of due work to the time it takes at most: up to a tenth is padding, and some texts that run along
-came later."""
+"""Upper bound of running time / seconds of due work: up to a tenth is padding, and some later texts run in the same
+batches."""
 _MAX_SPREAD_SECONDS = 600.0
 
 Reason = Literal["crowded", "queue_full", "queue_slow", "tokenizer_full", "never_in_time"]
@@ -29,7 +29,7 @@ Reason = Literal["crowded", "queue_full", "queue_slow", "tokenizer_full", "never
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request may not wait, and when a retry makes sense."""
+    """Reason to refuse a request, and the time after which a retry makes sense."""
 
     reason: Reason
     given: str
@@ -81,7 +81,7 @@ class Admission:
         return max(patience_seconds - _MAX_DELAY * self.max_wait_seconds, patience_seconds / 2)
 
     def refusal(self, waiting: Waiting, asks: Asks, pace: Pace) -> Refusal | None:
-        """Return why a request that is not bulk may not wait; None if it may.
+        """Return the reason to refuse a request that is not bulk; None if it may wait.
 
         `pace`, here and below, is that of its model. If nothing is due, the request may wait.
         """
@@ -99,7 +99,7 @@ class Admission:
         return _slow(seconds, min(self.max_wait_seconds, asks.patience_seconds), "with this request")
 
     def bulk_refusal(self, waiting: Waiting, asks: Asks, spread_seconds: float, pace: Pace) -> Refusal | None:
-        """Return why a bulk request may not wait; None if it may.
+        """Return the reason to refuse a bulk request; None if it may wait.
 
         An admitted request is in time if no more work is due at its last turn than now, or if its turns leave time for
         the maximum.

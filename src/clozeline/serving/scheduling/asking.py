@@ -191,9 +191,9 @@ class Asking:
                 self._scheduler.give_up(ticket)  # changes nothing if it is settled
 
     async def finished(self, reply: Reply[Any], work: Callable[[], Made], num_characters: int) -> Made:
-        """Return the result of `work` on the answers to so many characters, without blocking other requests.
+        """Return the result of `work` on the answers to this number of characters, without blocking other requests.
 
-        The models have run, so the request is not refused any more. Its deadline still holds.
+        The models have run, so the request can no longer be refused. Its deadline still applies.
 
         Raises:
             ApiError: 504, the deadline passed; 499, the client left; 503, the server stops now.
@@ -202,7 +202,7 @@ class Asking:
         return await self._tokenizer.made(work, num_characters, wait, is_admitted=True)
 
     async def tokenizing(self, request: Request, work: Callable[[], Made], num_characters: int) -> Made:
-        """Return the result of `work` on so many characters, without blocking other requests.
+        """Return the result of `work` on this number of characters, without blocking other requests.
 
         Raises:
             ApiError: 429, too much waits; 504, the deadline passed; 499, the client left; 503, the server stops now.

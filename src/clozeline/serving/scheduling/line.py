@@ -1,4 +1,4 @@
-"""The line: the order in which waiting texts run, and which of them run together.
+"""The line decides the order in which waiting texts run, and which texts run together.
 
 A request's turn is its arrival plus a delay that grows with its tokens. Small requests therefore pass large ones that
 came shortly before them. The delay is bounded, so no text starves. A turn never changes, so the line is a heap.

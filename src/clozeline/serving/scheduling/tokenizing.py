@@ -18,7 +18,7 @@ _MAX_WAITING_CHARACTERS = 8 * 2**20
 
 
 class TokenizerThread:
-    """One thread, because the cores belong to the workers."""
+    """A single thread tokenizes, because the cores belong to the workers."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="clozeline-tokenizer")
@@ -27,7 +27,8 @@ class TokenizerThread:
     async def made(
         self, work: Callable[[], Made], num_characters: int, wait: Wait, *, is_admitted: bool = False
     ) -> Made:
-        """Return the result of `work` on so many characters. If `wait` raises before `work` begins, it never runs.
+        """Return the result of `work` on this number of characters. If `wait` raises before `work` begins, it never
+        runs.
 
         Raises:
             OverloadedError: too much waits, and the request is not admitted yet.

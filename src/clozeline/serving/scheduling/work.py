@@ -1,4 +1,4 @@
-"""Served models by name, and what waits for them: a ticket for each question of a request, an entry for each text."""
+"""Waiting work: a lane for each model output, a ticket for each inference job of a request, an entry for each text."""
 
 import math
 from collections.abc import Sequence

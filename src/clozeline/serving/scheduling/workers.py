@@ -1,7 +1,7 @@
 """Worker threads that run models, so that the event loop never blocks.
 
-ONNX Runtime and the tokenizer release the GIL. N threads that share a session, each on one core, answer 1.34 times as
-much as one session on N cores (measured on 2 AVX2 cores).
+ONNX Runtime and the tokenizer release the GIL. N threads that share a session, each on one core, have 1.34 times the
+throughput of one session on N cores (measured on 2 AVX2 cores).
 """
 
 import threading
