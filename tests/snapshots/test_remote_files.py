@@ -184,5 +184,5 @@ def test_a_server_that_cannot_be_reached_may_be_asked_again(tmp_path: Path, para
 
 
 def test_an_unknown_protocol_is_named(tmp_path: Path, params_of) -> None:
-    with pytest.raises(DataError, match="nothing here can open"):
+    with pytest.raises(DataError, match="no installed package can open"):
         take_snapshot(params_of(url="nosuch://place").source, Path("unread"), tmp_path / "raw")

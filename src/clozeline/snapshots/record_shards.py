@@ -38,7 +38,7 @@ def keep_records(lines: Iterable[bytes], store: Store) -> tuple[SnapshotFile, ..
 
 
 def _keep_rest(file: SnapshotFile, gone: Counter[bytes], store: Store) -> Iterator[SnapshotFile]:
-    """Keep an earlier shard without the records that are `gone`."""
+    """Keep an earlier shard without its records in `gone`."""
     if not gone or not any(_key_of(line) in gone for line in _lines_of(store, file)):
         yield store.keep_earlier(file, file.name)
         return

@@ -1,4 +1,4 @@
-"""Files at a URL: a bucket, a part of one, or a file that a web server sends."""
+"""Snapshot of files at a URL: a bucket, a prefix in a bucket, or a file on a web server."""
 
 import errno
 import os
@@ -54,8 +54,8 @@ def keep_remote_files(params: SourceParams, store: Store) -> tuple[SnapshotFile,
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Return the settings of the file system, without caches: files are looked at again after a download, and the
-    environment of an earlier call is not that of this one.
+    """Return the settings of the file system, without caches: file sizes are read again after a download, and the
+    environment may have changed since an earlier call.
     """
     fresh = {"use_listings_cache": False, "skip_instance_cache": True}
     if url.startswith(("http://", "https://")):
@@ -114,7 +114,7 @@ def _trouble_named(url: str) -> Iterator[None]:
         raise
     except (ValueError, ImportError) as error:
         raise DataError(
-            f"{url}: nothing here can open this URL",
+            f"{url}: no installed package can open this URL",
             given=str(error),
             expected="s3://, https:// or another protocol of fsspec whose package is installed",
             do="correct `source.url`, or install the package",

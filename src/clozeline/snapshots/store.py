@@ -23,7 +23,7 @@ class Store:
             self._of_size[file.size_bytes][file.sha256] = file
 
     def keep_copy(self, name: str, source: Path) -> SnapshotFile:
-        """Keep the content of a file that belongs to others; it is not written again if the earlier snapshot has it."""
+        """Keep a copy of a source file; content that the earlier snapshot has is not written again."""
         known = self._of_size.get(source.stat().st_size, {})
         if known and (same := known.get(_sha256_of(source))):
             return self.keep_earlier(same, name)

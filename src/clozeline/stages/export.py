@@ -66,7 +66,7 @@ _INPUTS = {
 def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path) -> None:
     """Export the trained model in the folder `model` to the package folder `out`.
 
-    The first INT8 scheme of the ladder that passes its gates is served, with fixed scales if nothing is lost by them.
+    The first INT8 scheme of the ladder that passes its gates is served, with fixed scales if they lose nothing.
     If none passes, fp32 is served, and the package holds no INT8 graph.
 
     Args:

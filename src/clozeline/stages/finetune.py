@@ -29,7 +29,7 @@ from clozeline.words.contamination import contamination, in_batches
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)
-"""Columns of a table without rows: those that dvc.yaml plots."""
+"""Columns of an empty table, which dvc.yaml plots."""
 
 
 def run(

@@ -1,4 +1,5 @@
-"""Stage `snapshot`: the source as it was read, so that later changes of it do not touch what was made from it."""
+"""Stage `snapshot`: copy the source as it was read, so that later changes of it do not affect the lineage of a
+model."""
 
 import logging
 from pathlib import Path

@@ -123,9 +123,8 @@ class BestLook:
 
 
 def best_of(looks: Sequence[ScoredLook]) -> ScoredLook:
-    """Return the first validation pass with the highest score; NaN loses to any number.
-
-    If the first several score the same, only the last of them counts: it trained longest.
+    """Return the first validation pass with the highest score; NaN loses to any number. If the first passes
+    have equal scores, only the last of them counts, because it trained longest.
     """
     num_alike = next((place for place, look in enumerate(looks) if not _is_alike(look, looks[0])), len(looks))
     return _first_highest(looks[num_alike - 1 :])

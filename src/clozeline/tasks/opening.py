@@ -90,7 +90,7 @@ def answers(
 ) -> Iterator[tuple[Ids, Answer]]:
     """Yield `rows_B` of each batch with the model's answer, computed without gradients.
 
-    If memory runs out, this batch and all that wait are halved.
+    If memory runs out, this batch and all later ones are halved.
 
     Raises:
         TrainingError: a single row does not fit into memory.

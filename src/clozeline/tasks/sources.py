@@ -65,7 +65,7 @@ def hub_commit(params: FinetuneParams) -> str | None:
 
 
 def at_commit(params: FinetuneParams, commit: str | None) -> FinetuneParams:
-    """Return the params with `commit` in `hub`, from which every split is read then, for every seed."""
+    """Return the params with `commit` in `hub`, so that every split and every seed reads the same commit."""
     if params.hub is None or commit is None:
         return params
     return params.model_copy(update={"hub": params.hub.model_copy(update={"revision": commit})})

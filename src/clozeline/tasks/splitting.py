@@ -16,7 +16,7 @@ STRICTEST_FIRST: tuple[Part, ...] = ("test", "validation", "train")
 
 
 def part_of(identity: str, given: Part, params: FinetuneParams) -> Part:
-    """Return the split of an item given in `given`. Splits that were not given are taken out of `train`."""
+    """Return the split of an item given in `given`. Missing splits are taken out of `train`."""
     parts = given_parts(params)
     if given != "train":
         return given

@@ -41,7 +41,7 @@ class PairCount(RecordCount):
     too_short: int = 0
     """Docstrings with a summary of fewer than 3 words, or a description of fewer than 5."""
     repeated: int = 0
-    """Docstrings whose description contains the summary verbatim, so that a word match would find it."""
+    """Docstrings whose description contains the summary verbatim, which word search would find trivially."""
     twice: int = 0
     """Copies of a pair; the pair gets their mean score."""
     beyond_max_train: int = 0
