@@ -1,4 +1,4 @@
-"""Runs one benchmark (`python tests/benchmarks NAME`) or, without a name, every one of them in turn.
+"""Runs one benchmark (`python tests/benchmarks NAME`) or, without a name, all benchmarks in turn.
 
 Each benchmark is a script, which gets the arguments after the name.
 """

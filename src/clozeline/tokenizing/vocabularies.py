@@ -138,7 +138,8 @@ def _untrained_unigram(params: TokenizeParams) -> Tokenizer:
 
 
 def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
-    """Choose the best pieces of a larger BPE vocabulary; unigram.py says why not by the trainer of `tokenizers`."""
+    """Choose the best pieces of a larger BPE vocabulary; unigram.py explains why the trainer of `tokenizers` is not
+    used."""
     alphabet = [*_alphabet(tokenizer, params.vocab_size, batches), _METASPACE]
     pieces = Tokenizer(models.BPE())
     pieces.normalizer, pieces.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer

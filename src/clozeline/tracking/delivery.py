@@ -18,7 +18,7 @@ from clozeline.tracking.outbox import Curve, File, Message, Outbox, Point
 _LOG = logging.getLogger(__name__)
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
 _MOST_ATTEMPTS: Final = 5
-"""Attempts to tell a message that fails while the server answers, before it is given up."""
+"""Number of attempts to send a message that fails while the server answers."""
 _LOOK_SECONDS: Final = 0.5
 Progress = Literal["done", "again", "later", "no answer"]
 
@@ -50,7 +50,7 @@ class Delivery:
         return len(self._waiting)
 
     def deliver(self) -> Progress:
-        """Send what waits. `later`: the server answers, but not everything could be stored. Never raises."""
+        """Send the waiting messages. `later`: the server answers, but not everything could be stored. Never raises."""
         if not self._outbox.journal.exists():
             return "done"
         try:

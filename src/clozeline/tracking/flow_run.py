@@ -165,7 +165,7 @@ class FlowRun:
 
 
 def deliver_waiting(folder: Path, tracking_uri: str) -> None:
-    """Deliver what earlier flow runs left in the outbox. The caller holds the run lock.
+    """Deliver the messages that earlier flow runs left in the outbox. The caller holds the run lock.
 
     Raises:
         TransientError: MLflow does not answer.
@@ -182,7 +182,8 @@ def deliver_waiting(folder: Path, tracking_uri: str) -> None:
 
 
 def _require_allowed(tracking_uri: str) -> None:
-    """Refuse at once what will never be accepted; a server that is away may come back, and the run need not wait."""
+    """Raise at once if the server refuses the caller; a server that is away may come back, and the run need not
+    wait."""
     try:
         with answering(tracking_uri):
             client = prepare(tracking_uri)

@@ -44,7 +44,7 @@ class MlflowMessages:
 
     @singledispatchmethod
     def tell(self, message: Message) -> None:
-        """Tell MLflow the message; raises what MLflow raises, or `UnknownRunError`."""
+        """Send the message to MLflow; raises MLflow's errors, or `UnknownRunError`."""
         raise TypeError(message)
 
     @tell.register

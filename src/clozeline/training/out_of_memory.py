@@ -1,4 +1,4 @@
-"""Out-of-memory errors: told from every other fault, and explained with the settings that need less memory.
+"""Out-of-memory errors: recognized among all errors, and explained with the settings that need less memory.
 
 A GPU has its own error for it. On a CPU torch raises a plain RuntimeError; numpy and Python raise a MemoryError.
 """
