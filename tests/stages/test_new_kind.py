@@ -32,8 +32,8 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.protocols.dataframes import Params as InvocationParams
 from clozeline.serving.protocols.dataframes import Sent
-from clozeline.serving.protocols.mlflow import Params as InvocationParams
 from clozeline.serving.protocols.operation import Call
 from clozeline.stages import export, finetune
 from clozeline.tasks.classification.single_label import SingleLabel

@@ -19,8 +19,8 @@ from clozeline.inference.open_model import OpenModel, PerToken
 from clozeline.inference.tagger import Tagger
 
 _TENSORS = "clozeline.serving.protocols.tensor_kinds"
-_INVOCATIONS = "clozeline.serving.protocols.mlflow"
-"""No stage imports these two modules, because no output of a stage depends on them."""
+_HOUSE = "clozeline.serving.protocols.house"
+"""No stage imports these modules, because no output of a stage depends on them."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ModelKind:
     tensors: str
     """`module:name` of its tensors in the Open Inference Protocol."""
     invocations: str
-    """`module:name` of the function that answers like MLflow's scoring server."""
+    """`module:name` of the function that answers like MLflow's scoring server: records of what a client sent."""
     model_type: str = "embedding"
     """Name of the kind in text-embeddings-inference, where that has it."""
     says: str = ""
@@ -66,7 +66,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         exam="clozeline.exporting.exams.of_encoders:masks_exam",
         model=Encoder,
         tensors=f"{_TENSORS}:MASKS",
-        invocations=f"{_INVOCATIONS}:encoder_records",
+        invocations=f"{_HOUSE}.fill_mask:records",
         says="a masked language model",
         is_language_model=True,
         fills_masks=True,
@@ -78,7 +78,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         exam="clozeline.exporting.exams.of_encoders:next_tokens_exam",
         model=Completer,
         tensors=f"{_TENSORS}:NEXT_TOKENS",
-        invocations=f"{_INVOCATIONS}:completer_records",
+        invocations=f"{_HOUSE}.complete:records",
         says="a causal language model",
         is_language_model=True,
     ),
@@ -89,7 +89,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         exam="clozeline.exporting.exams.of_labels:labels_exam",
         model=Classifier,
         tensors=f"{_TENSORS}:LABELS",
-        invocations=f"{_INVOCATIONS}:label_records",
+        invocations=f"{_HOUSE}.classify:records",
         model_type="classifier",
         labels="of a text",
     ),
@@ -100,7 +100,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         exam="clozeline.exporting.exams.of_tokens:tags_exam",
         model=Tagger,
         tensors=f"{_TENSORS}:ENTITIES",
-        invocations=f"{_INVOCATIONS}:entity_records",
+        invocations=f"{_HOUSE}.tag:records",
         model_type="token_classifier",
         labels="of each token",
     ),
@@ -111,7 +111,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         exam="clozeline.exporting.exams.of_tokens:answers_exam",
         model=Answerer,
         tensors=f"{_TENSORS}:ANSWERS",
-        invocations=f"{_INVOCATIONS}:answer_records",
+        invocations=f"{_HOUSE}.answer:records",
         model_type="question_answerer",
         says="the span of a context that answers a question",
         is_always_asked_in_pairs=True,
@@ -123,7 +123,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         exam="clozeline.exporting.exams.of_pairs:similarity_exam",
         model=Embedder,
         tensors=f"{_TENSORS}:EMBEDDINGS",
-        invocations=f"{_INVOCATIONS}:embedding_records",
+        invocations=f"{_HOUSE}.embed:records",
         says="a vector for each text",
     ),
 }

@@ -9,9 +9,21 @@ import orjson
 from pydantic import Discriminator, Field, Tag
 
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.protocols.fields import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, WHOLE, RequestBody, checked_texts
+from clozeline.serving.protocols.fields import (
+    MAX_TEXTS,
+    NUMBER_TAG,
+    TEXT_TAG,
+    WHOLE,
+    ModelName,
+    RequestBody,
+    TopK,
+    Truncate,
+    checked_texts,
+)
 
 TEXT_COLUMN = "text"
+Records = tuple[list[dict[str, Any]], dict[str, str]]
+"""A record for each text, and headers that name the model."""
 _Names = tuple[str, str]
 
 
@@ -23,6 +35,15 @@ _ColumnName = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[int, WHOLE, Tag(NUMBER_TAG)],
     Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
 ]
+
+
+class Params(RequestBody):
+    top_k: Annotated[
+        TopK,
+        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
+    ] = 5
+    truncate: Truncate = False
+    model: ModelName = None
 
 
 class DataframeSplit(RequestBody):

@@ -3,7 +3,6 @@
 The answers equal those of `mlflow.pyfunc.load_model(…).predict`, which registry/served_model.py gives.
 """
 
-from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -12,26 +11,19 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
-from clozeline.inference.completer import Decoding
 from clozeline.inference.model_kinds import kind_of, resolved
-from clozeline.inference.question import AnyQuestion
-from clozeline.inference.spans import SpanSearch
-from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.models.catalogue import ANY
-from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
+from clozeline.serving.protocols.dataframes import DataframeSplit, Params, Sent
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.protocols.fields import MAX_TEXTS, ModelName, RequestBody, Text, Texts, TopK, Truncate
-from clozeline.serving.protocols.house.answer import ANSWERING, Answer, answered, check_answer_size
-from clozeline.serving.protocols.house.classify import CLASSIFYING, CLASSIFYING_PAIRS, LabelScore, labelled
-from clozeline.serving.protocols.house.complete import COMPLETING, continued
-from clozeline.serving.protocols.house.embed import EMBEDDING, embedded
-from clozeline.serving.protocols.house.fill_mask import FILLING, Mask, count_confidence, filling
-from clozeline.serving.protocols.house.tag import TAGGING, Entity, tagged
+from clozeline.serving.protocols.fields import MAX_TEXTS, RequestBody, Text, Texts
+from clozeline.serving.protocols.house.answer import ANSWERING, Answer
+from clozeline.serving.protocols.house.classify import CLASSIFYING_PAIRS, LabelScore
+from clozeline.serving.protocols.house.fill_mask import Mask
+from clozeline.serving.protocols.house.tag import Entity
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 _PATH = "/invocations"
-_PAIR, _QUESTION = ("text", "text_pair"), ("question", "context")
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _TEXT: dict[str, Any] = TypeAdapter(Text).json_schema()
 _TEXTS: dict[str, Any] = TypeAdapter(Texts).json_schema()
@@ -40,15 +32,6 @@ _RECORDS: dict[str, Any] = _TEXTS | {"items": {"type": "object"}}
 
 def _given(shape: str) -> JsonDict:
     return {"required": [shape], "properties": {shape: {"not": {"type": "null"}}}}
-
-
-class Params(RequestBody):
-    top_k: Annotated[
-        TopK,
-        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
-    ] = 5
-    truncate: Truncate = False
-    model: ModelName = None
 
 
 class InvocationsRequest(RequestBody):
@@ -152,62 +135,6 @@ async def invocations(call: Call, body: InvocationsRequest) -> Response:
 
 async def mlflow_version(call: Call) -> Response:
     return PlainTextResponse(version("mlflow"))
-
-
-Answered = tuple[list[dict[str, Any]], dict[str, str]]
-"""Records, and headers that name the model."""
-
-
-async def label_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served = call.served(CLASSIFYING, name)
-    given: Sequence[Given] = sent.pairs(_PAIR) if served.model.manifest.reads_pairs else sent.texts()
-    reply = await labelled(call, served, given, top_k=params.top_k, truncate=params.truncate)
-    return [{"labels": labels} for labels in reply.answers], reply.headers
-
-
-async def entity_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    found, headers = await tagged(call, call.served(TAGGING, name), sent.texts())
-    return [{"entities": of_text} for of_text in found], headers
-
-
-async def answer_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served, pairs = call.served(ANSWERING, name), sent.pairs(_QUESTION)
-    check_answer_size(params.top_k, [context for _, context in pairs], "params.top_k")
-    found, headers = await answered(call, served, pairs, SpanSearch(top_k=params.top_k))
-    return [{"answers": answers} for answers in found], headers
-
-
-async def embedding_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    reply = await embedded(call, call.served(EMBEDDING, name), sent.texts(), truncate=params.truncate)
-    return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers
-
-
-async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served, texts = call.served(FILLING, name), sent.texts()
-    model = served.model
-    places: list[int] = []  # indices of the texts with masks, known once they are tokenized
-
-    def questions() -> Iterator[AnyQuestion]:
-        yield model.embedding(texts, truncate=params.truncate)
-        own = model.with_own_masks(texts)
-        places.extend(model.with_masks(own, truncate=params.truncate))
-        if places:
-            masked = [own[place] for place in places]
-            yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
-
-    vectors, *filled = await call.ask_together(served, texts, lambda: list(questions()))
-    masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
-    count_confidence(call, name, list(masks.values()))
-    records = [{"embedding": one_H, "masks": masks.get(place, [])} for place, one_H in enumerate(vectors.answers)]
-    return records, vectors.headers
-
-
-async def completer_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served, texts = call.served(COMPLETING, name), sent.texts()
-    vectors = await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=params.truncate))
-    found, reply = await continued(call, served, texts, Decoding(), truncate=params.truncate)
-    pairs = zip(vectors.answers, found, strict=True)
-    return [{"embedding": vector_H, "completion": one} for vector_H, one in pairs], reply.headers
 
 
 def _place(number: int) -> str:

@@ -12,6 +12,7 @@ from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import each_text
 from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import Ability
+from clozeline.serving.protocols.dataframes import Params, Records, Sent
 from clozeline.serving.protocols.fields import (
     MAX_ANSWER_CHARACTERS,
     ModelName,
@@ -139,6 +140,14 @@ def check_answer_size(top_k: int, contexts: Sequence[str], param: str) -> None:
 
 def question_place(number: int) -> str:
     return "inputs.question"  # only the question can be at fault: a context of any length is read in windows
+
+
+async def records(call: Call, name: str, sent: Sent, params: Params) -> Records:
+    """Answer like MLflow's scoring server."""
+    served, pairs = call.served(ANSWERING, name), sent.pairs(("question", "context"))
+    check_answer_size(params.top_k, [context for _, context in pairs], "params.top_k")
+    found, headers = await answered(call, served, pairs, SpanSearch(top_k=params.top_k))
+    return [{"answers": answers} for answers in found], headers
 
 
 ANSWER = Operation(

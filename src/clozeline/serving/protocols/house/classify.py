@@ -13,6 +13,7 @@ from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import Ability
 from clozeline.serving.models.given_answers import REQUEST_ID
+from clozeline.serving.protocols.dataframes import Params, Records, Sent
 from clozeline.serving.protocols.fields import (
     MAX_TEXTS,
     PAIR_TAG,
@@ -199,6 +200,14 @@ def _check_labels(classifier: Classifier, wanted: list[str]) -> None:
 
 def _chosen(scores: list[Scored], wanted: list[str] | None, top_k: int) -> list[Scored]:
     return [score for score in scores if wanted is None or score.label in wanted][:top_k]
+
+
+async def records(call: Call, name: str, sent: Sent, params: Params) -> Records:
+    """Answer like MLflow's scoring server."""
+    served = call.served(CLASSIFYING, name)
+    given: Sequence[Given] = sent.pairs(("text", "text_pair")) if served.model.manifest.reads_pairs else sent.texts()
+    reply = await labelled(call, served, given, top_k=params.top_k, truncate=params.truncate)
+    return [{"labels": labels} for labels in reply.answers], reply.headers
 
 
 CLASSIFY = Operation(

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from clozeline.inference.completer import Candidates, Completer, Completion, Decoding, Draft
 from clozeline.inference.question import Question
 from clozeline.serving.models.catalogue import Ability
+from clozeline.serving.protocols.dataframes import Params, Records, Sent
 from clozeline.serving.protocols.fields import WHOLE, Inputs, ModelName, RequestBody, texts_of
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.asking import Reply, Turns
@@ -118,6 +119,15 @@ async def continued(
     completions = [model.completion(draft) for draft in drafts]
     call.service.metrics.confident(served.identity.name, (score for one in completions for score in one.scores))
     return completions, reply
+
+
+async def records(call: Call, name: str, sent: Sent, params: Params) -> Records:
+    """Answer like MLflow's scoring server."""
+    served, texts = call.served(COMPLETING, name), sent.texts()
+    vectors = await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=params.truncate))
+    found, reply = await continued(call, served, texts, Decoding(), truncate=params.truncate)
+    pairs = zip(vectors.answers, found, strict=True)
+    return [{"embedding": vector_H, "completion": one} for vector_H, one in pairs], reply.headers
 
 
 COMPLETE = Operation(

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from clozeline.inference.embedder import Embedder
 from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import Ability
+from clozeline.serving.protocols.dataframes import Params, Records, Sent
 from clozeline.serving.protocols.fields import (
     Dimensions,
     Inputs,
@@ -117,3 +118,9 @@ def _cut(embedding_H: Embedding, dimensions: int | None) -> Embedding:
     first = embedding_H[:dimensions]
     length = np.linalg.norm(first)
     return first / length if length else first
+
+
+async def records(call: Call, name: str, sent: Sent, params: Params) -> Records:
+    """Answer like MLflow's scoring server."""
+    reply = await embedded(call, call.served(EMBEDDING, name), sent.texts(), truncate=params.truncate)
+    return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers

@@ -1,15 +1,16 @@
 """/fill-mask: the most probable tokens for the masks of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from clozeline.inference.encoder import Encoder, Filled
-from clozeline.inference.question import Question
+from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import Ability
+from clozeline.serving.protocols.dataframes import Params, Records, Sent
 from clozeline.serving.protocols.fields import (
     MAX_ANSWER_CHARACTERS,
     Inputs,
@@ -112,6 +113,27 @@ def filling(
             param="parameters.top_k",
         )
     return asked
+
+
+async def records(call: Call, name: str, sent: Sent, params: Params) -> Records:
+    """Answer like MLflow's scoring server."""
+    served, texts = call.served(FILLING, name), sent.texts()
+    model = served.model
+    places: list[int] = []  # indices of the texts with masks, known once they are tokenized
+
+    def questions() -> Iterator[AnyQuestion]:
+        yield model.embedding(texts, truncate=params.truncate)
+        own = model.with_own_masks(texts)
+        places.extend(model.with_masks(own, truncate=params.truncate))
+        if places:
+            masked = [own[place] for place in places]
+            yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
+
+    vectors, *filled = await call.ask_together(served, texts, lambda: list(questions()))
+    masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
+    count_confidence(call, name, list(masks.values()))
+    answers = [{"embedding": one_H, "masks": masks.get(place, [])} for place, one_H in enumerate(vectors.answers)]
+    return answers, vectors.headers
 
 
 FILL_MASK = Operation(

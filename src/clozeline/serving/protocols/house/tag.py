@@ -10,6 +10,7 @@ from clozeline.inference.entities import OUTSIDE, Aggregation
 from clozeline.inference.entities import Tagged as Found
 from clozeline.inference.tagger import Tagger
 from clozeline.serving.models.catalogue import Ability
+from clozeline.serving.protocols.dataframes import Params, Records, Sent
 from clozeline.serving.protocols.fields import (
     MAX_TOP_K,
     Inputs,
@@ -119,6 +120,12 @@ async def tagged(
     )
     call.service.metrics.confident(served.identity.name, (entity.score for of_text in found for entity in of_text))
     return found, reply.headers
+
+
+async def records(call: Call, name: str, sent: Sent, params: Params) -> Records:
+    """Answer like MLflow's scoring server."""
+    found, headers = await tagged(call, call.served(TAGGING, name), sent.texts())
+    return [{"entities": of_text} for of_text in found], headers
 
 
 TAG = Operation(
