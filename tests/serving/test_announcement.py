@@ -59,7 +59,7 @@ def test_the_encoder_is_offered_first_in_any_order_of_models(
     assert offered(Catalogue(models), capsys)[0] == "/fill-mask"
 
 
-def test_two_texts_are_offered_where_every_classifier_reads_pairs(
+def test_two_text_fields_are_shown_if_every_classifier_reads_pairs(
     catalogue: Catalogue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def inputs(*names: str) -> object:

@@ -72,7 +72,7 @@ def test_a_long_text_is_truncated_on_request(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("route", "model"), [("/fill-mask", "encoder"), ("/embed", "encoder"), ("/classify", "library")]
 )
-def test_the_answer_says_which_model_gave_it(client: httpx.Client, route: str, model: str) -> None:
+def test_the_answer_names_its_model(client: httpx.Client, route: str, model: str) -> None:
     answer = client.post(route, json={"inputs": "[MASK]", "model": model})
     card = next(card for card in client.get("/models").json()["models"] if card["name"] == model)
     assert answer.headers["x-model"] == model
@@ -105,7 +105,7 @@ NULLS = [(route, None) for route in ASKED] + [
 
 
 @pytest.mark.parametrize(("route", "parameters"), NULLS)
-def test_null_is_as_nothing_given(client: httpx.Client, route: str, parameters: object) -> None:
+def test_null_equals_a_missing_value(client: httpx.Client, route: str, parameters: object) -> None:
     body = {"inputs": ASKED[route]}
     given, none = (client.post(f"/{route}", json=one) for one in (body | {"parameters": parameters}, body))
     assert given.status_code == 200

@@ -102,7 +102,7 @@ def test_a_text_alone_is_refused_where_all_models_are_of_pairs(catalogue: Catalo
         assert client.post(route, json={"inputs": TEXT}).status_code == 422
 
 
-def test_the_card_says_how_labels_are_given(client: httpx.Client) -> None:
+def test_the_card_states_how_labels_are_decided(client: httpx.Client) -> None:
     cards = {card["name"]: card for card in client.get("/models").json()["models"]}
     told = ("label_scores", "decision_threshold", "reads_pairs")
     assert [cards["topics"][name] for name in told] == ["sigmoid", 0.4, False]

@@ -136,7 +136,7 @@ def test_top_k_has_bounds(client: httpx.Client, top_k: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "a" * (MAX_TEXT_CHARACTERS + 1), "a " * 100, "a\0"])
-def test_a_list_of_one_is_refused_as_the_one_alone(client: httpx.Client, text: str) -> None:
+def test_a_list_of_one_invalid_text_gets_the_same_refusal_as_the_text(client: httpx.Client, text: str) -> None:
     alone, listed = (client.post("/fill-mask", json={"inputs": inputs}) for inputs in (text, [text]))
     assert alone.status_code == listed.status_code == 422
     assert alone.json()["error"]["code"] == listed.json()["error"]["code"]

@@ -82,7 +82,7 @@ def test_an_accepted_request_has_until_its_deadline(slow: Serve) -> None:
     assert "Traceback" not in stderr
 
 
-def test_a_client_that_does_not_come_to_its_end_is_not_waited_for(slow: Serve) -> None:
+def test_a_client_that_never_finishes_is_not_waited_for(slow: Serve) -> None:
     with connected(slow.url()) as connection:
         connection.sendall(
             b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"

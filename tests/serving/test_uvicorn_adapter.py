@@ -112,7 +112,7 @@ def test_a_head_without_end_is_refused(client: httpx.Client) -> None:
     assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "head_too_large"
 
 
-def test_a_long_body_is_no_long_head_and_one_request_may_follow_the_other(client: httpx.Client) -> None:
+def test_a_long_body_does_not_count_as_head_and_a_connection_takes_several_requests(client: httpx.Client) -> None:
     body = json.dumps({"inputs": "a"}).encode().ljust(3 * uvicorn_adapter.MAX_HEAD_BYTES)
     head = (
         f"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -139,7 +139,7 @@ def test_a_connection_keeps_no_answered_requests(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost:"])
-def test_a_head_that_does_not_come_to_its_end_is_hung_up_on(
+def test_a_connection_with_an_incomplete_head_is_closed(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(uvicorn_adapter, "HEAD_SECONDS", 0.2)

@@ -94,7 +94,7 @@ def test_a_file_that_lets_everybody_in_by_mistake_is_refused(tmp_path: Path, con
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/embed"), ("GET", "/models"), ("GET", "/no"), ("PUT", "/embed")]
 )
-def test_every_answer_has_the_headers_of_a_careful_server(client: httpx.Client, method: str, path: str) -> None:
+def test_every_answer_has_the_security_headers(client: httpx.Client, method: str, path: str) -> None:
     answer = client.request(method, path, json=BODY)
     assert {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
 

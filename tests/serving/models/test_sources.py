@@ -117,7 +117,7 @@ def test_without_a_requested_graph_the_faster_one_of_the_release_is_served_and_r
     assert open_source(source, "int8").identity.precision == "int8"
 
 
-def test_a_model_whose_name_no_header_can_hold_answers_all_the_same(project: Path) -> None:
+def test_a_model_whose_name_fits_no_header_still_answers(project: Path) -> None:
     write_encoder(project / "dist" / "模型 100%")
     (source,) = parse_sources(["dist/模型 100%"])
     headers = open_source(source, "int8").identity.headers
@@ -125,7 +125,7 @@ def test_a_model_whose_name_no_header_can_hold_answers_all_the_same(project: Pat
     assert unquote(headers["x-model"]) == source.name
 
 
-def test_a_loaded_model_leaves_the_arithmetic_of_its_process_alone(project: Path) -> None:
+def test_loading_a_model_does_not_change_floating_point_settings(project: Path) -> None:
     write_encoder(project / "dist" / "encoder")
     (source,) = parse_sources(["dist/encoder"])
     open_source(source, "int8")

@@ -188,7 +188,7 @@ def test_a_version_that_memory_has_no_room_for_is_refused_until_it_has(
     assert service.catalogue.named("encoder").identity.version == "2"
 
 
-def test_a_model_that_was_replaced_is_let_go_of(
+def test_a_replaced_model_is_released(
     serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
 ) -> None:
     before = weakref.ref(service.catalogue.named("encoder").model)

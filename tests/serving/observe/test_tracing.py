@@ -173,7 +173,7 @@ def test_a_missing_collector_is_reported_once_and_fails_nothing(
     exporter.shutdown()
 
 
-def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
+def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_spans, "_CLOSING_SECONDS", 0.5)

@@ -99,7 +99,7 @@ def test_pressing_enter_twice_asks_once(page: Page) -> None:
     page.browser.driver.execute_script("window.go()")
 
 
-def test_every_label_that_is_given_is_shown_however_many(browser: Browser, tmp_path: Path) -> None:
+def test_every_given_label_is_shown(browser: Browser, tmp_path: Path) -> None:
     labels = tuple(f"topic {number}" for number in range(260))
     facts = {"label_scores": "sigmoid", "decision_threshold": 0.4}
     write_package(tmp_path / "topics", "text-classification", classifier_graph(len(labels)), labels=labels, **facts)

@@ -56,7 +56,7 @@ def test_each_of_several_blanks_has_words_of_its_own_and_one_can_be_added(page: 
         ("[MASK] it", 0, "[MASK] [MASK] it"),
     ],
 )
-def test_an_added_blank_is_a_word_of_its_own(page: Page, text: str, place: int, wanted: str) -> None:
+def test_an_added_mask_is_separated_by_spaces(page: Page, text: str, place: int, wanted: str) -> None:
     page.write("#fill-text", text)
     page.browser.driver.execute_script(
         "document.querySelector('#fill-text').setSelectionRange(arguments[0], arguments[0])", place
@@ -115,7 +115,7 @@ def test_a_model_of_pairs_gets_two_texts(page: Page, client: httpx.Client) -> No
     WebDriverWait(page.browser.driver, 60).until(lambda _: page.browser.ask(told))
 
 
-def test_entities_are_marked_where_they_stand_each_type_in_its_colour(page: Page, client: httpx.Client) -> None:
+def test_entities_are_marked_in_the_text_each_type_in_its_colour(page: Page, client: httpx.Client) -> None:
     text = "open 🙂 the lists of a <b>file</b>"
     page.browser.driver.execute_script("document.querySelector('#tag-text').value = arguments[0]", text)
     page.one("#tag form button").click()

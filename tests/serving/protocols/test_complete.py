@@ -62,7 +62,7 @@ def test_it_answers_as_the_library_does_for_one_text_and_for_several(
     assert one["generated_text"] == expected[0].text
 
 
-def test_a_draw_is_the_same_whoever_else_asks(client: httpx.Client, completer: Completer) -> None:
+def test_a_draw_does_not_depend_on_other_draws(client: httpx.Client, completer: Completer) -> None:
     parameters = {"max_new_tokens": 12, "temperature": 1.0, "top_p": 0.9, "seed": 5}
     expected = completer.complete(TEXTS, Decoding(12, 1.0, 0.9, 5))
 

@@ -141,7 +141,7 @@ def test_ids_that_are_none_of_the_vocabulary_are_refused(client: httpx.Client, i
     assert set(refused.json()) == {"error", "error_type"}
 
 
-def test_a_text_longer_than_the_model_reads_is_taken_apart_too(client: httpx.Client) -> None:
+def test_a_text_longer_than_the_model_reads_is_tokenized_in_full(client: httpx.Client) -> None:
     (tokens,) = client.post("/tokenize", json={"inputs": "a " * 5000}).json()
     assert len(tokens) == 5002
 

@@ -95,7 +95,7 @@ def test_the_other_routes_of_a_base_url_are_there_too(several: httpx.Client) -> 
         ("/fill-mask", {"inputs": "a [MASK]"}, {"error"}, "encoder"),
     ],
 )
-def test_a_name_that_is_not_served_is_a_404_of_the_protocol_that_names_those_that_are(
+def test_an_unknown_model_gets_a_404_of_the_protocol_with_the_served_names(
     several: httpx.Client, path: str, body: object, keys: set[str], served: str
 ) -> None:
     answer = several.post(f"/models/nobody{path}", json=body)

@@ -118,7 +118,7 @@ def test_streams_are_refused_with_the_reason_and_null_stands_for_a_default(clien
 
 
 @pytest.mark.parametrize("name", ["gpt", "encoder"])
-def test_a_model_that_is_not_there_or_not_causal_completes_nothing(sdk: OpenAI, name: str) -> None:
+def test_a_completion_needs_an_existing_causal_model(sdk: OpenAI, name: str) -> None:
     with pytest.raises(openai.NotFoundError) as raised:
         sdk.completions.create(model=name, prompt="a")
     assert raised.value.code == "model_not_found"
@@ -134,7 +134,7 @@ def test_it_lists_the_models_and_retrieves_one(sdk: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "library"])
-def test_a_model_that_is_not_there_or_does_not_embed_is_not_found(sdk: OpenAI, name: str) -> None:
+def test_a_missing_model_or_one_without_embeddings_is_not_found(sdk: OpenAI, name: str) -> None:
     with pytest.raises(openai.NotFoundError) as raised:
         sdk.embeddings.create(model=name, input="a")
     assert (raised.value.code, raised.value.type) == ("model_not_found", "invalid_request_error")

@@ -89,7 +89,7 @@ def test_answers_are_those_of_answer_each_question_of_the_context_in_its_place(
         assert [*places] == [(one["start"], one["end"]) for one in expected]
 
 
-def test_without_parameters_there_is_one_answer_to_each_question(triton: InferenceServerClient) -> None:
+def test_each_question_gets_one_answer_without_parameters(triton: InferenceServerClient) -> None:
     answer = triton.infer("reader", [tensor("question", QUESTIONS), tensor("context", CONTEXTS)])
     assert answer.as_numpy("start").shape == (2, 1)
     for (told,), context, (start,), (end,) in zip(

@@ -43,7 +43,7 @@ def test_the_index_has_every_model(triton: InferenceServerClient, catalogue: Cat
     assert client.post("/v2/repository/index", json={"redy": True}).status_code == 400
 
 
-def test_statistics_count_what_a_model_answered(triton: InferenceServerClient) -> None:
+def test_statistics_count_the_answers_of_a_model(triton: InferenceServerClient) -> None:
     def stats() -> dict[str, object]:
         (told,) = triton.get_inference_statistics("names")["model_stats"]
         return told

@@ -188,7 +188,7 @@ def test_the_deadline_of_a_request_holds_to_its_end_and_delays_no_other(
 
 
 @pytest.mark.parametrize("path", FINISHED)
-def test_a_request_that_the_models_have_answered_is_refused_no_more(
+def test_a_request_that_the_models_answered_is_no_longer_refused(
     serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
 

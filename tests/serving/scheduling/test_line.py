@@ -154,7 +154,7 @@ def test_only_the_due_tokens_of_a_bulk_request_count(ticket: Make) -> None:
     assert due_tokens(line, at=6) == 120
 
 
-def test_a_bulk_request_is_passed_until_its_turns_come_and_runs_where_nothing_else_waits(ticket: Make) -> None:
+def test_small_requests_pass_a_bulk_request_which_runs_when_nothing_else_waits(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     large, small = bulk(ticket, *[60] * 10, spread=10), ticket(20, arrived=5.5)
     line.add(large)
@@ -211,7 +211,7 @@ def test_texts_of_two_models_never_run_together(ticket: Make) -> None:
     assert line.take() is None
 
 
-def test_a_model_that_nothing_waits_for_is_let_go_of(ticket: Make) -> None:
+def test_a_model_without_waiting_work_is_released(ticket: Make) -> None:
     line = Line()
     line.add(ticket(10))
     line.take()
