@@ -125,7 +125,7 @@ def test_attention_is_one_operator_in_each_layer(family: str, trained: TrainedMo
 
 
 @pytest.mark.parametrize(("family", "other"), KIN.items())
-def test_a_family_is_traced_as_its_kin_under_every_head(family: str, other: str) -> None:
+def test_a_family_is_traced_like_its_relatives_under_every_head(family: str, other: str) -> None:
     """A model of ours is what its architecture and the shape of its head say; one of transformers is its model_type."""
     own, kin = small(family), small(other)
     assert configurations.FAMILIES[own.model_type] is configurations.FAMILIES[kin.model_type]

@@ -46,7 +46,7 @@ def test_they_are_those_that_are_found_in_the_logits(vocab_size: int, step: floa
         np.testing.assert_allclose([score for _, score in found], [score for _, score in expected], rtol=1e-4)
 
 
-def test_large_logits_are_no_overflow() -> None:
+def test_large_logits_do_not_overflow() -> None:
     (found,) = named(np.array([[1e4, -1e4, 1e4]], dtype=np.float32))
     assert [token for token, _ in found] == [0, 2, 1]
     assert [score for _, score in found] == pytest.approx([0.5, 0.5, 0.0], abs=1e-12)
@@ -58,7 +58,7 @@ def test_no_mask_has_no_likeliest_token(vocab_size: int) -> None:
     assert named(np.zeros((0, vocab_size), dtype=np.float32)) == []
 
 
-def test_a_graph_without_a_number_says_so() -> None:
+def test_a_graph_with_nan_logits_returns_nan_scores() -> None:
     """`Question.answer` checks the scores for NaN, as it does with logits."""
     logits_MV = np.zeros((1, 9), dtype=np.float32)
     logits_MV[0, 4] = np.nan

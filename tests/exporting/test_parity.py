@@ -74,7 +74,7 @@ def reading(trained: TrainedModel, max_length: int) -> Any:
 
 
 @pytest.mark.parametrize(("max_length", "num_texts"), [(512, 17), (1147, 17), (8192, 3)])
-def test_128_tokens_are_among_the_lengths_and_only_rows_too_long_for_memory_come_in_fewer(
+def test_lengths_include_128_tokens_and_only_rows_too_long_for_memory_run_in_smaller_batches(
     trained: TrainedModel, max_length: int, num_texts: int
 ) -> None:
     shapes = {batch.input_ids_BL.shape for batch in parity._batches(reading(trained, max_length), BATCH_SIZES, False)}
@@ -116,7 +116,7 @@ def test_other_words_than_the_likeliest_are_seen(trained: TrainedModel, graph: P
     assert difference(trained, graph) > 1e-4
 
 
-def test_scores_that_are_no_probabilities_are_seen(trained: TrainedModel, graph: Path) -> None:
+def test_scores_that_are_not_probabilities_are_detected(trained: TrainedModel, graph: Path) -> None:
     model = read_graph(graph)
     node = next(node for node in model.graph.node if node.name == "top/probabilities")
     node.CopyFrom(helper.make_node("Identity", list(node.input), list(node.output)))
@@ -135,7 +135,7 @@ def test_an_embedding_that_averages_padding_is_seen(
     assert difference(trained, tmp_path / "model.onnx") > 1e-3
 
 
-def test_a_graph_that_gives_no_number_for_some_token_is_seen(trained: TrainedModel, graph: Path) -> None:
+def test_a_graph_that_gives_nan_for_some_token_is_detected(trained: TrainedModel, graph: Path) -> None:
     """The first texts do not have that token: the NaN comes after valid numbers."""
     model = read_graph(graph)
     table = next(tensor for tensor in model.graph.initializer if list(tensor.dims) == [90, 32])

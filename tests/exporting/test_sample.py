@@ -45,7 +45,7 @@ def test_labels_come_with_their_texts_and_a_text_of_two_labels_has_none(tmp_path
     assert set(read_sample(path, 10).labels) == {None}
 
 
-def test_a_label_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_label_column_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="topic"):
         read_sample(write_texts(tmp_path / "texts.parquet", ["one"]), 10, "topic")
 

@@ -180,7 +180,7 @@ def test_a_normalization_that_products_alone_read_smooths_by_its_own_vectors(has
     np.testing.assert_array_equal(answer(eased, {"h": OUTLYING_TK}), answer(graph, {"h": OUTLYING_TK}))
 
 
-def test_a_normalization_that_is_read_as_it_is_stays() -> None:
+def test_a_normalization_with_other_readers_is_not_smoothed() -> None:
     graph = normalized(has_bias=True)
     graph.graph.node[-1].output[0] = "p"
     graph.graph.node.append(helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0))

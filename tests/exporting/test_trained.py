@@ -93,7 +93,7 @@ def without_model(folder: Path) -> None:
         (lambda folder: change_config(folder, model_type="clozeline-encoder"), "for an encoder of your own"),
     ],
 )
-def test_a_folder_that_is_no_whole_model_is_refused(encoder: Path, damage: Callable[[Path], Any], message: str) -> None:
+def test_an_incomplete_model_folder_is_refused(encoder: Path, damage: Callable[[Path], Any], message: str) -> None:
     damage(encoder)
     with pytest.raises(ArtifactError, match=message):
         open_trained(encoder)
@@ -162,7 +162,7 @@ def test_a_regression_of_several_numbers_is_refused(small_classifier: Path, tmp_
         ({"problem_type": "multi_label_classification", "decision_threshold": 0.3}, "sigmoid", 0.3),
     ],
 )
-def test_the_configuration_says_how_labels_are_scored(
+def test_the_configuration_states_how_labels_are_scored(
     small_classifier: Path, tmp_path: Path, changes: dict[str, object], scores: str, threshold: float | None
 ) -> None:
     folder = Path(shutil.copytree(small_classifier, tmp_path / "classifier"))

@@ -81,7 +81,7 @@ def test_answers_and_their_scores_are_those_of_the_stock_model(
         assert [it.score for it in ours] == pytest.approx([it.score for it in theirs], rel=1e-3)
 
 
-def test_no_answer_has_the_score_that_the_stock_model_gives_it(answerer: Answerer, small_answerer: Path) -> None:
+def test_the_score_of_no_answer_is_that_of_the_stock_model(answerer: Answerer, small_answerer: Path) -> None:
     (ours,) = answerer.ask(PAIRS[:1], search=SpanSearch(top_k=999, may_be_unanswerable=True))
     (none,) = (one for one in ours if not one.answer)
     assert none.score == pytest.approx(by_definition(small_answerer, PAIRS[0], 1, True)[1], rel=1e-3)
@@ -135,7 +135,7 @@ def test_the_margin_that_was_chosen_decides_whether_there_is_an_answer(tmp_path:
     assert unasked == never[:1]
 
 
-def test_all_that_is_possible_adds_up_to_one(tmp_path: Path) -> None:
+def test_the_probabilities_of_all_answers_add_up_to_at_most_one(tmp_path: Path) -> None:
     search = SpanSearch(top_k=90, max_answer_tokens=1, may_be_unanswerable=True, align_to_words=False)
     (answers,) = tiny(tmp_path / "reader").ask([("a", "b")], search=search)
     assert [one.answer for one in answers if one.answer] == ["b"]

@@ -46,7 +46,7 @@ def test_no_more_labels_than_there_are(classifier: Classifier) -> None:
     assert len(answers) == 3
 
 
-def test_zero_labels_cannot_be_asked_for(classifier: Classifier) -> None:
+def test_a_request_for_zero_labels_is_refused(classifier: Classifier) -> None:
     with pytest.raises(DataError, match="top_k"):
         classifier.classify(TEXTS, top_k=0)
 

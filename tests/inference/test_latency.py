@@ -24,7 +24,7 @@ def test_a_log_line_reads_as_a_sentence() -> None:
     )
 
 
-def test_a_graph_that_is_slower_by_a_hair_does_not_read_as_equally_fast() -> None:
+def test_a_slightly_slower_graph_is_not_shown_as_equally_fast() -> None:
     assert as_fast(0.9999) == "INT8 is 0.99 × as fast as fp32"
     assert as_fast(1.0) == "INT8 is 1.00 × as fast as fp32"
 

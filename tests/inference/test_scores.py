@@ -26,7 +26,7 @@ def test_few_answers_have_the_probabilities_that_they_have_among_all() -> None:
     assert likeliest(logits(0, 0, 0, 0), 1) == [(0, 0.25)]
 
 
-def test_large_logits_are_no_overflow() -> None:
+def test_large_logits_do_not_overflow() -> None:
     assert likeliest(logits(1e4, -1e4, 1e4), 3) == [(0, 0.5), (2, 0.5), (1, 0.0)]
 
 
@@ -45,7 +45,7 @@ def test_the_likeliest_tokens_equal_those_of_a_full_sort(top_k: int, step: float
     assert [place for place, _ in likeliest(values, top_k)] == expected.tolist()
 
 
-def test_more_than_there_are_gives_all() -> None:
+def test_a_request_for_more_than_exist_returns_all() -> None:
     assert [place for place, _ in likeliest(logits(2, 8), 10)] == [1, 0]
 
 

@@ -45,7 +45,7 @@ def test_a_cut_text_still_ends_with_its_special_token(tokenizer: TextTokenizer) 
     assert len(short) < 8
 
 
-def test_counting_knows_no_limit(tokenizer: TextTokenizer) -> None:
+def test_counting_works_for_texts_of_any_length(tokenizer: TextTokenizer) -> None:
     assert tokenizer.count(["the", "the " * 50]) == [3, 52]
 
 
@@ -97,7 +97,7 @@ def test_a_lone_surrogate_is_refused_by_the_number_of_its_text(tokenizer: TextTo
         tokenizer.tokenize(["fine", "not \ud800 fine"], truncate=False)
 
 
-def test_a_truncation_saved_with_the_tokenizer_is_not_obeyed(encoder_package: Path, tmp_path: Path) -> None:
+def test_a_truncation_saved_with_the_tokenizer_is_ignored(encoder_package: Path, tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     saved = Tokenizer.from_file(str(encoder_package / FILES.tokenizer))

@@ -31,7 +31,7 @@ def _tokenizer(pre_tokenizer: object, normalizer: object) -> Tokenizer:
         (_OWN_UNIGRAM, normalizers.Sequence([_ONE_BLANK, normalizers.Strip()]), "at blanks unless marked"),
     ],
 )
-def test_these_are_cut(pre_tokenizer: object, normalizer: object, cut: Cut) -> None:
+def test_tokenizers_with_independent_words_get_a_cut(pre_tokenizer: object, normalizer: object, cut: Cut) -> None:
     assert cut_of(_tokenizer(pre_tokenizer, normalizer)) == cut
 
 
@@ -47,7 +47,7 @@ def test_these_are_cut(pre_tokenizer: object, normalizer: object, cut: Cut) -> N
         (_OWN_UNIGRAM, normalizers.Sequence([normalizers.Replace("a", " "), normalizers.Strip()])),
     ],
 )
-def test_these_are_not(pre_tokenizer: object, normalizer: object) -> None:
+def test_tokenizers_with_dependent_words_get_no_cut(pre_tokenizer: object, normalizer: object) -> None:
     assert cut_of(_tokenizer(pre_tokenizer, normalizer)) is None
 
 

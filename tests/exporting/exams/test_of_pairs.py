@@ -180,7 +180,7 @@ def test_second_texts_that_the_model_reads_as_one_are_one(model: Embedder) -> No
     assert exam.is_first_T.tolist() == [True, False, False, True, True, False]
 
 
-def test_a_recall_at_more_than_there_is_to_search_asks_for_the_first_place(model: Embedder) -> None:
+def test_a_recall_at_more_than_all_candidates_becomes_recall_at_1(model: Embedder) -> None:
     assert asked(model, searched(11, recall_at=10))[0].metric == "recall at 10"
     assert asked(model, searched(10, recall_at=10))[0].metric == "recall at 1"
 
