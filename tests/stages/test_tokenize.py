@@ -131,7 +131,7 @@ def test_row_groups_of_the_parquet_file_change_no_byte(tmp_path: Path) -> None:
     assert contents(tmp_path / "out7") == contents(tmp_path / "out1000")
 
 
-def test_the_validation_part_has_no_say_in_the_vocabulary(tmp_path: Path) -> None:
+def test_validation_text_does_not_influence_the_vocabulary(tmp_path: Path) -> None:
     train = sentences(400, 1)
     for name, validation in {"one": sentences(40, 2), "two": ["zyx wvq zyx"] * 300}.items():
         run(write_clean(tmp_path / name, train=train, validation=validation), tmp_path / f"out-{name}")

@@ -109,7 +109,7 @@ def test_the_first_best_epoch_is_kept_or_the_last_if_none_improved(
 
 
 @pytest.mark.parametrize("killed_after", range(NUM_EPOCHS))
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, killed_after: int) -> None:
+def test_a_killed_run_resumes_and_ends_with_the_same_bytes(tmp_path: Path, killed_after: int) -> None:
     def killed_once(model: nn.Module, asked: int) -> float:
         if asked == killed_after:
             raise Killed
@@ -132,7 +132,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     torch.testing.assert_close(again[1], first[1], rtol=0, atol=0)
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
+def test_a_nan_loss_stops_the_run(tmp_path: Path) -> None:
     best_look, _ = training(tmp_path, weight_sum, loss=lambda outputs: outputs * float("nan"))
     with pytest.raises(TrainingError, match="diverged at step 0"):
         best_look.run(Callback(), lambda point: None)
@@ -159,7 +159,7 @@ def test_a_training_without_a_better_look_is_stopped_with_the_best(tmp_path: Pat
     assert run(tmp_path, scores_of(), patience=2)[0] == looks, "a run that has stopped stays stopped"
 
 
-def test_a_killed_run_goes_on_from_a_checkpoint_between_two_looks(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_a_checkpoint_between_two_validation_passes(tmp_path: Path) -> None:
     plan = {"checkpoint_every_steps": 3}
     whole_looks, whole_weights = run(tmp_path / "whole", weight_sum, **plan)
     steps = iter(range(100))

@@ -63,7 +63,7 @@ def asked_for(most_rows: int, num_rows: int, model: Any) -> list[list[int]]:
     return [rows_B.tolist() for rows_B, _ in found]
 
 
-def test_a_batch_too_large_for_memory_is_judged_in_parts_and_those_after_it_too(
+def test_a_batch_too_large_for_memory_and_all_later_ones_are_evaluated_in_parts(
     small_encoder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = embedder.build(small_encoder, 1)

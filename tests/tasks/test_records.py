@@ -93,7 +93,7 @@ def test_the_nearest_field_is_proposed(tmp_path: Path) -> None:
     assert caught.value.do == "set `text_field` to boddy"
 
 
-def test_a_kind_of_task_may_bring_a_format_of_its_own(tmp_path: Path) -> None:
+def test_a_kind_of_task_may_add_its_own_file_format(tmp_path: Path) -> None:
     path = tmp_path / "data.words"
     path.write_text("one two\nthree\n")
 
@@ -106,7 +106,7 @@ def test_a_kind_of_task_may_bring_a_format_of_its_own(tmp_path: Path) -> None:
     assert records[1].place == f"{path}, line 2"
 
 
-def test_values_are_read_as_what_they_should_be_or_refused() -> None:
+def test_values_are_converted_to_their_type_or_refused() -> None:
     record = Record({"score": "4.5", "none": "", "words": ["a", "b"], "mixed": ["a", 1], "odd": "four"}, "here")
     assert (record.number("score"), record.number("none")) == (4.5, None)
     assert record.strings("words") == ["a", "b"]

@@ -123,7 +123,7 @@ def test_the_recorded_figures_are_validated(encoder_package: Path) -> None:
         export._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]  # stand-ins
 
 
-def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_package: Path) -> None:
+def test_the_metrics_count_the_compared_items(encoder_package: Path, classifier_package: Path) -> None:
     encoder, classifier = metrics_of(encoder_package), metrics_of(classifier_package)
     for metrics, package in ((encoder, encoder_package), (classifier, classifier_package)):
         assert metrics["fp32_size_bytes"] == (package / FILES.fp32).stat().st_size
@@ -150,7 +150,7 @@ def test_the_manifest_records_how_a_head_is_read(
     assert (single.label_scores, single.decision_threshold, single.reads_pairs) == ("softmax", None, False)
 
 
-def test_manifest_and_metrics_say_where_the_last_layer_is_computed(
+def test_manifest_and_metrics_state_the_positions_of_the_last_layer(
     encoder_package: Path, tagger_package: Path, topics_package: Path, classifier_package: Path
 ) -> None:
     """Heads of sequence classifiers read the first position; tags are predicted at every position."""

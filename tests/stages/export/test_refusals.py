@@ -45,7 +45,7 @@ def test_an_export_with_non_finite_outputs_at_timing_is_refused(
     assert "rollback" not in str(refused.value)
 
 
-def test_a_model_that_is_not_there_is_refused(params: ExportParams, validation_texts: Path, tmp_path: Path) -> None:
+def test_a_missing_model_is_refused(params: ExportParams, validation_texts: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="holds no model"):
         export.run(
             params,

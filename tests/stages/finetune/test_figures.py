@@ -31,7 +31,7 @@ def test_a_task_that_can_be_learned_is_learned(run: Finetune) -> None:
     assert metrics["baseline_tfidf_accuracy"] > 0.9
 
 
-def test_figures_of_each_class_stand_in_a_table_of_their_own(run: Finetune) -> None:
+def test_figures_of_each_class_have_their_own_table(run: Finetune) -> None:
     out = run("out", epochs=1)
     classes = classes_of(out)
     assert set(classes) == set(TOPICS)

@@ -58,7 +58,7 @@ def test_two_runs_write_the_same_bytes_and_another_seed_does_not(run: Finetune) 
     assert contents(one)["model/model.safetensors"] != contents(other)["model/model.safetensors"]
 
 
-def test_the_test_part_has_no_say_in_the_model(run: Finetune, tmp_path: Path) -> None:
+def test_test_texts_do_not_influence_the_model(run: Finetune, tmp_path: Path) -> None:
     before = run("before", epochs=2)
     records = [Labelled((record["text"],), (record["topic"],)) for record in topic_records(150)]
     of_test = {example.text for example in select(records, params()).test}

@@ -19,7 +19,7 @@ class Killed(BaseException):
     pass
 
 
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
+def test_a_killed_run_resumes_and_ends_with_the_same_bytes(
     run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run("whole")
@@ -82,7 +82,9 @@ KNOBS = {
 
 
 @pytest.mark.parametrize("name", KNOBS)
-def test_a_knob_of_training_is_heard_and_the_task_still_learned(run: Finetune, small_encoder: Path, name: str) -> None:
+def test_a_training_knob_takes_effect_and_the_task_is_still_learned(
+    run: Finetune, small_encoder: Path, name: str
+) -> None:
     out = run("out", epochs=2, **KNOBS[name])
     assert metrics_of(out)["accuracy"] > 0.6 > metrics_of(out)["majority_accuracy"]
     model = AutoModelForSequenceClassification.from_pretrained(out / "model")
@@ -98,7 +100,7 @@ def test_a_knob_of_training_is_heard_and_the_task_still_learned(run: Finetune, s
     }
 
 
-def test_a_checkpoint_of_other_params_is_not_gone_on_with(
+def test_a_checkpoint_of_other_params_is_not_resumed(
     run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = run("fresh", batch_size=8)

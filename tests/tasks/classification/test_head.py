@@ -63,7 +63,7 @@ def test_the_global_random_state_is_left_alone(small_encoder: Path) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_padding_and_company_change_no_answer(small_encoder: Path) -> None:
+def test_padding_and_neighbours_change_no_answer(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1).eval()
     with torch.inference_mode():
         together = classifier.class_logits(model, batch(slice(0, 2)))

@@ -98,7 +98,7 @@ def test_large_classes_are_cut_to_the_limit_and_not_by_their_order() -> None:
     assert_adds_up(selection)
 
 
-def test_a_text_of_a_class_that_could_not_be_learned_judges_all_the_same() -> None:
+def test_test_texts_of_an_unlearned_class_still_count() -> None:
     everywhere = records(a=60, b=60)
     lonely = next(
         text

@@ -40,7 +40,7 @@ def chosen(*more: tuple[Part, Record]) -> Questions:
     return select((*FEW, *more), GIVEN)
 
 
-def test_a_context_that_judges_is_not_trained_on() -> None:
+def test_a_context_of_validation_or_test_is_not_trained_on() -> None:
     found = chosen(record("train", "What did Cleo do?", "CLEO  slept.", ("slept", 6)))
     assert found.count.in_several_parts == 1
     assert {it.context for it in found.train} == {"Ada came."}

@@ -27,7 +27,7 @@ def test_correlations_are_those_of_scipy(name: str) -> None:
     assert ranks(one).tolist() == stats.rankdata(one).tolist()
 
 
-def test_values_that_are_all_the_same_tell_nothing() -> None:
+def test_constant_values_have_no_correlation() -> None:
     for correlation in (pearson, spearman):
         assert math.isnan(correlation(np.full(5, 0.1), np.arange(5.0)))
         assert math.isnan(correlation(np.arange(5.0), np.full(5, 0.1)))

@@ -68,7 +68,7 @@ ANY_NUMBER = [
 
 
 @pytest.mark.parametrize(("text", "expected"), NORMALIZED)
-def test_texts_are_made_alike_as_the_script_makes_them(text: str, expected: str) -> None:
+def test_texts_are_normalized_as_in_the_official_script(text: str, expected: str) -> None:
     assert normalized(text) == expected
 
 

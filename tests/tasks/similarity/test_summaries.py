@@ -43,7 +43,7 @@ def by_a_pattern_of_its_own(text: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["aa", "sort", "Aa", "_a", "a1", "größe"])
-def test_a_name_is_found_as_a_pattern_made_of_it_finds_it(name: str) -> None:
+def test_replacing_a_name_equals_a_regular_expression(name: str) -> None:
     draw = random.Random(name)
     pieces = [name, name, name.upper(), name[0], "x", ".", ".", " ", "(", "`", "é", "\n", "-"]
     num_changed = 0

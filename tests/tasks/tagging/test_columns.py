@@ -25,7 +25,7 @@ def test_a_sentence_ends_at_an_empty_line_at_one_of_white_space_and_at_the_end(t
     assert found == [(["A", "b"], ["O", "B-x"]), (["c"], ["O"]), (["d"], ["O"]), (["e"], ["O"])]
 
 
-def test_columns_stand_between_tabs_or_spaces_and_the_tag_is_the_last(tmp_path: Path) -> None:
+def test_columns_are_separated_by_tabs_or_spaces_and_the_tag_is_last(tmp_path: Path) -> None:
     assert sentences(tmp_path, "APC2\tNN\tO\tB-Gene\r\n") == [(["APC2"], ["B-Gene"])]
     assert sentences(tmp_path, "U.N. NNP I-NP I-ORG\n") == [(["U.N."], ["I-ORG"])]
 

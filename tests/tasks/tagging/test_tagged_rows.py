@@ -51,7 +51,7 @@ def test_a_word_that_the_tokenizer_drops_is_outside_and_counted(opened: OpenToke
     assert rows.tags_of({0: np.array([0, 1])}, TAGS, "O") == [["O", "O", "B-X"]]
 
 
-def test_a_tag_that_training_does_not_have_is_no_target(opened: OpenTokenizer) -> None:
+def test_a_tag_missing_from_training_is_no_target(opened: OpenTokenizer) -> None:
     rows = TaggedRows.encode([sentence("a file", "B-Y O")], TAGS, opened, 32)
     assert rows.num_targets(np.array([0])) == 1
 

@@ -172,7 +172,7 @@ def test_labels_without_a_word_of_one_token_are_named(small_encoder: Path, data:
         Cloze(TaskInputs(params(label_words=words), 1, small_encoder, data, data))
 
 
-def test_a_model_that_fills_no_blanks_is_refused(small_encoder: Path, data: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_fill_masks_is_refused(small_encoder: Path, data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
     for file in small_encoder.iterdir():

@@ -159,7 +159,7 @@ def test_a_model_that_learned_entailment_is_better_than_counting_words_of_few_la
 
 
 @pytest.mark.usefixtures("offline_hub")
-def test_a_model_is_had_from_the_hub_by_its_name(
+def test_a_model_is_downloaded_from_the_hub_by_its_name(
     judge: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = tmp_path / "hub" / "models--some--nli" / "snapshots" / "c0ffee"
