@@ -20,7 +20,7 @@ def test_a_message_states_what_happened_what_was_given_what_was_expected_and_wha
     assert told.splitlines() == ["the cup is empty", "  given:    air", "  expected: tea", "  do:       pour"]
 
 
-def test_every_leaf_has_an_exit_code_of_its_own() -> None:
+def test_every_error_class_has_a_distinct_exit_code() -> None:
     codes = [leaf.exit_code for leaf in LEAVES]
     assert len(LEAVES) == 7
     assert len(set(codes)) == len(codes)

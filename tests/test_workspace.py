@@ -49,9 +49,7 @@ def server() -> Iterator[str]:
         server.shutdown()
 
 
-def test_servers_of_this_machine_are_asked_past_a_proxy(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_to_local_servers_bypass_a_proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with pytest.raises(URLError):  # not `urlopen`, which keeps the proxies of its first call in a process
         build_opener().open(server, timeout=5)

@@ -192,7 +192,7 @@ def test_a_table_row_shows_the_figure_its_interval_and_both_baselines(module: Mo
     assert row == said
 
 
-def test_without_data_the_table_is_empty_and_says_so(
+def test_a_table_without_data_is_reported_as_empty(
     module: Module,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

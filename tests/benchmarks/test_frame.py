@@ -90,7 +90,9 @@ def test_a_second_measurement_gets_its_own_keys_in_the_line(alternation: ModuleT
     }
 
 
-def test_the_line_holds_what_a_reader_has_to_know(alternation: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_line_holds_everything_a_reader_needs(
+    alternation: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
     alternation.finish(alternation.Comparison("some", "tokens/s", rounds, True, 5.0, 2, {"fill": 0.5}))
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -105,14 +107,14 @@ def test_the_ratio_of_no_rounds_is_null(alternation: ModuleType) -> None:
     assert (line["ratio"], line["ours"], line["theirs"]) == (None, None, None)
 
 
-def test_a_wrong_name_is_answered_with_the_names_there_are() -> None:
+def test_an_unknown_name_is_answered_with_the_known_names() -> None:
     answer = run_bench("pretrain_thruput")
     assert answer.returncode == 2
     assert f"'pretrain_thruput'; there are: {', '.join(NAMES)}" in answer.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_benchmark_says_what_it_compares_and_has_a_main(name: str) -> None:
+def test_a_benchmark_has_a_docstring_and_a_main(name: str) -> None:
     tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
     assert len(ast.get_docstring(tree) or "") > 200
     assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

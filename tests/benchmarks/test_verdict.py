@@ -67,7 +67,7 @@ def package(tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def test_the_scheme_that_is_timed_stands_in_the_line_with_its_checks(
+def test_the_timed_scheme_and_its_checks_are_in_the_result_line(
     module: Module, package: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     line = module("verdict").verdict(package(agreement=0.99))

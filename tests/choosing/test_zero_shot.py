@@ -71,7 +71,7 @@ def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: Encoder) -> None
 
 
 @pytest.mark.parametrize("label", ["lists", "list 🙂", " "])
-def test_a_label_of_other_words_is_refused_by_name(encoder: Encoder, label: str) -> None:
+def test_a_label_that_does_not_fit_the_blank_is_refused_by_name(encoder: Encoder, label: str) -> None:
     with pytest.raises(TargetError, match="cannot be filled into the prompt"):
         choosing_by_cloze(encoder, TEXT, ["list", label])
 

@@ -44,7 +44,7 @@ def scores_of(*arguments: str, given: bytes = b"") -> dict[str, dict[str, float]
     return {record["text"]: {one["label"]: one["score"] for one in record["labels"]} for record in records}
 
 
-def test_the_encoder_is_asked_unless_another_model_is_named() -> None:
+def test_the_encoder_answers_unless_another_model_is_named() -> None:
     for arguments, folder, template in (
         ((), "encoder", "This text is about {}."),
         (("--template", "of {}"), "encoder", "of {}"),

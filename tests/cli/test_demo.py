@@ -8,7 +8,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 
 
-def test_a_few_steps_without_any_run_before(tmp_path: Path) -> None:
+def test_a_few_steps_run_in_a_fresh_project(tmp_path: Path) -> None:
     """CI runs the full demo in both modes."""
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
     command = [sys.executable, "-m", "clozeline", "demo", "--mode", "clm", "--steps", "10"]

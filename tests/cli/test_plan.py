@@ -151,7 +151,7 @@ def test_options_that_a_table_is_made_with_are_taken(project: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("family", ["longformer", "clozeline.somewhere:build"])
-def test_a_family_that_leaves_by_no_graph_is_refused_before_anything_is_built(project: Path, family: str) -> None:
+def test_a_family_without_an_export_is_refused_before_anything_is_built(project: Path, family: str) -> None:
     error = CliRunner().invoke(app, ["plan", "--serving", "--family", family]).exception
     assert isinstance(error, ParamsError)
     assert error.problem == f"{family} cannot be served: it has no export to ONNX"

@@ -64,7 +64,7 @@ def test_a_rollback_without_a_previous_version_says_so(project: Path, model: str
     assert "clozeline-library has no version to go back to" in str(result.exception)
 
 
-def test_a_rollback_of_a_model_that_is_not_there_names_those_that_are(project: Path) -> None:
+def test_a_rollback_of_an_unknown_model_lists_the_known_ones(project: Path) -> None:
     registry = Registry.open(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
     registry.promote(
         registry.register("clozeline-encoder", source=str(project), run_id="", package_sha256="aa", description="")

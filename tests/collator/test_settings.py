@@ -60,7 +60,7 @@ def test_a_tokenizer_without_a_mask_is_refused_with_what_to_do(wordpiece: PreTra
         ({"input_ids": [2, 20, 3], "document": 2**70}, "`document` of the rows"),
     ],
 )
-def test_rows_that_are_none_are_refused(wordpiece: PreTrainedTokenizerFast, row: dict[str, Any], given: str) -> None:
+def test_invalid_rows_are_refused(wordpiece: PreTrainedTokenizerFast, row: dict[str, Any], given: str) -> None:
     with pytest.raises(DataError) as caught:
         MaskingCollator(wordpiece)([row])
     assert given in caught.value.given

@@ -39,7 +39,7 @@ def test_pairs_are_read_from_every_file_of_a_folder_compressed_or_not(tmp_path: 
 
 
 @pytest.mark.parametrize("line", ["{", '{"sentence_good": "a"}', "[]", '{"sentence_good": 1, "sentence_bad": "b"}'])
-def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_without_a_pair_is_named(tmp_path: Path, line: str) -> None:
     write(tmp_path / "a.jsonl", record("a", "b"))
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write(line + "\n")

@@ -61,7 +61,7 @@ def test_a_causal_question_ends_before_the_true_token(corpus: DemoCorpus) -> Non
         assert question.slot == len(question.input_ids) - 1
 
 
-def test_rare_words_are_not_asked_for(corpus: DemoCorpus) -> None:
+def test_rare_words_are_never_hidden(corpus: DemoCorpus) -> None:
     asking = examiner(corpus, "mlm")
     asking.is_frequent_V[:] = False
     assert asking.questions(3) == []

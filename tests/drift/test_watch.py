@@ -28,7 +28,7 @@ def looked(*servers: dict[str, Served]) -> list[Verdict]:
     return said
 
 
-def test_the_first_texts_of_a_version_are_what_later_ones_are_compared_with() -> None:
+def test_later_texts_are_compared_with_the_first_ones_of_the_version() -> None:
     first, second, third = looked(counted(60, 0), counted(120, 0), counted(220, 0))
     assert (first.waits_for, first.num_texts) == ("60 of 100 texts for the reference", 0)
     assert second.waits_for == "120 of 100 texts for the reference"
@@ -48,7 +48,7 @@ def test_each_text_is_compared_once_and_the_reference_stays() -> None:
     assert (back.num_texts, back.is_drift) == (150, False)
 
 
-def test_a_new_version_has_a_reference_of_its_own() -> None:
+def test_a_new_version_gets_its_own_reference() -> None:
     *_, moved, later, compared = looked(
         counted(200, 0), counted(200, 50, "2"), counted(200, 200, "2"), counted(200, 350, "2")
     )

@@ -47,7 +47,7 @@ def logits_of(model: Any, ids: list[int], last: int) -> Tensor:
     return logits
 
 
-def test_a_document_knows_nothing_of_another_and_in_theirs_it_does(
+def test_documents_do_not_attend_to_each_other_but_theirs_do(
     bert: Any, make_tokens: Callable[..., Path], tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     """P14: run_mlm joins texts into rows in which each token attends to all."""

@@ -65,7 +65,7 @@ def test_attention_looks_both_ways_if_masked_and_only_back_if_causal(model, obje
 
 @every_form
 @torch.inference_mode()
-def test_the_initial_loss_is_that_of_knowing_nothing(model, batch_of) -> None:
+def test_the_initial_loss_is_that_of_a_uniform_guess(model, batch_of) -> None:
     torch.manual_seed(0)
     batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
     loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
@@ -161,7 +161,7 @@ def test_a_saved_model_gives_the_same_logits_in_stock_transformers(
 
 
 @every_form
-def test_every_parameter_is_there_once_and_can_be_learned(model, batch_of) -> None:
+def test_every_parameter_exists_once_and_is_trainable(model, batch_of) -> None:
     batch = batch_of(ROW, [2, 33, 40, 41, 42, 3])
     functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T).backward()
     parameters = list(model.parameters())

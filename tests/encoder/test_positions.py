@@ -122,7 +122,7 @@ def test_dropout_also_applies_at_the_targets_during_training_only(knob, params_o
     assert torch.equal(*judged)
 
 
-def test_a_batch_says_how_many_targets_a_row_has_at_most_and_so_do_its_parts() -> None:
+def test_a_batch_and_its_parts_know_the_largest_number_of_targets_in_a_row() -> None:
     batch = TargetBatch(torch.zeros(3, 10, dtype=torch.long), None, torch.tensor([1, 2, 3, 11, 25]), torch.zeros(5))
     assert batch.positions.most_in_row == 3
     assert batch.to(torch.device("cpu")).rows(1, 3).positions.most_in_row >= 1

@@ -20,7 +20,7 @@ def work() -> None:
     pass
 
 
-def test_a_run_beside_one_that_lives_leaves_it_the_work_and_corrects_its_state(tmp_path: Path) -> None:
+def test_a_run_beside_a_living_one_leaves_it_the_work_and_corrects_its_state(tmp_path: Path) -> None:
     with get_client(sync_client=True) as client:
         living = str(client.create_flow_run(work, state=Running()).id)
         client.set_flow_run_state(UUID(living), Crashed(message="no heartbeat"), force=True)

@@ -44,7 +44,7 @@ def test_an_unknown_name_is_reported_once(ask, kind: type[ClozelineError], caplo
     ]
 
 
-def test_a_folder_is_looked_into_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_local_folder_is_opened_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"), asking_hub(str(tmp_path)):
         logging.getLogger(CLIENT).warning("something else")
     assert [record.message for record in caplog.records] == ["something else"]

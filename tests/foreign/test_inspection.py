@@ -111,7 +111,7 @@ def test_pickled_weights_are_refused_everywhere_with_how_to_convert_them(door: s
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_tokenizer_of_its_own_code_opens_no_door(door: str, folder: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_with_custom_code_is_refused_everywhere(door: str, folder: Path, tmp_path: Path) -> None:
     if door == "an entailment model":
         of_entailment(folder)
     change(folder, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["mine.T", None]}})

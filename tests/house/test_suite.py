@@ -17,7 +17,7 @@ from tests.slow_tests import is_slow
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_files_that_take_longest_are_there() -> None:
+def test_the_listed_slowest_test_files_exist() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 

@@ -54,7 +54,7 @@ def test_the_images_that_are_built_carry_the_version_of_the_project(services: di
     assert {image.rpartition(":")[2] for image in built} == {version}
 
 
-def test_the_object_store_is_a_living_one() -> None:
+def test_minio_is_not_used() -> None:
     assert "minio" not in TEXT.lower()
     assert "minio" not in (ROOT / "infra/Dockerfile").read_text(encoding="utf-8").lower()
 

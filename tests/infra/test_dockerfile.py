@@ -26,7 +26,7 @@ def lint(path: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_linter_has_nothing_to_say() -> None:
+def test_the_linter_reports_nothing() -> None:
     assert lint(FILE) == ""
 
 

@@ -141,7 +141,7 @@ def test_a_discriminator_without_its_generator_is_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("inner", [".", GENERATOR])
-def test_weights_that_are_not_there_are_not_drawn(inner: str, saved: Path) -> None:
+def test_missing_weights_of_a_pair_are_refused(inner: str, saved: Path) -> None:
     file = saved / inner / "model.safetensors"
     weights = load_file(file)
     missing = next(name for name in sorted(weights) if "layer.0" in name)

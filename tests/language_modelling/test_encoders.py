@@ -123,7 +123,7 @@ def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module,
     assert language_model.build(large, "mlm", ids, seed=0).base_model.hidden_size == 96
 
 
-def test_the_files_that_define_it_are_known(model, own_module, params_of, ids) -> None:
+def test_the_source_files_of_an_own_encoder_are_found(model, own_module, params_of, ids) -> None:
     assert sources_of(model) == [own_module]
     assert sources_of(language_model.build(params_of("bert"), "mlm", ids, seed=0)) == []
 

@@ -56,7 +56,7 @@ def test_both_ways_to_say_signal_9_are_known(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [1, -11, -15, 143])
-def test_another_end_is_not_taken_for_it(code: int) -> None:
+def test_other_exit_codes_are_not_blamed_on_memory(code: int) -> None:
     assert "memory" not in str(failure_of(Ended("upper", code, "", "upper.log")))
 
 

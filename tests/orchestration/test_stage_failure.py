@@ -38,7 +38,7 @@ def test_a_message_of_several_lines_is_kept_whole() -> None:
     assert (error.given, error.expected, error.do) == (said, "good", "write good")
 
 
-def test_exit_code_75_is_worth_another_try() -> None:
+def test_exit_code_75_is_retried() -> None:
     assert type(failure_of(ended(DATA_ERROR, exit_code=75))) is TransientError
 
 

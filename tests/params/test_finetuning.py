@@ -16,7 +16,7 @@ def test_a_misspelt_key_of_a_task_is_named_too(edited: Editor) -> None:
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
-def test_a_task_of_any_kind_needs_to_say_its_kind_and_its_data_alone(tmp_path: Path, kind: str) -> None:
+def test_a_task_of_any_kind_needs_only_kind_and_data(tmp_path: Path, kind: str) -> None:
     params = read_params(with_task(tmp_path, f"kind: {kind}", "data: labels.csv"))
     assert type(params.finetune["more"]) is SECTIONS[kind]
     assert params.finetune["more"].epochs == params.finetune_defaults["shared"]["epochs"]
@@ -30,7 +30,7 @@ def test_values_of_a_task_override_the_defaults_key_by_key(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("line", ["kind: classificatoin", "data: x.csv"])
-def test_a_task_must_be_of_a_kind_that_there_is(tmp_path: Path, line: str) -> None:
+def test_a_task_must_have_a_known_kind(tmp_path: Path, line: str) -> None:
     told = message(with_task(tmp_path, *{"data: x.csv", line}))
     assert "`finetune.more.kind` cannot be used" in told
     assert "expected: a kind of task: classification" in told
@@ -38,7 +38,7 @@ def test_a_task_must_be_of_a_kind_that_there_is(tmp_path: Path, line: str) -> No
 
 
 @pytest.mark.parametrize("place", ["    max_length: 128", "    max_classes: null "])
-def test_a_misspelt_default_is_named_where_it_is_written(edited: Editor, place: str) -> None:
+def test_a_misspelt_default_is_named_by_its_key(edited: Editor, place: str) -> None:
     section = "shared" if "128" in place else "classification"
     told = message(edited(place, place.replace("max_", "mx_")))
     name = place.split(":")[0].strip()
@@ -110,7 +110,7 @@ def test_knobs_that_do_nothing_are_those_of_all_kinds(kind: str) -> None:
     assert set(SECTIONS[kind].idle) <= set(FinetuneParams.model_fields)
 
 
-def test_a_preset_that_there_is_not_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_an_unknown_preset_is_refused_with_its_line(tmp_path: Path) -> None:
     path = with_task(tmp_path, "<<: *ss2")
     line = path.read_text(encoding="utf-8").splitlines().index("    <<: *ss2") + 1
     told = message(path)
@@ -126,7 +126,7 @@ def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [("<<: *sst2",), ("kind: classification", "hub: {dataset: some/set}")])
-def test_a_file_of_ones_own_beside_a_dataset_of_the_hub_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+def test_a_file_together_with_a_hub_dataset_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
     told = message(with_task(tmp_path, *lines, "data: labels/mine.csv"))
     assert "`finetune.more.data` and `finetune.more.hub` cannot be used together" in told
     assert "given:    finetune.more.data: 'labels/mine.csv', finetune.more.hub: {…}\n" in told

@@ -80,6 +80,6 @@ def test_a_discriminator_is_not_exported_to_fill_masks_but_its_generator_is(edit
     assert "one of: encoder, finetuned/docsearch, finetuned/library\n" in message(path)
 
 
-def test_an_exported_model_must_be_one_that_is_made(edited: Editor) -> None:
+def test_an_exported_model_must_be_the_output_of_a_stage(edited: Editor) -> None:
     told = message(edited("library: finetuned/library", "library: finetuned/libary"))
     assert "finetuned/library" in told

@@ -153,7 +153,7 @@ def test_a_misspelt_key_is_reported_once_and_not_also_as_missing(edited: Editor)
         assert "  1. unknown" not in told
 
 
-def test_a_misspelt_section_is_named_without_what_is_in_it(edited: Editor) -> None:
+def test_a_misspelt_section_is_named_without_its_keys(edited: Editor) -> None:
     told = message(edited("  source:", "  sorce:"))
     assert "unknown key `preprocess.sorce`" in told
     assert "rename it to `source`" in told

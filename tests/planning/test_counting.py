@@ -87,7 +87,7 @@ def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> N
     assert StepMemory.of(pair, detecting, FP32, 0.15).activations > alone.activations
 
 
-def test_a_pair_is_timed_as_it_is_trained(params: PretrainParams) -> None:
+def test_a_replaced_token_pair_is_timed_as_in_training(params: PretrainParams) -> None:
     detecting = params.model_copy(update={"objective": "rtd", "model": of_family(params, "electra")})
     model = language_model.build(detecting.model, "rtd", IDS, seed=0)
     before = model.discriminator.head.dense.weight.detach().clone()
@@ -123,6 +123,6 @@ def test_the_mean_mask_rate_is_the_share_of_targets(params: PretrainParams) -> N
     assert target_share(params.model_copy(update={"objective": "clm"})) == 1
 
 
-def test_a_mask_rate_that_falls_to_zero_has_half_of_it_as_its_mean(params: PretrainParams) -> None:
+def test_a_mask_rate_that_falls_to_zero_has_half_its_start_as_mean(params: PretrainParams) -> None:
     masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.0})
     assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.15)

@@ -39,7 +39,7 @@ def test_the_same_params_and_seed_give_the_same_curve(prepare: Prepare) -> None:
     assert prepare.trained().state.curve == prepare.trained().state.curve
 
 
-def test_a_budget_in_tokens_is_turned_into_about_so_many_tokens(prepare: Prepare) -> None:
+def test_a_token_budget_becomes_about_that_number_of_tokens(prepare: Prepare) -> None:
     assert prepare.trained(steps=None, tokens=8000).state.num_tokens == pytest.approx(8000, rel=0.05)
 
 
@@ -136,7 +136,7 @@ def test_gradient_checkpointing_gives_the_same_parameters(prepare: Prepare) -> N
     assert largest_difference(weights_of(plain.model), weights_of(thrifty.model)) < 1e-6
 
 
-def test_a_mask_rate_that_falls_asks_for_fewer_and_fewer_targets(prepare: Prepare) -> None:
+def test_a_falling_mask_rate_gives_fewer_targets_over_time(prepare: Prepare) -> None:
     constant = prepare.trained(masking__mask_rate=0.5).state
     falling = prepare.trained(masking__mask_rate=0.5, masking__final_mask_rate=0.1).state
     assert constant.num_tokens == falling.num_tokens
@@ -214,7 +214,7 @@ def test_training_from_python_shows_progress_and_examples(
     assert len([record for record in caplog.records if " %), right: " in record.message]) == 4
 
 
-def test_from_python_a_plateau_is_warned_of(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_from_python_warns_of_a_plateau(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
     """Hardly any learning rate: the loss stays at ln 64, close to what frequencies give in this language."""
     prepare.trained(steps=150, optimizer__learning_rate=1e-9)
     assert "token frequencies alone" in caplog.text

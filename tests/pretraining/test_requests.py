@@ -37,7 +37,7 @@ def test_tokens_of_another_tokenizer_are_refused(prepare: Prepare, tiny_tokenize
     assert str(other / "tokenizer.json") in caught.value.given
 
 
-def test_a_tokenizer_that_is_not_there_is_noticed_before_the_training(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_reported_before_the_training(prepare: Prepare, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*nowhere"):
         prepare(tokenizer=tmp_path / "nowhere")
 

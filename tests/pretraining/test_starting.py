@@ -116,7 +116,7 @@ def test_a_token_that_the_tokenizer_gained_gets_a_row_near_the_mean_by_seed(fami
     assert not torch.equal(logits[0], logits[2])
 
 
-def test_a_gained_token_stays_after_saving(save, start, tiny_tokenizer, tmp_path: Path) -> None:
+def test_an_added_token_is_kept_after_saving(save, start, tiny_tokenizer, tmp_path: Path) -> None:
     _, folder = save("bert")
     model = start(folder, ids=ids_of(65)).eval()
     out = tmp_path / "again"
@@ -175,7 +175,7 @@ def test_rows_longer_than_the_checkpoint_reads_are_refused(family, save, start) 
         start(folder, max_length=65)
 
 
-def test_a_name_that_cannot_be_had_is_refused_with_how_to_download_it(start, offline_hub) -> None:
+def test_a_name_that_cannot_be_downloaded_is_refused_with_the_command(start, offline_hub) -> None:
     with pytest.raises(ArtifactError, match="hf download nobody/no-such-model --local-dir FOLDER"):
         start("nobody/no-such-model")
 

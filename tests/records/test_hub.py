@@ -72,7 +72,7 @@ def test_datasets_say_the_commit_in_the_place_that_they_read_from() -> None:
     assert 'f"hf://datasets/{self.name}@{self.commit_hash}/' in source
 
 
-def test_a_field_that_is_not_there_is_named_with_its_knob(folder: Path) -> None:
+def test_a_missing_field_is_named_with_its_knob(folder: Path) -> None:
     with pytest.raises(DataError, match="train row 0: no field `topics`") as caught:
         list(hub_records(split_of(folder), {"room.label_field": "topics"}))
     assert caught.value.do == "set `room.label_field` to topic"
@@ -86,7 +86,7 @@ def test_a_missing_subset_or_split_is_reported_before_any_row_is_read(folder: Pa
     assert caught.value.do == "correct room.dataset and room.split"
 
 
-def test_a_hub_that_does_not_answer_may_answer_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_hub_is_a_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*args: Any, **kwargs: Any) -> None:
         raise ConnectionError("no route")
 
@@ -96,7 +96,7 @@ def test_a_hub_that_does_not_answer_may_answer_later(monkeypatch: pytest.MonkeyP
     assert caught.value.do == "run again later, or set room.dataset to a local folder"
 
 
-def test_a_hub_that_stops_answering_in_the_middle_may_go_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_stops_answering_midway_is_a_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Breaking:
         features = None
 

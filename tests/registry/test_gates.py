@@ -174,7 +174,7 @@ def test_the_worse_end_of_the_interval_decides(
     assert all(checked[name] for name in checked if name != decided)
 
 
-def test_a_candidate_that_is_not_shown_to_be_better_is_kept_back_without_a_person() -> None:
+def test_a_candidate_not_shown_to_be_better_is_kept_back_without_a_person() -> None:
     better = PARAMS.model_copy(update={"promote": "when_better"})
     *_, last = gates(better, figures(task(0.8)), tried("accuracy", 0.0))
     assert (last.is_passed, last.otherwise) == (False, "kept")

@@ -48,6 +48,6 @@ def test_the_newest_decision_the_aliases_and_the_latencies_are_shown(
     assert found.latency == {"int8_text_milliseconds": 1.5}
 
 
-def test_a_package_that_is_not_there_is_named(address: str, tmp_path: Path) -> None:
+def test_a_missing_package_is_named(address: str, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"dist/encoder is not an exported model"):
         released(address, tmp_path / "dist" / "encoder")

@@ -135,7 +135,7 @@ def test_a_database_of_another_schema_is_left_to_mlflow(copied: Workspace) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"this is no database" * 100])
-def test_a_file_that_is_no_database_yet_is_left_to_mlflow(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_left_to_mlflow(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mlflow.db").write_bytes(content)
     assert own_database.live(f"sqlite:///{tmp_path / 'mlflow.db'}", CHAMPION) is None
 

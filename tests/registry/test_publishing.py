@@ -321,7 +321,7 @@ def test_without_a_registry_the_error_says_where_to_look_and_none_is_created(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_registry_that_does_not_answer_is_worth_another_try(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unresponsive_registry_is_a_transient_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(TransientError, match="does not answer"):

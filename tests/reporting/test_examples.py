@@ -11,7 +11,7 @@ def text(html: str) -> str:
     return found
 
 
-def test_each_hidden_word_stands_in_its_place_marked_by_how_it_was_named(ran: Ran) -> None:
+def test_each_hidden_word_is_shown_in_its_place_and_marked_by_its_rank(ran: Ran) -> None:
     html = build(ran.run).html
     marked = re.sub(r"<sup>\d+</sup>", "", text(html))
     assert marked.startswith('the <mark class="hit">cat</mark> sat <mark class="miss">on</mark> &lt;script')

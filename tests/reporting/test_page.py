@@ -57,7 +57,7 @@ def top(html: str) -> str:
     return html.partition("<h1>")[2].partition("<section>")[0]
 
 
-def test_every_chapter_is_there_once_and_nothing_is_missing(ran: Ran) -> None:
+def test_every_chapter_is_shown_once_and_nothing_is_missing(ran: Ran) -> None:
     page = build(ran.run)
     assert page.faults == ()
     tags = tags_of(page.html)
@@ -85,7 +85,7 @@ def test_the_same_files_give_the_same_page(ran: Ran) -> None:
     assert build(ran.run).html == build(ran.run).html
 
 
-def test_figures_stand_beside_their_baselines_with_their_intervals(ran: Ran) -> None:
+def test_figures_are_shown_beside_their_baselines_with_intervals(ran: Ran) -> None:
     told = text_of(chapter(build(ran.run).html, "encoder"))
     assert "perplexity 34.60 32.50 – 36.90 444.3" in told
     assert "top-1 39.2 % 38.4 % – 40.1 % 6.0 %" in told

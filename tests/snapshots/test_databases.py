@@ -98,7 +98,7 @@ def test_new_rows_come_after_those_of_the_last_snapshot(tmp_path: Path, sqlite: 
         ("SELEKT", "refuses"),
     ],
 )
-def test_a_query_that_yields_no_text_is_named(tmp_path: Path, sqlite: Path, asked, query: str, message: str) -> None:
+def test_an_unusable_query_is_refused(tmp_path: Path, sqlite: Path, asked, query: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
 
@@ -110,7 +110,7 @@ def test_a_query_with_a_result_of_its_own_each_time_is_refused(tmp_path: Path, s
         take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
 
 
-def test_a_driver_that_is_not_there_is_named(tmp_path: Path, asked) -> None:
+def test_a_missing_driver_is_named(tmp_path: Path, asked) -> None:
     with pytest.raises(DataError, match="cannot be opened"):
         take_snapshot(asked("nosuchdb://host/name"), Path("unread"), tmp_path / "raw")
 
@@ -136,7 +136,7 @@ def test_postgresql_shows_one_state_while_others_write(
     assert PASSWORD not in (tmp_path / "raw" / "manifest.json").read_text()
 
 
-def test_a_wrong_password_is_no_matter_of_waiting(
+def test_a_wrong_password_is_not_a_transient_error(
     tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(databases.PASSWORD, "wrong")
@@ -153,7 +153,7 @@ def test_a_table_that_the_user_may_not_read_is_named(
         take_snapshot(asked(url_of(postgres), "SELECT * FROM secrets"), Path("unread"), tmp_path / "raw")
 
 
-def test_a_server_that_is_away_may_be_asked_again(tmp_path: Path, asked, free_port) -> None:
+def test_a_server_that_is_down_is_a_transient_error(tmp_path: Path, asked, free_port) -> None:
     url = f"postgresql+psycopg://reader@127.0.0.1:{free_port()}/postgres"
     with pytest.raises(TransientError, match="did not answer"):
         take_snapshot(asked(url), Path("unread"), tmp_path / "raw")

@@ -148,7 +148,7 @@ def test_an_environment_that_differs_from_the_lock_is_refused(environment: Path,
     assert "pip install -r" in caught.value.do
 
 
-def test_a_line_that_is_no_pin_is_named(environment: Path) -> None:
+def test_an_unpinned_line_is_named(environment: Path) -> None:
     (environment / "lock.txt").write_text("acme==1.2\nnot a pin at all\n")
     with pytest.raises(DataError, match=r"lock\.txt, line 2: not a pinned package"):
         documented_modules(environment / "lock.txt")

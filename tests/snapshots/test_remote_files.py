@@ -178,7 +178,7 @@ def test_a_status_of_a_web_server_is_translated(
         take_snapshot(params_of(url=f"{site}/all.txt").source, Path("unread"), tmp_path / "raw")
 
 
-def test_a_server_that_cannot_be_reached_may_be_asked_again(tmp_path: Path, params_of, free_port) -> None:
+def test_an_unreachable_server_is_a_transient_error(tmp_path: Path, params_of, free_port) -> None:
     with pytest.raises(TransientError, match="did not answer"):
         take_snapshot(params_of(url=f"http://127.0.0.1:{free_port()}/x").source, Path("unread"), tmp_path / "raw")
 

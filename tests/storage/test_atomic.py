@@ -137,6 +137,6 @@ def test_a_read_only_disk_is_reported_by_name(tmp_path: Path, replacing: object)
     assert not list(tmp_path.iterdir())
 
 
-def test_other_trouble_with_the_disk_keeps_its_own_name(tmp_path: Path) -> None:
+def test_other_disk_errors_keep_their_message(tmp_path: Path) -> None:
     with pytest.raises(PermissionError), replacing_file(tmp_path / "file"):
         raise PermissionError(errno.EACCES, "denied")

@@ -128,7 +128,7 @@ def test_texts_that_are_added_do_not_move_the_others(tmp_path, params_of, texts,
     assert len(after) >= len(before) + 100
 
 
-def test_another_seed_splits_otherwise(tmp_path, params_of, texts) -> None:
+def test_another_seed_gives_another_split(tmp_path, params_of, texts) -> None:
     path = write_lines(tmp_path, texts)
     build(path, tmp_path / "one", params_of(), seed=1)
     build(path, tmp_path / "two", params_of(), seed=2)

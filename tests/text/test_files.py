@@ -105,7 +105,7 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_files(tmp_path, p
     assert [document.source for document in read(tmp_path, params_of(pattern="*.txt"))] == ["b.txt"]
 
 
-def test_a_pattern_that_matches_nothing_says_what_is_there(tmp_path, params_of) -> None:
+def test_a_pattern_without_a_match_is_reported_with_the_existing_files(tmp_path, params_of) -> None:
     (tmp_path / "notes.txt").write_text("text")
     with pytest.raises(DataError, match="no file matches") as caught:
         read(tmp_path, params_of(pattern="*.jsonl"))
@@ -116,7 +116,7 @@ def test_a_pattern_that_matches_nothing_says_what_is_there(tmp_path, params_of) 
     ("line", "given"),
     [("[1, 2]", "list"), ('"text"', "str"), ("3", "int"), ("{broken", "{broken"), ("null", "null")],
 )
-def test_a_line_that_is_no_json_object_is_named(tmp_path, params_of, line: str, given: str) -> None:
+def test_a_line_without_a_json_object_is_named(tmp_path, params_of, line: str, given: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "fine"}\n\n' + line + "\n")
     with pytest.raises(DataError, match=r"x\.jsonl, line 3: not a JSON object") as caught:

@@ -39,7 +39,7 @@ def test_only_the_training_split_is_read(dataset: Path, params_of, read) -> None
     assert read(params) == [Document(f"train {number}", str(number % 2)) for number in range(3)]
 
 
-def test_a_class_is_called_by_its_name_and_none_by_no_name(tmp_path: Path, params_of, read) -> None:
+def test_a_class_id_becomes_its_name_and_a_missing_id_none(tmp_path: Path, params_of, read) -> None:
     table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
     features = {
         "info": {
@@ -54,13 +54,13 @@ def test_a_class_is_called_by_its_name_and_none_by_no_name(tmp_path: Path, param
     assert [document.source for document in read(params)] == ["good", "bad", ""]
 
 
-def test_a_missing_field_is_named_with_those_there_are(dataset: Path, params_of, read) -> None:
+def test_a_missing_field_is_named_with_the_existing_ones(dataset: Path, params_of, read) -> None:
     with pytest.raises(DataError, match="train row 0: no field `body`") as caught:
         read(params_of(kind="hub", dataset=str(dataset), text_field="body"))
     assert "text, label" in str(caught.value.given)
 
 
-def test_a_missing_subset_is_named_with_those_there_are(dataset: Path, params_of, read) -> None:
+def test_a_missing_subset_is_named_with_the_existing_ones(dataset: Path, params_of, read) -> None:
     with pytest.raises(DataError, match="cannot read") as caught:
         read(params_of(kind="hub", dataset=str(dataset), subset="nope"))
     assert "default" in str(caught.value.given)

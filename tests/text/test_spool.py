@@ -43,7 +43,7 @@ def test_texts_lie_in_the_bucket_of_their_key_numbered_through(
     assert [min(of_bucket) for of_bucket in prefixes] == sorted(set.union(*prefixes))
 
 
-def test_a_bucket_that_is_written_back_replaces_all_that_was_appended(tmp_path: Path) -> None:
+def test_a_bucket_that_is_written_back_replaces_everything_appended_before(tmp_path: Path) -> None:
     for _ in range(2):
         with BucketWriter(tmp_path) as writer:
             writer.append(batch_of(["one", "two"], num_buckets=1))

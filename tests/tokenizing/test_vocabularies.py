@@ -76,7 +76,7 @@ def test_cased_and_lowercased_vocabularies_differ(params: TokenizeParams, batche
     assert lowercased.encode("Kato").ids == lowercased.encode("kato").ids
 
 
-def test_a_vocabulary_larger_than_the_text_supports_says_how_large_it_can_be(
+def test_a_vocabulary_larger_than_the_text_supports_is_refused_with_the_largest_size(
     params: TokenizeParams, batches: TextBatches
 ) -> None:
     with pytest.raises(DataError) as caught:
@@ -87,7 +87,7 @@ def test_a_vocabulary_larger_than_the_text_supports_says_how_large_it_can_be(
     assert tokenizer.get_vocab_size() == supported
 
 
-def test_no_text_is_named_as_such(params: TokenizeParams) -> None:
+def test_texts_without_words_are_refused(params: TokenizeParams) -> None:
     with pytest.raises(DataError, match=r"no text|larger than the training text"):
         learn(params, lambda: iter([["", " \n "]]))
 

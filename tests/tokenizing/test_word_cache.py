@@ -35,7 +35,9 @@ def assert_same_as_whole_texts(tokenizer: Tokenizer, texts: Sequence[str], cache
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(texts=st.lists(odd_text, max_size=6))
 @settings(max_examples=300, deadline=None)
-def test_odd_texts_are_encoded_as_wholes_are(learned: dict[str, Tokenizer], algorithm: str, texts: list[str]) -> None:
+def test_unusual_texts_get_the_ids_of_whole_texts(
+    learned: dict[str, Tokenizer], algorithm: str, texts: list[str]
+) -> None:
     assert_same_as_whole_texts(learned[algorithm], texts)
 
 

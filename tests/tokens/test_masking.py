@@ -204,7 +204,7 @@ def test_a_protected_token_is_never_a_target_never_drawn_and_never_dropped(unit:
     assert (np.isin(result.input_ids_N, [7, 9]) == is_protected_N).all()
 
 
-def test_a_protected_token_that_there_is_not_is_named() -> None:
+def test_an_unknown_protected_token_is_named() -> None:
     with pytest.raises(ParamsError, match="`##w8`") as caught:
         Masker.create(masking(protected_tokens=("w7", "##w8")), VOCABULARY, 7, SPELLING)
     assert "`w8`" in caught.value.do or "`##w" in caught.value.do

@@ -74,7 +74,7 @@ def test_monitors_see_this_machine_in_three_calls() -> None:
         assert monitor.aggregate_metrics() == {} or kind is network
 
 
-def test_a_run_with_the_tag_stands_below_its_parent() -> None:
+def test_a_run_with_the_tag_is_shown_below_its_parent() -> None:
     from mlflow.utils import mlflow_tags
 
     assert mlflow_tags.MLFLOW_PARENT_RUN_ID == PARENT_RUN

@@ -107,7 +107,7 @@ def test_a_store_of_files_that_fails_in_its_own_way_stops_no_flow_and_leaves_no_
     assert [found.path for found in stored] == ["stage.log"]
 
 
-def test_a_metric_file_that_is_cut_off_stops_no_flow(address: str, tmp_path: Path) -> None:
+def test_a_truncated_metric_file_stops_no_flow(address: str, tmp_path: Path) -> None:
     metrics = tmp_path / "evaluate.json"
     metrics.write_text('{"perplexity": 12')
     run = FlowRun.open(tmp_path / "outbox", address, "run", TAGS)

@@ -64,7 +64,7 @@ def test_a_delivery_that_is_killed_after_any_write_is_finished_by_the_next_one(t
     assert at_write > 6
 
 
-def test_a_line_that_was_cut_costs_no_other(outbox: Outbox, tmp_path: Path) -> None:
+def test_a_truncated_line_does_not_affect_the_others(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     whole = outbox.journal.read_bytes()
     outbox.journal.write_bytes(whole[:-20])
@@ -84,7 +84,7 @@ def test_a_file_is_stored_as_it_was_when_it_was_added(outbox: Outbox, address: s
     assert Path(stored).read_text() == "done"
 
 
-def test_a_disk_that_takes_nothing_stops_no_stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_outbox_folder_stops_no_stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("where the folder should be")
     outbox = Outbox(tmp_path / "file")
     outbox.add(End(run="flow", status="FINISHED", ended_ms=1))

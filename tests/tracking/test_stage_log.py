@@ -54,7 +54,7 @@ def test_without_a_handed_over_run_nothing_is_tracked(monkeypatch: pytest.Monkey
     assert isinstance(run_logger(), NullRunLogger)
 
 
-def test_a_handed_over_run_receives_points_and_how_busy_the_machine_is(
+def test_a_run_from_the_environment_receives_points_and_machine_metrics(
     monkeypatch: pytest.MonkeyPatch, outbox: Outbox, address: str
 ) -> None:
     monkeypatch.setenv(OUTBOX, str(outbox.folder))
@@ -69,7 +69,7 @@ def test_a_handed_over_run_receives_points_and_how_busy_the_machine_is(
     assert metrics["system/system_memory_usage_megabytes"] > 0
 
 
-def test_the_machine_is_looked_at_now_and_then_and_its_steps_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_metrics_are_sampled_at_intervals_with_rising_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 100.0)
     machine = MachineMetrics(every_seconds=5)
     first = machine.due()

@@ -101,7 +101,7 @@ def test_a_batch_without_a_target_is_skipped_but_theirs_takes_a_step(prepare: Pr
     assert largest_difference(whole.model, spared.model) == 0.0
 
 
-def test_weights_that_are_no_numbers_stop_a_training_and_not_theirs(prepare: Prepare, tmp_path: Path) -> None:
+def test_nan_weights_stop_a_training_but_not_theirs(prepare: Prepare, tmp_path: Path) -> None:
     """P26: transformers logs a NaN loss as 0, and trains to the end."""
     job = prepare()
     with torch.no_grad():
@@ -199,7 +199,7 @@ def test_two_looks_at_one_model_agree_and_theirs_do_not(prepare: Prepare, tmp_pa
     assert replace(job.judge).measure() == replace(job.judge).measure()  # each measurement makes its batches anew
 
 
-def test_a_look_depends_on_no_batch_size_and_theirs_does(prepare: Prepare, tmp_path: Path) -> None:
+def test_the_validation_loss_does_not_depend_on_batch_size_but_theirs_does(prepare: Prepare, tmp_path: Path) -> None:
     """P33: both evaluations hide the same tokens, but transformers averages the means of its batches."""
     job = prepare(validation__max_tokens=10**6, model__initializer_range=0.5)
     model: Any = job.model.eval()

@@ -69,7 +69,7 @@ def change_a_letter_of_the_seal(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [damage, truncate, lose_seal, write_null_into_seal, change_a_letter_of_the_seal])
-def test_a_damaged_newest_state_is_passed_over_loudly(
+def test_a_damaged_newest_state_is_skipped_with_a_warning(
     tmp_path: Path, harm: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in (9, 10):

@@ -65,7 +65,7 @@ def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> floa
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-def test_the_initial_loss_is_that_of_knowing_nothing(prepare: Prepare) -> None:
+def test_the_initial_loss_is_that_of_a_uniform_guess(prepare: Prepare) -> None:
     """P23: ln V for the generator, ln 2 for the discriminator."""
     job = prepare()
     batch = first_batch(job)
@@ -149,7 +149,7 @@ class KillsAt(Callback):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(
+def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     prepare: Prepare, detecting: PretrainParams, num_workers: int
 ) -> None:
     """P29: with dropout, in micro-batches, with looks and the best weights kept."""
@@ -170,7 +170,7 @@ def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(
     assert largest_difference(weights_of(whole), weights_of(resumed)) == 0.0
 
 
-def test_a_look_is_a_mean_over_targets_and_one_over_tokens_in_any_batches(prepare: Prepare) -> None:
+def test_the_validation_loss_is_a_mean_over_targets_for_any_batches(prepare: Prepare) -> None:
     """P33: not a mean of the batches' means, though the share of targets differs from batch to batch."""
     whole, parts = prepare(), prepare(batch_tokens=64)
     assert len(parts.judge._batches) > len(whole.judge._batches)

@@ -88,7 +88,9 @@ class Seen(Callback):
 
 
 @pytest.mark.parametrize("killed_after_batches", [1, 3, 4, 9, 16])
-def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(tmp_path: Path, killed_after_batches: int) -> None:
+def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
+    tmp_path: Path, killed_after_batches: int
+) -> None:
     whole = loop(tmp_path / "whole")
     whole_curve = run(whole)
 
@@ -137,7 +139,7 @@ def test_the_curve_is_the_mean_over_targets_since_the_last_point(tmp_path: Path)
     assert seen.points[2].loss == pytest.approx(sum(losses[10:]) / 8)
 
 
-def test_a_loss_that_is_no_number_stops_with_step_and_batch(tmp_path: Path) -> None:
+def test_a_nan_loss_stops_with_step_and_batch(tmp_path: Path) -> None:
     training = loop(tmp_path)
     inner = training.loss_sum
     object.__setattr__(training, "loss_sum", lambda x: inner(x) * (float("nan") if x.max() > 5 else 1))
@@ -180,7 +182,7 @@ def test_a_training_that_stops_before_its_first_point_has_one_where_it_stopped(
     assert curve[0].loss > 0
 
 
-def test_a_look_without_a_finite_loss_is_never_the_best(tmp_path: Path) -> None:
+def test_a_validation_pass_without_a_finite_loss_is_never_the_best(tmp_path: Path) -> None:
     training = loop(tmp_path)
     losses = iter([float("nan"), 3.0, 1.0, 2.0, float("nan"), 4.0])
     object.__setattr__(training, "looks", Looks(every_steps=1, patience=3, measure=lambda: next(losses)))

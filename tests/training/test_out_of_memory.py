@@ -47,7 +47,7 @@ def no_memory_for_a_kernel() -> None:
         (no_memory_for_a_kernel, "the requested amount is unknown: could not create a primitive"),
     ],
 )
-def test_running_out_of_memory_is_recognized_whatever_raised_it(ask: Callable[[], object], told: str) -> None:
+def test_an_out_of_memory_error_is_recognized_from_any_source(ask: Callable[[], object], told: str) -> None:
     with noting_shortage() as shortage:
         ask()
     assert shortage.requested == told
@@ -56,7 +56,7 @@ def test_running_out_of_memory_is_recognized_whatever_raised_it(ask: Callable[[]
 @pytest.mark.parametrize(
     "words", ["mat1 and mat2 shapes cannot be multiplied", "could not create a primitive descriptor for a matmul"]
 )
-def test_another_fault_goes_on(words: str) -> None:
+def test_other_errors_are_raised_unchanged(words: str) -> None:
     def fail() -> None:
         raise RuntimeError(words)
 
@@ -84,7 +84,7 @@ def test_tensors_of_the_failed_block_are_released() -> None:
     assert held[0]() is None
 
 
-def test_after_a_kernel_without_memory_there_are_others_as_soon_as_there_is_memory() -> None:
+def test_computation_continues_after_a_kernel_got_no_memory() -> None:
     found = run_alone("tests.training.no_memory_for_kernels")
     assert found["told"] == "the requested amount is unknown: could not create a primitive"
     assert found["later"] == pytest.approx(841.345, abs=0.001)

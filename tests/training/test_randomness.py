@@ -27,7 +27,7 @@ def test_a_step_draws_the_same_whatever_was_drawn_before() -> None:
     assert drawn(1, 2, 3) == first
 
 
-def test_another_seed_step_or_process_draws_otherwise() -> None:
+def test_another_seed_step_or_process_gives_other_draws() -> None:
     every = [(seed, step, rank) for seed in (0, 1, 2**40) for step in (0, 1, 1000) for rank in (0, 1, 7)]
     assert len({tuple(drawn(*who)) for who in every}) == len(every)
 
@@ -79,5 +79,5 @@ def test_processes_drop_each_its_own_and_the_same_when_they_come_again() -> None
     assert losses(rank=0)[0] != losses(rank=1)[0]
 
 
-def test_an_attempt_for_which_memory_ran_out_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_that_ran_out_of_memory_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     assert losses(failures=2, monkeypatch=monkeypatch) == losses()

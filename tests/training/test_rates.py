@@ -43,7 +43,7 @@ def test_every_parameter_learns_at_its_share(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_share_of_one_for_all_changes_no_step(kind: str) -> None:
+def test_a_rate_share_of_one_changes_no_step(kind: str) -> None:
     weights = []
     for rate_of in (None, lambda parameter: 1.0):
         torch.manual_seed(0)

@@ -32,7 +32,7 @@ class KillsAt(Callback):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("killed_at", [3, 11, 38])
-def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(
+def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     prepare: Prepare, killed_at: int, num_workers: int
 ) -> None:
     """P29: with dropout, in micro-batches, in mid-epoch, with looks and the best weights kept."""
@@ -84,7 +84,7 @@ def die_in_save(job: Pretraining, save: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_training_killed_while_it_saves_ends_with_the_bytes_of_one_that_was_not(
+def test_a_training_killed_during_a_save_gives_the_bytes_of_an_uninterrupted_one(
     prepare: Prepare, tmp_path: Path, num_workers: int
 ) -> None:
     """P29, P31: by SIGKILL, which no process can catch."""

@@ -97,7 +97,7 @@ def test_wsd_whose_decay_would_start_inside_warm_up_starts_after_it() -> None:
 
 
 @pytest.mark.parametrize("decay", KINDS)
-def test_a_budget_of_warm_up_alone_has_no_fall(decay: str) -> None:
+def test_a_budget_of_warm_up_alone_has_no_decay(decay: str) -> None:
     assert [schedule(decay, total_steps=10).fraction(step) for step in range(10)][-1] == 1.0
 
 

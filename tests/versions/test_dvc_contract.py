@@ -96,7 +96,7 @@ def test_a_failure_of_dvc_becomes_an_error_of_ours(toy: Path) -> None:
     assert "upper.txt" in ran.stderr.partition("  given:")[2].partition("\n")[0]
 
 
-def test_a_file_that_another_command_writes_is_worth_another_try(toy: Path) -> None:
+def test_a_file_being_written_by_another_command_is_a_transient_error(toy: Path) -> None:
     (toy / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
     writer = {"pid": os.getpid(), "cmd": "dvc repro"}
     (toy / ".dvc/tmp/rwlock").write_text(json.dumps({"write": {str(toy / "upper.txt"): writer}}))
@@ -177,7 +177,7 @@ def test_an_object_lies_in_the_cache_under_its_hash(toy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_in_no_git_repository_is_worked_in_without_git(toy: Path) -> None:
+def test_a_project_outside_a_git_repository_works_without_git(toy: Path) -> None:
     root = toy.rename(toy.parent / "ein Pfad für Läufe")
     config = root / ".dvc/config"
     config.write_text(config.read_text().replace("no_scm = true", ""))

@@ -42,7 +42,7 @@ def test_columns_come_in_the_order_asked_for_and_rows_in_the_order_of_the_file(p
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
 )
-def test_text_is_text_however_it_is_stored(path: Path, kind: pa.DataType) -> None:
+def test_text_of_every_arrow_type_is_read_as_string(path: Path, kind: pa.DataType) -> None:
     pq.write_table(pa.table({"text": pa.array(["one", None, "", "two"]).cast(kind)}), path)
     assert read(path) == ["one", None, "", "two"]
     assert [text.type for (text,) in columns_of(path, TEXT)] == [pa.string()]
@@ -57,7 +57,7 @@ def test_a_column_that_holds_no_text_is_refused_with_its_type(path: Path, texts:
     assert f"text ({str(texts.type)[:4]}" in refused.value.given
 
 
-def test_a_column_that_is_not_there_is_refused_with_those_that_are(path: Path) -> None:
+def test_a_missing_column_is_refused_with_the_existing_ones(path: Path) -> None:
     pq.write_table(pa.table({"body": ["one"]}), path)
     with pytest.raises(ArtifactError, match="body") as refused:
         num_rows(path, DOC_ID, TEXT)

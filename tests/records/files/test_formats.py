@@ -79,7 +79,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str) -> 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv"])
 @pytest.mark.parametrize(("end", "compress"), [(".gz", gzip.compress), (".BZ2", bz2.compress), ("", gzip.compress)])
-def test_a_compressed_file_gives_them_too(
+def test_a_compressed_file_gives_the_same_rows(
     tmp_path: Path, suffix: str, end: str, compress: Callable[[bytes], bytes]
 ) -> None:
     assert read(written(tmp_path / f"data{suffix}{end}", compress(WRITERS[suffix](ROWS)))) == ROWS

@@ -8,7 +8,7 @@ def test_identity_ignores_case_and_white_space_and_nothing_else() -> None:
     assert identity_of("a b c") != identity_of("a b, c")
 
 
-def test_a_pair_has_an_identity_of_its_own() -> None:
+def test_a_pair_gets_its_own_identity() -> None:
     assert identity_of("A b", "c") == identity_of("a  b", "C")
     assert len({identity_of("a b", "c"), identity_of("a", "b c"), identity_of("a b c"), identity_of("c", "a b")}) == 4
 

@@ -25,7 +25,7 @@ COMPRESSIONS = pytest.mark.parametrize("compress", [gzip.compress, bz2.compress,
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, zstd])
-def test_lines_are_the_same_however_the_file_is_compressed_and_named(tmp_path: Path, compress: Compress) -> None:
+def test_every_compression_and_name_gives_the_same_lines(tmp_path: Path, compress: Compress) -> None:
     path = tmp_path / "misleading.csv"
     path.write_bytes(compress(TEXT.encode()))
     meter = Meter()
