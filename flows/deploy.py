@@ -6,11 +6,12 @@ file says. A deployment belongs to the file if it carries `OWNED_TAG`.
 """
 
 import logging
+import os
 import sys
 from pathlib import Path
 
 from clozeline.errors import ClozelineError
-from clozeline.orchestration.automations import set_automations
+from clozeline.orchestration.automations import Ids, set_automations
 from clozeline.orchestration.deployments import (
     PrefectFile,
     answering_server,
@@ -27,23 +28,25 @@ logger = logging.getLogger(__name__)
 
 
 def deploy(prefect_file: Path) -> None:
-    """Apply the file: pools, queues, deployments, automations; remove those of ours that it no longer names.
+    """Apply the file: pools, queues, deployments, receivers of alerts, automations; remove what it no longer names.
 
     Raises:
-        ParamsError: PREFECT_API_URL is not set.
+        ParamsError: PREFECT_API_URL is not set, or an address for alerts cannot be used.
         TransientError: the server does not answer.
         pydantic.ValidationError: the file is invalid, or one of its deployments lacks `OWNED_TAG`,
-            or an automation names a deployment that the file lacks.
+            or an automation names a deployment or receiver that the file lacks.
         subprocess.CalledProcessError: `prefect deploy` refused; its own output says why.
     """
     file = PrefectFile.read(prefect_file)
+    blocks = {receiver.name: receiver.block(os.environ) for receiver in file.receivers}
     with answering_server() as client:
         make_work_pools(client, file.deployments)
         limit_work_queues(client, file.work_queues)
         deploy_all(prefect_file)
         remove_others(client, file.deployments)
-        deployment_ids = ids_of(client, file.deployments)
-        set_automations(client, [automation.resolved(deployment_ids) for automation in file.automations])
+        receivers = {receiver.name: receiver.saved(client, blocks[receiver.name]) for receiver in file.receivers}
+        ids: Ids = {"deployment": ids_of(client, file.deployments), "receiver": receivers}
+        set_automations(client, [made for automation in file.automations if (made := automation.resolved(ids))])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from prefect import flow, get_run_logger
+from prefect import State, flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 
 from clozeline.drift.comparison import Limits
@@ -31,7 +32,7 @@ def drift(
     project: Path = Path(),
     url: str = "http://127.0.0.1:8000",
     limits: Mapping[str, float] | None = None,
-) -> list[Verdict]:
+) -> list[Verdict] | State[object]:
     """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 
     The API key is the first one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
@@ -40,7 +41,7 @@ def drift(
     Raises:
         ParamsError: `limits` names an unknown field, or gives it no number.
         DriftError: a figure is beyond its limit. Each such model is an event, `clozeline.drift`, for which
-            infra/prefect.yaml starts a retraining; the run fails, so that alerts on failed runs report it.
+            infra/prefect.yaml starts a retraining. The run's final state is `Drifted`, which an alert matches.
         TransientError: the server does not answer.
         DataError: it is not a server of Clozeline.
         ArtifactError: the stored state is damaged.
@@ -59,13 +60,14 @@ def drift(
     for verdict in drifted:
         _emit(verdict, url)
     if drifted:
-        raise DriftError(
+        error = DriftError(
             f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}",
             given="; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if shift.is_drift),
             expected="texts like the first ones of this version",
             do="check what clients send now; add such text to the corpus and run the pipeline again, "
             f"or remove {file} to accept the new traffic as the reference",
         )
+        return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
     return verdicts
 
 

@@ -1,13 +1,15 @@
 """The scheduled flow: bring every stage up to date, release the packages, push, and write the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from prefect import State, flow
 from prefect.client.schemas.objects import StateType
 
-from clozeline.errors import ClozelineError
+from clozeline.errors import ClozelineError, ContractError
 from clozeline.flows.pipeline import pipeline
 from clozeline.flows.push import push
 from clozeline.flows.release import release
@@ -16,16 +18,18 @@ from clozeline.orchestration.restarts import leave_to, living_run, require_no_cr
 from clozeline.reporting.report import write
 from clozeline.workspace import Workspace
 
-HELD = "Held"
-"""Name of the final state of a night that needs a person. Alerts match it."""
+STATES: Final[Mapping[type[ClozelineError], str]] = MappingProxyType(
+    {HeldError: "Held", ContractError: "ContractBroken"}
+)
+"""Names of the final states that alerts in infra/prefect.yaml match, by the error. Any other error is `Failed`."""
 
 
 @flow(name="nightly")
 def nightly(project: Path = Path()) -> State[object] | None:
     """Run `pipeline` on a new snapshot and `release`, push to the remote, and write the report, even if one fails.
 
-    Any error fails this flow; the first one is raised. If a version is held, the final state is `Held`: a version
-    that waits for a person must not look like a successful night. A run that Prefect started because it lost sight of a
+    Any error fails this flow; the first one is raised. If a version is held, that is an error, too: a version that
+    waits for a person must not look like a successful night. A run that Prefect started because it lost sight of a
     living one leaves the work to that one.
     """
     living = living_run(Workspace(project.resolve()).lock_file)
@@ -44,18 +48,18 @@ def nightly(project: Path = Path()) -> State[object] | None:
             step(project.resolve())
         except ClozelineError as error:
             errors.append(error)
-    if errors:
-        raise errors[0]
-    return _held(releases)
-
-
-def _held(releases: Sequence[Release]) -> State[object] | None:
-    """Return the final state if a version is held."""
     held = [made for made in releases if made.outcome == "held"]
-    if not held:
-        return None
-    error = HeldError.of(held)
-    return State(type=StateType.FAILED, name=HELD, message=str(error.given), data=error)
+    if held:
+        errors.append(HeldError.of(held))
+    return _failed(errors[0]) if errors else None
+
+
+def _failed(error: ClozelineError) -> State[object]:
+    """Return the final state, by whose name alerts tell what happened."""
+    name = STATES.get(type(error))
+    if name is None:
+        raise error
+    return State(type=StateType.FAILED, name=name, message=str(error), data=error)
 
 
 def _report(project: Path) -> None:

@@ -7,6 +7,7 @@ ClozelineError            a person can act on it; the message says how
 ├── TrainingError         training cannot go on (a loss that is not finite)
 ├── GateError             a model is not good enough to be released
 ├── StorageError          the disk is full or read-only
+├── ContractError         the data differ too much from what the last accepted run was trained on
 └── TransientError        a lock, a server, or a network did not answer; the same call may work later
 
 Each class has its own exit code, the only thing that the orchestrator sees of a failed stage. It retries only
@@ -79,6 +80,12 @@ class StorageError(ClozelineError):
     """The disk is full or read-only."""
 
     exit_code = 7
+
+
+class ContractError(ClozelineError):
+    """The data differ too much from what the last accepted run was trained on."""
+
+    exit_code = 8
 
 
 class TransientError(ClozelineError):

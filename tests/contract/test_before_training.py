@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.contract.accepted import FILE, Accepted
-from clozeline.contract.before_training import ContractError, under_contract
-from clozeline.errors import ArtifactError
+from clozeline.contract.before_training import under_contract
+from clozeline.errors import ArtifactError, ContractError
 from clozeline.params import Params, read_params
 from tests.edited_params import with_task
 from tests.text_metrics import corpus_metrics, token_metrics

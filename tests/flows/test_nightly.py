@@ -8,6 +8,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import Completed, Crashed, Running
 
+from clozeline.errors import ContractError
 from clozeline.flows.nightly import nightly
 from clozeline.orchestration.restarts import _last_crashes, leave_to, living_run
 from clozeline.orchestration.run_lock import run_lock
@@ -49,3 +50,21 @@ def test_the_nightly_flow_looks_first(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("clozeline.flows.nightly.leave_to", lambda run: Completed(message=run))
     monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project: pytest.fail("it ran beside the other"))
     assert nightly(tmp_path, return_state=True).message == "the id of the living run"
+
+
+def test_a_night_whose_data_break_the_contract_ends_in_a_state_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pipeline(project: Path, refresh: bool) -> None:
+        raise ContractError(
+            "the text differs", given="60 % fewer texts", expected="a normal night", do="check the source"
+        )
+
+    monkeypatch.setattr("clozeline.flows.nightly.pipeline", pipeline)
+    monkeypatch.setattr("clozeline.flows.nightly.push", lambda project: None)
+    monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: None)
+    state = nightly(tmp_path, return_state=True)
+    assert (state.name, state.is_failed()) == ("ContractBroken", True)
+    assert "60 % fewer texts" in state.message
+    with pytest.raises(ContractError):
+        nightly(tmp_path)

@@ -55,7 +55,7 @@ BELOW_THE_DOORS = [
 ]
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
 DOCUMENTED_BY_PREFECT = {
-    *("artifacts", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers"),
+    *("artifacts", "blocks", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers"),
 }
 
 

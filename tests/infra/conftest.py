@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from ruamel.yaml import YAML
+
+from tests.infra.prefect_project import FLOW, WORK, Run, Running, Server
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?::(?P<rule>[?-])(?P<default>[^}]*))?\})")
@@ -132,3 +136,43 @@ def _group_is_alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory,
+    compose: Compose,
+    free_port: Callable[[], int],
+    running: Running,
+    run_to_end: Run,
+) -> Iterator[Server]:
+    """A server for the tests of one file."""
+    home = tmp_path_factory.mktemp("prefect")
+    project = home / "project"
+    (project / "flows").mkdir(parents=True)
+    (project / "infra").mkdir()
+    shutil.copy(ROOT / "flows/__init__.py", project / "flows")
+    drift = FLOW.replace("nightly()", 'nightly(url: str = "")').replace("nightly", "drift")
+    (project / "flows/drift.py").write_text(drift, encoding="utf-8")
+    (project / "flows/nightly.py").write_text(FLOW, encoding="utf-8")
+    (project / "flows/work.py").write_text(WORK, encoding="utf-8")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    at_home = {
+        "PREFECT_HOME": home / "server",
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": port,
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
+        "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "true",
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": home / "ui",
+    }
+    environment = compose.environment("prefect", home / "server", **at_home)
+    environment["PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS"] = "1"
+    access = {"PREFECT_API_URL": url, "PREFECT_HOME": home / "client"}
+    client = compose.environment("prefect-deploy", home / "client", **access)
+    user, _, password = client["PREFECT_API_AUTH_STRING"].partition(":")
+    with (
+        running(compose.command("prefect"), environment, ROOT / "infra/prefect", f"{url}/health"),
+        httpx.Client(base_url=url, auth=(user, password), timeout=30) as api,
+    ):
+        yield Server(home / "server", project, compose.command("prefect-deploy"), client, api, run_to_end, environment)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clozeline.workspace import Workspace
+from tests.infra.prefect_project import prefect_file
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
@@ -99,7 +100,8 @@ def test_a_shell_reads_the_settings_as_compose_does(compose: Any) -> None:
 def test_the_readme_explains_every_variable(compose: Any) -> None:
     readme = (INFRA / "README.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE))
-    by_hand = {"CLOZELINE_HOME", "PREFECT_API_URL", "PREFECT_HOME"}
+    receivers = {receiver["variable"] for receiver in prefect_file()["receivers"]}
+    by_hand = {"CLOZELINE_HOME", "PREFECT_API_URL", "PREFECT_HOME", *receivers}
     assert explained == {*compose.secrets, *compose.settings, *by_hand}
 
 

@@ -1,119 +1,19 @@
 """infra/prefect.yaml and flows/deploy.py with a real Prefect server, and with a worker that picks up a run."""
 
-import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
-import pytest
-from ruamel.yaml import YAML
 
 from clozeline.flows.drift import EVENT, RESOURCE
+from tests.infra.prefect_project import ROOT, Run, Running, Server, prefect_file
 from tests.processes import wait_for
-
-ROOT = Path(__file__).parents[2]
-
-# Like flows/nightly.py, it uses other files of its package, but it does no work.
-FLOW = """
-from prefect import flow
-
-from flows.work import work
-
-
-@flow(name="nightly")
-def nightly() -> None:
-    work()
-"""
-WORK = """
-import os
-from pathlib import Path
-
-
-def work() -> None:
-    Path("ran-in.txt").write_text(os.getcwd(), encoding="utf-8")
-"""
-
-Run = Callable[..., str]
-Running = Callable[..., AbstractContextManager[None]]
-
-
-def prefect_file() -> dict[str, Any]:
-    content: dict[str, Any] = YAML(typ="safe").load(ROOT / "infra/prefect.yaml")
-    return content
-
-
-@dataclass(frozen=True)
-class Server:
-    """Prefect server process, with a project that deploys to it."""
-
-    home: Path
-    project: Path
-    command: list[str]
-    environment: dict[str, str]
-    api: httpx.Client
-    run_to_end: Run
-    own_environment: dict[str, str]
-    """Environment of the server; `environment` is that of its clients."""
-
-    def deploy(self, change: Callable[[dict[str, Any]], None] = lambda file: None) -> None:
-        """Deploy infra/prefect.yaml as committed, except for `change`."""
-        content = prefect_file()
-        change(content)
-        YAML().dump(content, self.project / "infra/prefect.yaml")
-        self.run_to_end(self.command, self.environment, self.project)
-
-    def deployments(self) -> dict[str, dict[str, Any]]:
-        answer = self.api.post("/deployments/filter", json={}).raise_for_status()
-        return {deployment["name"]: deployment for deployment in answer.json()}
-
-    def nightly(self) -> dict[str, Any]:
-        return self.deployments()["nightly"]
-
-
-@pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    compose: Any,
-    free_port: Callable[[], int],
-    running: Running,
-    run_to_end: Run,
-) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("prefect")
-    project = home / "project"
-    (project / "flows").mkdir(parents=True)
-    (project / "infra").mkdir()
-    shutil.copy(ROOT / "flows/__init__.py", project / "flows")
-    drift = FLOW.replace("nightly()", 'nightly(url: str = "")').replace("nightly", "drift")
-    (project / "flows/drift.py").write_text(drift, encoding="utf-8")
-    (project / "flows/nightly.py").write_text(FLOW, encoding="utf-8")
-    (project / "flows/work.py").write_text(WORK, encoding="utf-8")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/api"
-    at_home = {
-        "PREFECT_HOME": home / "server",
-        "PREFECT_SERVER_API_HOST": "127.0.0.1",
-        "PREFECT_SERVER_API_PORT": port,
-        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
-        "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "true",
-        "PREFECT_SERVER_UI_STATIC_DIRECTORY": home / "ui",
-    }
-    environment = compose.environment("prefect", home / "server", **at_home)
-    access = {"PREFECT_API_URL": url, "PREFECT_HOME": home / "client"}
-    client = compose.environment("prefect-deploy", home / "client", **access)
-    user, _, password = client["PREFECT_API_AUTH_STRING"].partition(":")
-    with (
-        running(compose.command("prefect"), environment, ROOT / "infra/prefect", f"{url}/health"),
-        httpx.Client(base_url=url, auth=(user, password), timeout=30) as api,
-    ):
-        yield Server(home / "server", project, compose.command("prefect-deploy"), client, api, run_to_end, environment)
 
 
 def add_leftover(file: dict[str, Any]) -> None:

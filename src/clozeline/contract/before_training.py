@@ -13,12 +13,8 @@ from clozeline.contract.accepted import FILE, Accepted
 from clozeline.contract.findings import Clause, broken, label_clauses, text_clauses
 from clozeline.contract.label_profile import LabelProfile
 from clozeline.contract.text_profile import TextProfile
-from clozeline.errors import DataError
+from clozeline.errors import ContractError
 from clozeline.params import LabelledParams, Params
-
-
-class ContractError(DataError):
-    """The data of this run break the contract."""
 
 
 @contextmanager

@@ -16,6 +16,11 @@ OWNED_PREFIX: Final = "clozeline-"
 logger = logging.getLogger(__name__)
 
 
+Ids = Mapping[str, Mapping[str, UUID | None]]
+"""Kind of reference, then name → id; None: the server has none, so that the action is left out."""
+_FIELDS: Final = {"deployment": "deployment_id", "receiver": "block_document_id"}
+
+
 class Automation(BaseModel):
     """An automation of the file; Prefect checks the fields that are not listed here."""
 
@@ -23,21 +28,26 @@ class Automation(BaseModel):
 
     name: str
     actions: list[dict[str, Any]]
-    """An action may have `deployment`, a name, in place of `deployment_id`."""
+    """An action may have `deployment` or `receiver`, a name, in place of Prefect's id."""
 
-    def resolved(self, deployment_ids: Mapping[str, UUID]) -> AutomationCore:
-        """Return it in Prefect's form; raises `ValueError` (or pydantic's error) if it is not valid."""
-        actions = [_resolved(action, deployment_ids) for action in self.actions]
-        return AutomationCore.model_validate(self.model_dump() | {"actions": actions})
+    def resolved(self, ids: Ids) -> AutomationCore | None:
+        """Return it in Prefect's form; None if no action is left.
+
+        Raises:
+            ValueError: it names something that is not in `ids`, or is no automation (pydantic's `ValidationError`).
+        """
+        actions = [done for action in self.actions if (done := _resolved(action, ids))]
+        return AutomationCore.model_validate(self.model_dump() | {"actions": actions}) if actions else None
 
 
-def _resolved(action: Mapping[str, Any], deployment_ids: Mapping[str, UUID]) -> dict[str, Any]:
+def _resolved(action: Mapping[str, Any], ids: Ids) -> dict[str, Any] | None:
     resolved = dict(action)
-    if (name := resolved.pop("deployment", None)) is not None:
-        if name not in deployment_ids:
-            raise ValueError(f"an action names the deployment `{name}`, but there are: {', '.join(deployment_ids)}")
-        resolved["deployment_id"] = deployment_ids[name]
-    return resolved
+    for kind in _FIELDS.keys() & action.keys():
+        name = resolved.pop(kind)
+        if name not in ids[kind]:
+            raise ValueError(f"an action names the {kind} `{name}`, but there are: {', '.join(ids[kind])}")
+        resolved[_FIELDS[kind]] = ids[kind][name]
+    return None if None in resolved.values() else resolved
 
 
 def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore]) -> None:

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, model_validator
 from ruamel.yaml import YAML
 
 from clozeline.errors import ParamsError, TransientError
+from clozeline.orchestration.alert_receivers import Receiver
 from clozeline.orchestration.automations import Automation
 from clozeline.orchestration.prefect_adapter import api_url
 
@@ -58,11 +59,15 @@ class WorkQueue(BaseModel):
 class PrefectFile(BaseModel):
     deployments: list[Deployment]
     work_queues: list[WorkQueue] = []
+    receivers: list[Receiver] = []
     automations: list[Automation] = []
 
     @model_validator(mode="after")
     def _automations_can_be_made(self) -> Self:
-        ids = {deployment.name: uuid4() for deployment in self.deployments}
+        ids = {
+            "deployment": {deployment.name: uuid4() for deployment in self.deployments},
+            "receiver": {receiver.name: uuid4() for receiver in self.receivers},
+        }
         for automation in self.automations:
             automation.resolved(ids)
         return self
@@ -85,7 +90,7 @@ def answering_server() -> Iterator[SyncPrefectClient]:
     """
     if api_url() is None:
         raise ParamsError(
-            "there is no Prefect server to deploy to",
+            "no Prefect server is known",
             given="PREFECT_API_URL is not set",
             expected="the address of a running server, such as http://127.0.0.1:4200/api",
             do="start one with `prefect server start`, then set PREFECT_API_URL",

@@ -10,11 +10,16 @@ from collections.abc import Callable
 from typing import Any, Final, TypedDict, cast
 
 from prefect import State
+
+# Prefect has no block for e-mail by SMTP. Its block for Slack passes an address that is not Slack's on to Apprise.
+from prefect.blocks.notifications import SlackWebhook
 from prefect.context import refresh_global_settings_context
 from prefect.events.schemas.automations import AutomationCore as AutomationCore  # an automation as a server takes it
 from prefect.futures import PrefectFuture
 from prefect.settings import get_current_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from prefect.types import SecretDict as SecretDict
+from pydantic import SecretStr
 
 from clozeline.errors import ClozelineError, TransientError
 
@@ -116,3 +121,14 @@ def page_settings(api_url: str) -> dict[str, str]:
     By default the page calls port 4200, whatever port serves it.
     """
     return {"PREFECT_SERVER_UI_API_URL": api_url, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
+
+
+def apprise_block(address: str) -> SlackWebhook | None:
+    """Return a block for `address`; None if Apprise does not know its kind: such a block would drop every message."""
+    logger = logging.getLogger("apprise")
+    was_disabled, logger.disabled = logger.disabled, True  # it would log the address, a secret
+    try:
+        block = SlackWebhook(url=SecretStr(address))
+    finally:
+        logger.disabled = was_disabled
+    return block if block._apprise_client else None

@@ -1,0 +1,72 @@
+"""A project that deploys infra/prefect.yaml to a Prefect server of its own."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import httpx
+from ruamel.yaml import YAML
+
+ROOT: Final = Path(__file__).parents[2]
+NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+
+# Like flows/nightly.py, it uses other files of its package, but it does no work.
+FLOW = """
+from prefect import flow
+
+from flows.work import work
+
+
+@flow(name="nightly")
+def nightly() -> None:
+    work()
+"""
+WORK = """
+import os
+from pathlib import Path
+
+
+def work() -> None:
+    Path("ran-in.txt").write_text(os.getcwd(), encoding="utf-8")
+"""
+
+Run = Callable[..., str]
+Running = Callable[..., AbstractContextManager[None]]
+
+
+def prefect_file() -> dict[str, Any]:
+    content: dict[str, Any] = YAML(typ="safe").load(ROOT / "infra/prefect.yaml")
+    return content
+
+
+@dataclass(frozen=True)
+class Server:
+    """Prefect server process, with a project that deploys to it."""
+
+    home: Path
+    project: Path
+    command: list[str]
+    environment: dict[str, str]
+    api: httpx.Client
+    run_to_end: Run
+    own_environment: dict[str, str]
+    """Environment of the server; `environment` is that of its clients."""
+
+    def deploy(
+        self, change: Callable[[dict[str, Any]], None] = lambda file: None, variables: Mapping[str, str] = NO_VARIABLES
+    ) -> None:
+        """Deploy infra/prefect.yaml as committed, except for `change`, with these variables in the environment."""
+        content = prefect_file()
+        change(content)
+        YAML().dump(content, self.project / "infra/prefect.yaml")
+        self.run_to_end(self.command, {**self.environment, **variables}, self.project)
+
+    def deployments(self) -> dict[str, dict[str, Any]]:
+        answer = self.api.post("/deployments/filter", json={}).raise_for_status()
+        return {deployment["name"]: deployment for deployment in answer.json()}
+
+    def nightly(self) -> dict[str, Any]:
+        return self.deployments()["nightly"]
