@@ -72,10 +72,10 @@ def _renamed(text: str, name_of: Callable[[str], str | None]) -> str:
 
 
 def _keys_of(path: Path, place: str, section: BaseModel) -> Callable[[str], str | None]:
-    """Return a function from a field to its key in `path`.
+    """Return a function that maps a field to its key in `path`.
 
-    The field belongs to the section, or to the only subsection with such a field, because a room may get just that
-    part.
+    The field belongs to the section, or to its only subsection with such a field, because some rooms get only a
+    subsection.
     """
     parts = {name: part for name, part in section if isinstance(part, BaseModel)}
 

@@ -102,7 +102,7 @@ def smoothing_of(seen: Seen, weights_KN: Sequence[Values], scheme: Scheme) -> Sm
 
 
 def smoothed(model: ModelProto, factors: Mapping[str, Floats], products: Collection[str]) -> ModelProto:
-    """Return a copy of `model` with equal results whose MatMuls of `products` read smoothed activations.
+    """Return a copy of `model` with equal results, in which the MatMuls of `products` read smoothed activations.
 
     Smoothing adds a Mul by a constant. A LayerNormalization that only these MatMuls read absorbs it in its scale and
     bias, at no cost.

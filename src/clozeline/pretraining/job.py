@@ -62,7 +62,7 @@ class Pretraining:
     """A pre-training, ready to run."""
 
     params: PretrainParams
-    """Those given, but with the commit of a `start` on the hub as `start_revision`."""
+    """The given params; for a `start` on the hub, `start_revision` is its commit."""
     model: LanguageModel
     loop: Loop[TargetBatch]
     num_rows: int
