@@ -59,7 +59,7 @@ def test_answers_in_text_and_json_and_by_model_name_are_shown(browser: Browser, 
     assert browser.console_errors() == []
 
 
-def test_its_prose_is_shown_as_prose_and_its_code_as_code(browser: Browser, client: httpx.Client) -> None:
+def test_the_docs_page_renders_prose_and_code(browser: Browser, client: httpx.Client) -> None:
     browser.open(str(client.base_url.join("/docs")), width=390)
     health = section_of(browser, "/health/live")
     assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == [

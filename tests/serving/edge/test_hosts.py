@@ -33,13 +33,13 @@ def status_under(host: str, hosts: AllowedHosts) -> int | None:
 
 
 @pytest.mark.parametrize("listens_on", ["127.0.0.1", "localhost", "::1"])
-def test_behind_the_loopback_it_answers_under_its_names_alone(listens_on: str) -> None:
+def test_a_server_on_the_loopback_accepts_only_loopback_names(listens_on: str) -> None:
     hosts = AllowedHosts.of(listens_on)
     assert [status_under(host, hosts) for host in LOOPBACK] == [None] * len(LOOPBACK)
     assert [status_under(host, hosts) for host in ELSEWHERE] == [421] * len(ELSEWHERE)
 
 
-def test_to_other_machines_it_answers_by_address_as_a_probe_in_a_cluster_asks_and_under_no_name() -> None:
+def test_a_server_on_all_addresses_accepts_any_ip_address_but_no_foreign_name() -> None:
     hosts = AllowedHosts.of("0.0.0.0")
     asked = [*LOOPBACK, *ELSEWHERE]
     assert [host for host in asked if status_under(host, hosts) is None] == [*LOOPBACK, *ELSEWHERE[:2]]

@@ -120,7 +120,7 @@ def test_without_fp32_or_memory_for_it_int8_answers_and_that_is_reported(
     assert not timed
 
 
-def test_one_moment_in_which_int8_was_slower_is_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_slow_measurement_of_int8_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = [Latency(0.5, 1.0, 20.0, 10.0, 4, 1), Latency(2.0, 1.0, 20.0, 10.0, 4, 1)]
     monkeypatch.setattr(precision, "compare", lambda models, **_: measured.pop(0))
     assert open_source(ModelSource("encoder", str(folder)), None).identity.precision == "int8"

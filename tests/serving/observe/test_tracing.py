@@ -198,7 +198,7 @@ def test_an_address_of_another_protocol_is_refused_with_its_variable(
     assert refused.value.given == f"{variable}=localhost:4317"
 
 
-def test_without_being_asked_for_its_sdk_is_not_even_imported() -> None:
+def test_the_opentelemetry_sdk_is_not_imported_without_traces() -> None:
     code = "import sys; import clozeline.serving.server; from clozeline.serving.observe.tracing import tracing; "
     code += "tracing(False); print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -49,9 +49,7 @@ def service_of(catalogue: Catalogue, admission: Admission | None = None) -> Serv
     return service
 
 
-def test_it_answers_as_the_library_does_for_one_text_and_for_several(
-    client: httpx.Client, completer: Completer
-) -> None:
+def test_the_route_completes_texts_as_the_library_does(client: httpx.Client, completer: Completer) -> None:
     expected = completer.complete(TEXTS)
     answer = client.post("/complete", json={"inputs": TEXTS})
     assert [(one["generated_text"], one["finish_reason"], one["num_tokens"]) for one in answer.json()] == [
@@ -120,7 +118,7 @@ def test_a_long_text_loses_its_beginning_if_asked(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/fill-mask", "/zero-shot", "/pipeline/fill-mask"])
-def test_a_causal_model_fills_no_masks_at_any_door(client: httpx.Client, path: str) -> None:
+def test_a_causal_model_fills_no_masks_on_any_route(client: httpx.Client, path: str) -> None:
     body = {"inputs": "the [MASK]", "parameters": {"candidate_labels": ["a", "b"]} if path == "/zero-shot" else {}}
     answer = client.post(f"/models/writer{path}", json=body)
     assert answer.status_code == 404

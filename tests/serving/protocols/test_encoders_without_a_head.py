@@ -101,7 +101,7 @@ def test_mlflow_gives_embeddings_and_says_nothing_of_masks(headless: httpx.Clien
     np.testing.assert_allclose([record["embedding"] for record in records], expected_TH, atol=1e-6)
 
 
-def test_it_has_no_head_to_fill_with(headless: httpx.Client, tmp_path: Path) -> None:
+def test_an_encoder_without_a_head_refuses_fill_mask(headless: httpx.Client, tmp_path: Path) -> None:
     refused = headless.post("/fill-mask", json={"inputs": TEXTS[0], "model": "docsearch"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "no_such_model")
     write_embedder(tmp_path / "docsearch")

@@ -80,7 +80,7 @@ def test_it_chooses_among_labels_it_was_not_trained_on(asking: Asking, client: h
     assert sum(one.score for one in found) == pytest.approx(1)
 
 
-def test_it_asks_the_routes_of_text_embeddings_inference_too(client: httpx.Client) -> None:
+def test_the_client_can_use_the_routes_of_text_embeddings_inference(client: httpx.Client) -> None:
     def asking_at(path: str) -> InferenceClient:
         return InferenceClient(model=str(client.base_url.join(path)))
 

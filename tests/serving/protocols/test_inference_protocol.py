@@ -79,7 +79,7 @@ def test_strings_come_back_as_bytes(triton: InferenceServerClient, client: httpx
     np.testing.assert_allclose(scores, [[label["score"] for label in labels] for labels in expected], atol=1e-6)
 
 
-def test_without_named_outputs_it_asks_for_raw_bytes_and_gets_them(triton: InferenceServerClient) -> None:
+def test_outputs_are_raw_bytes_if_the_client_names_none(triton: InferenceServerClient) -> None:
     answer = triton.infer("library", [texts_tensor(TEXTS, is_binary=True)], parameters={"top_k": 1})
     assert answer.as_numpy("label").shape == (3, 1)
     assert answer.as_numpy("score").dtype == np.float32

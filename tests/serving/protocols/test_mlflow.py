@@ -48,7 +48,7 @@ def approximately(told: Any) -> Any:
     return pytest.approx(told, abs=1e-5) if isinstance(told, float) else told
 
 
-def test_it_notices_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
+def test_the_mlflow_client_sees_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
     scoring.wait_server_ready(timeout=10)
     assert scoring.get_version() == mlflow.__version__
 

@@ -66,7 +66,7 @@ def test_it_completes_prompts_and_counts_the_tokens_read_and_made(sdk: OpenAI, c
     assert used == (4 + 2, num_new, 4 + 2 + num_new)
 
 
-def test_it_draws_unless_told_otherwise_and_the_seed_decides_what(sdk: OpenAI, catalogue: Catalogue) -> None:
+def test_completions_are_sampled_by_default_and_follow_the_seed(sdk: OpenAI, catalogue: Catalogue) -> None:
     model = catalogue.answering(COMPLETING).model
     for seed in (1, 2):
         (expected,) = model.complete(["return"], Decoding(12, temperature=1.0, seed=seed))
@@ -125,7 +125,7 @@ def test_a_completion_needs_an_existing_causal_model(sdk: OpenAI, name: str) -> 
     assert "writer" in raised.value.message
 
 
-def test_it_lists_the_models_and_retrieves_one(sdk: OpenAI) -> None:
+def test_the_sdk_lists_models_and_retrieves_one(sdk: OpenAI) -> None:
     assert [model.id for model in sdk.models.list()][:2] == ["encoder", "library"]
     assert sdk.models.retrieve("library").object == "model"
     with pytest.raises(openai.NotFoundError) as raised:

@@ -21,7 +21,7 @@ def due(tokens: int, pace: Pace = NOTHING_MEASURED) -> Waiting:
     return Waiting(seconds, seconds, tokens)
 
 
-def test_with_no_work_due_any_request_but_a_bulk_one_is_admitted() -> None:
+def test_any_small_request_is_admitted_if_no_work_is_due() -> None:
     later = Waiting(seconds=20, due_seconds=0, due_tokens=0, promised=0.9)
     assert Admission(max_waiting_tokens=10).refusal(later, Asks(384), pace_of(1)) is None
 

@@ -239,7 +239,7 @@ def test_admitted_requests_are_answered_within_their_bound_and_before_their_dead
         assert simulated.ended_seconds[asked] <= bound + micro_batches
 
 
-def test_while_a_bulk_request_runs_small_ones_get_in_and_wait_for_a_micro_batch_alone(ticket: Make) -> None:
+def test_small_requests_wait_at_most_two_micro_batches_during_a_bulk_request(ticket: Make) -> None:
     simulated = Simulated(ticket)
     large = simulated.submit(280, patience=30)  # 18 s of work
     for _ in range(40):
