@@ -125,7 +125,7 @@ def test_layers_of_other_numbers_of_queries_have_rows_of_their_own() -> None:
         assert np.isfinite(run(after, texts, queries, keys, 1)).all()
 
 
-def test_a_mask_with_its_own_rows_stays() -> None:
+def test_a_mask_with_a_row_per_query_is_not_expanded() -> None:
     assert op_counts(settled(block()))["Expand"] == 0
 
 

@@ -133,7 +133,7 @@ def test_the_sum_over_a_long_text_does_not_overflow() -> None:
     np.testing.assert_allclose(run(in_half(model), ids_1L), run(model, ids_1L), atol=1e-3)
 
 
-def test_attention_is_divided_by_a_constant_in_half() -> None:
+def test_a_division_by_a_constant_runs_in_float16() -> None:
     assert types_of(in_half(graph(LOOKUP, node("Div", ["x", "hundred"], "y"))))["Div"] == {TensorProto.FLOAT16}
 
 

@@ -36,7 +36,7 @@ def named(logits_MV: np.ndarray) -> list[list[tuple[int, float]]]:
 
 @pytest.mark.parametrize("vocab_size", [1, 7, MOST, LARGE])
 @pytest.mark.parametrize("step", [1e-6, 0.5])
-def test_they_are_those_that_are_found_in_the_logits(vocab_size: int, step: float) -> None:
+def test_the_graph_returns_the_likeliest_tokens_of_its_logits(vocab_size: int, step: float) -> None:
     """The logits are rounded so that many are equal: among equal logits, the lower id comes first."""
     drawn_MV = np.random.default_rng(vocab_size).normal(scale=3, size=(4, vocab_size))
     logits_MV = (np.round(drawn_MV / step) * step).astype(np.float32)

@@ -100,7 +100,7 @@ def test_nan_from_the_model_and_nan_from_the_graph_are_told_apart(
         difference(open_trained(folder), graph)
 
 
-def test_one_wrong_weight_is_seen(trained: TrainedModel, graph: Path) -> None:
+def test_a_graph_with_one_wrong_weight_fails_parity(trained: TrainedModel, graph: Path) -> None:
     model = read_graph(graph)
     weight = next(tensor for tensor in model.graph.initializer if tensor.name.endswith(".head.dense.weight"))
     weight.CopyFrom(numpy_helper.from_array(1.1 * numpy_helper.to_array(weight), weight.name))
@@ -108,7 +108,7 @@ def test_one_wrong_weight_is_seen(trained: TrainedModel, graph: Path) -> None:
     assert difference(trained, graph) > 1e-4
 
 
-def test_other_words_than_the_likeliest_are_seen(trained: TrainedModel, graph: Path) -> None:
+def test_a_graph_that_returns_other_tokens_fails_parity(trained: TrainedModel, graph: Path) -> None:
     model = read_graph(graph)
     node = next(node for node in model.graph.node if node.name == "top_ids")
     node.attribute.append(helper.make_attribute("largest", 0))
@@ -124,7 +124,7 @@ def test_scores_that_are_not_probabilities_are_detected(trained: TrainedModel, g
     assert difference(trained, graph) > 1e-4
 
 
-def test_an_embedding_that_averages_padding_is_seen(
+def test_an_embedding_that_averages_padding_fails_parity(
     trained: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mean_of_all(hidden_BLH: torch.Tensor, attention_mask_BL: torch.Tensor) -> torch.Tensor:

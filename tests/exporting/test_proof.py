@@ -203,7 +203,7 @@ def test_words_are_those_that_the_graph_names_first(package: Path) -> None:
     assert exam.answers(model, model.batches(exam.texts)).top1_A.tolist() == logits_MV.argmax(axis=1).tolist()
 
 
-def test_sums_that_saturate_are_seen_and_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saturating_sums_are_detected_and_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they do depends on the processor, so that here the wide sums are another graph's."""
     held, opened = proof_of(package), proof.open_graph
 

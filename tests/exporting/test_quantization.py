@@ -169,7 +169,7 @@ def test_products_of_activations_and_gemm_are_left_alone() -> None:
     assert op_counts(quantized.model) == {"Transpose": 1, "MatMul": 2, "Gemm": 1}
 
 
-def test_named_products_stay() -> None:
+def test_products_named_as_exact_are_not_quantized() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "W"], ["a"], name="first"),
         helper.make_node("MatMul", ["x", "U"], ["b"], name="second"),

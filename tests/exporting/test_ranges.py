@@ -98,7 +98,7 @@ def tokens(*values: tuple[float, float]) -> Seen:
     return seen_in(np.array(values, dtype=np.float32).reshape(-1, 2))
 
 
-def test_the_ratio_is_that_of_fixed_steps_and_of_the_typical_tokens_own() -> None:
+def test_the_ratio_divides_the_fixed_step_by_that_of_the_typical_token() -> None:
     """A token's own scale is symmetric: values of one sign leave half of it unused, but use all of a fixed scale."""
     assert range_of(tokens((-1, 1), (-1, 1), (-1, 1))).ratio == 1
     assert range_of(tokens((0, 1), (0, 1), (0, 1))).ratio == 0.5

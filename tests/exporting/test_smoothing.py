@@ -71,7 +71,7 @@ def error_of(factor_K: np.ndarray, scheme: Scheme, weight_KN: np.ndarray = WEIGH
 
 
 @pytest.mark.parametrize("graph", [linear(), stored_transposed()])
-def test_the_product_is_the_same_to_the_bit(graph: onnx.ModelProto) -> None:
+def test_smoothing_leaves_the_product_bit_identical(graph: onnx.ModelProto) -> None:
     factor_K = smoothing(OUTLYING_TK).factor_K
     given = answer(smoothed(graph, {"x": factor_K}, ["product"]), {"x": OUTLYING_TK})
     np.testing.assert_array_equal(given, answer(graph, {"x": OUTLYING_TK}))
@@ -127,7 +127,7 @@ def test_a_channel_whose_weights_leave_no_room_is_not_divided() -> None:
     assert (smoothing(OUTLYING_TK, heavy_KN).factor_K[OUTLIERS] == 1).all(), "the second product's is heavy"
 
 
-def test_with_one_scale_for_a_matrix_there_is_room_below_its_largest_weight() -> None:
+def test_smoothing_uses_the_headroom_of_a_per_matrix_scale() -> None:
     """With one scale for each column, the largest weight leaves room in its own column only."""
     heavy_KN = WEIGHT_KN.copy()
     heavy_KN[OUTLIERS] *= 10

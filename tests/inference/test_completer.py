@@ -106,7 +106,7 @@ def test_it_ends_before_a_stop_string_even_inside_a_token(completer: Completer) 
     assert (cut.finish_reason, len(cut.tokens) <= len(whole.tokens)) == ("stop", True)
 
 
-def test_it_ends_where_the_model_ends_the_text(completer: Completer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completion_ends_at_the_end_token_of_the_model(completer: Completer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Completer, "answers", lambda self, asked: [[(SEP, 0.9), (7, 0.1)] for _ in asked.texts])
     (found,) = completer.complete(["return"])
     assert (found.text, found.tokens, found.finish_reason) == ("", (), "stop")

@@ -54,7 +54,7 @@ def test_masks_are_where_the_text_has_them(tokenizer: TextTokenizer) -> None:
     assert text.mask_spans == ((0, 6), (9, 15))
 
 
-def test_they_stay_there_once_every_word_is_known(tokenizer: TextTokenizer) -> None:
+def test_mask_spans_are_the_same_with_cached_words(tokenizer: TextTokenizer) -> None:
     texts = ["a[MASK]b é [MASK] [UNK]", "[MASK]", "[MASK", "[[MASK]]"]
     spans = [((1, 7), (11, 17)), ((0, 6),), (), ((1, 7),)]
     for _ in range(2):

@@ -193,7 +193,7 @@ def test_every_label_scores_above_0_and_none_above_1(threshold: float, is_given:
     assert (exam.answers(model, model.batches(exam.texts)).top1_A == is_given).all()
 
 
-def test_one_score_is_held_to_its_order_in_pairs(opened: Opened) -> None:
+def test_the_exam_of_a_single_score_compares_neighbouring_texts(opened: Opened) -> None:
     model = opened(write_ranker)
     exam = exam_of(model, SAMPLE)
     assert all(text.types_L is not None for text in exam.texts)
@@ -237,7 +237,7 @@ def test_entity_f1_is_that_of_the_task(opened: Opened) -> None:
     assert names[:4] == [one.entity for one in tokens if one.start in (0, 4, 11, 14)]
 
 
-def test_words_that_both_leave_outside_are_no_agreement(opened: Opened) -> None:
+def test_words_outside_entities_in_both_graphs_do_not_count_as_agreement(opened: Opened) -> None:
     exam = exam_of(opened(write_tagger), SAMPLE)
     assert exam.metric == "entity agreement"
     one, other = np.zeros(len(exam.text_A)), np.zeros(len(exam.text_A))

@@ -129,7 +129,7 @@ def test_rounding_does_not_break_ties_between_pairs() -> None:
     assert exam.counts(rounded, exact).value == exam.counts(exact, exact).value == pytest.approx(1)
 
 
-def test_one_pair_that_is_scored_otherwise_leaves_an_interval() -> None:
+def test_a_single_differently_ranked_pair_widens_the_interval() -> None:
     exam = scores_alone(np.array([1.0, *[0.0] * 9]))
     one, other = (pairs_of(np.array([0.9, *np.linspace(low, 0.8, 9)])) for low in (0.1, 0.2))
     measured = ratio_of_figures(exam.counts(one, other), exam.counts(other, other), num_items=10)
@@ -159,7 +159,7 @@ def test_pairs_that_belong_together_are_held_to_the_recall_of_the_task(model: Em
     assert given.top1_A.tolist() == found.best_Q.tolist()
 
 
-def test_the_first_of_its_texts_are_an_exam_too(model: Embedder) -> None:
+def test_a_prefix_of_the_exam_texts_is_a_valid_exam(model: Embedder) -> None:
     """The comparison of texts read alone and in a batch uses only some of the texts."""
     exam, _ = asked(model, searched(80, recall_at=3))
     few = exam.answers(model, model.batches(exam.texts[:64]))

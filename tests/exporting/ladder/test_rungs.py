@@ -77,7 +77,7 @@ def test_a_rung_that_comes_to_the_same_is_not_tried_twice(climbed: Path) -> None
     assert len(read_manifest(climbed).ladder) == 2
 
 
-def test_the_whole_ladder_is_in_the_metrics_too(climbed: Path) -> None:
+def test_the_metrics_hold_the_whole_ladder(climbed: Path) -> None:
     metrics = json.loads((climbed.parent / "metrics.json").read_text(encoding="utf-8"))
     ladder = [Rung.model_validate(rung) for rung in metrics["ladder"]]
     assert ladder == list(read_manifest(climbed).ladder)
