@@ -67,7 +67,7 @@ def test_an_fp16_graph_is_packaged_with_its_measured_figures(half_package: Path,
     assert read_manifest(encoder_package).half is None
 
 
-def test_a_second_graph_in_half_has_the_same_bytes(
+def test_a_second_fp16_export_has_the_same_bytes(
     half_package: Path, small_encoder: Path, export_model: ExportModel
 ) -> None:
     again = export_model(small_encoder, half=True)

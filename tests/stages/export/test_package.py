@@ -215,7 +215,7 @@ def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_
         assert re.findall(rb"/[\w./-]+\.py\b", content) == [], file.name
 
 
-def test_the_int8_file_is_about_a_quarter_and_that_in_half_the_half(
+def test_the_int8_file_is_about_a_quarter_and_the_fp16_file_half_of_fp32(
     save_trained: Callable[[Any], Path], export_model: ExportModel
 ) -> None:
     config = BertConfig(

@@ -66,7 +66,7 @@ class Climbing:
 
 
 @pytest.mark.parametrize(("num_texts", "parts"), [(40, (32, 8)), (10, (8, 2))])
-def test_texts_that_scales_are_measured_on_decide_nothing(
+def test_calibration_texts_are_not_used_in_the_exam(
     small_encoder: Path,
     export_model: ExportModel,
     validation_texts: Path,
@@ -96,7 +96,7 @@ def test_the_metrics_count_the_texts_of_the_exam_when_held_out_items_are_useless
     assert metrics["num_agreement_texts"] == rung["agreement"]["num_texts"] == 32
 
 
-def test_texts_that_decide_nothing_are_not_reported_as_deciding(
+def test_unused_texts_are_not_reported_as_exam_texts(
     small_topics: Path,
     export_model: ExportModel,
     validation_texts: Path,

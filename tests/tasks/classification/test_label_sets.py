@@ -30,7 +30,7 @@ def test_scores_are_those_of_scikit_learn(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("figure", [micro_f1, macro_f1])
-def test_no_other_threshold_is_better(figure) -> None:
+def test_the_chosen_threshold_is_the_best_of_all(figure) -> None:
     draw = np.random.default_rng(0)
     actual_TC = draw.random((80, 3)) < 0.2
     share_TC = np.clip(actual_TC * 0.1 + draw.random((80, 3)) * 0.2, 0, 1)

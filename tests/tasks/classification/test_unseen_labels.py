@@ -76,7 +76,7 @@ def test_unseen_labels_of_multi_label_tasks_count_as_missed(small_encoder: Path,
 
 
 @pytest.mark.parametrize("case", [*ONE_LABEL, SETS], ids=["texts", "pairs", "sets"])
-def test_they_are_counted_and_judge_in_the_validation_part_too(case: Case, small_encoder: Path, tmp_path: Path) -> None:
+def test_unseen_labels_also_count_in_the_validation_split(case: Case, small_encoder: Path, tmp_path: Path) -> None:
     usual = task_of(case, small_encoder, tmp_path / "usual", {})
     odd = task_of(case, small_encoder, tmp_path / "odd", {"test": NUM_ODD, "validation": NUM_ODD})
     assert odd.validation_score() < usual.validation_score()

@@ -29,7 +29,7 @@ def won(margin_Q: np.ndarray, gain_Q: np.ndarray, threshold: float) -> float:
     return float(gain_Q[margin_Q > threshold].sum())
 
 
-def test_no_other_bound_wins_more() -> None:
+def test_the_chosen_margin_has_the_largest_gain_of_all() -> None:
     draw = np.random.default_rng(2)
     for _ in range(100):
         margin_Q = draw.integers(-4, 5, size=12) / 2
