@@ -62,7 +62,9 @@ def test_a_side_is_timed_in_the_process_where_it_runs(theirs: Any, module: Calla
     assert elsewhere.measured(asked.clock, asked.answer, ["a"], times=1)[0] == os.getpid()
 
 
-def test_its_tokenizer_is_reported_there_and_nowhere_else(theirs: Any, module: Callable[[str], ModuleType]) -> None:
+def test_the_threads_of_their_tokenizer_are_chosen_in_its_own_process(
+    theirs: Any, module: Callable[[str], ModuleType]
+) -> None:
     elsewhere, asked = module("elsewhere"), importlib.import_module("theirs_to_ask")
     best, in_parallel = module("tokenizing").at_its_best(elsewhere.There(theirs, asked.answer), ["a"])
     assert in_parallel

@@ -140,7 +140,7 @@ def test_arrivals_are_a_function_of_the_seed_and_a_rate_stretches_them(opened: M
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_arrivals_do_not_know_of_each_other(opened: ModuleType, seed: int) -> None:
+def test_arrivals_form_a_poisson_process(opened: ModuleType, seed: int) -> None:
     """A Poisson process: arrivals come at the given rate, and the deviation of their gaps equals the mean gap."""
     gaps = np.diff([0.0, *opened.arrivals(100.0, 4000, seed)])
     assert gaps.min() >= 0

@@ -35,7 +35,7 @@ def by_langchain(url: str) -> Vectors:
 
 
 @pytest.mark.parametrize("ask", [by_llama_index, by_llama_index_openai, by_chroma, by_langchain])
-def test_it_gets_the_vectors_of_its_texts(client: httpx.Client, ask: Callable[[str], Vectors]) -> None:
+def test_each_client_gets_the_vectors_of_its_texts(client: httpx.Client, ask: Callable[[str], Vectors]) -> None:
     expected = client.post("/embed", json={"inputs": TEXTS, "model": "encoder"}).json()
     for vector, of_text in zip(ask(str(client.base_url).rstrip("/")), expected, strict=True):
         assert list(vector) == pytest.approx(of_text, abs=1e-6)

@@ -30,7 +30,7 @@ EXPORTED = Path(os.environ["CLOZELINE_EXPORTED"])
     ],
 )
 @pytest.mark.parametrize("file", ["model.onnx", "model.int8.onnx"])
-def test_it_answers_as_the_graph_does_and_knows_the_labels(name: str, model_class: type, file: str) -> None:
+def test_optimum_gives_the_logits_of_the_graph_and_its_labels(name: str, model_class: type, file: str) -> None:
     folder = EXPORTED / name
     model = model_class.from_pretrained(folder, file_name=file, local_files_only=True)
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -110,7 +110,7 @@ def stop(tokenizer: PreTrainedTokenizerFast) -> int:
     return int(tokenizer.convert_tokens_to_ids("."))
 
 
-def test_whole_words_of_ragged_rows_are_masked_and_refused_by_theirs(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_whole_words_of_ragged_rows_are_masked_but_theirs_refuses_them(wordpiece: PreTrainedTokenizerFast) -> None:
     """P9."""
     encoded = wordpiece(sentences(200, 2), return_offsets_mapping=True, return_special_tokens_mask=True)
     rows = [{name: encoded[name][row] for name in encoded} for row in range(200)]

@@ -15,6 +15,6 @@ def test_every_activation_computes_what_transformers_computes(name: str) -> None
     assert is_known_activation(name)
 
 
-def test_an_unknown_name_is_not_known() -> None:
+def test_an_unknown_activation_is_not_accepted() -> None:
     assert not is_known_activation("gelou")
     assert "gelou" not in known_activations()

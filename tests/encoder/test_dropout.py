@@ -5,7 +5,7 @@ from clozeline.encoder.dropout import DropoutOf16Bits
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.97])
-def test_as_much_is_dropped_as_asked_and_the_mean_stays(rate: float) -> None:
+def test_dropout_drops_its_rate_and_keeps_the_mean(rate: float) -> None:
     torch.manual_seed(1)
     of_ones = DropoutOf16Bits(rate)(torch.ones(1000, 1001))
     standard_error = (rate * (1 - rate) / of_ones.numel()) ** 0.5

@@ -136,7 +136,7 @@ def test_a_change_of_its_module_is_another_training(model, own_module, tiny_pret
     assert name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision) != before
 
 
-def test_it_knows_nothing_at_first_and_learns_a_batch_by_heart(model, batch_of) -> None:
+def test_an_own_encoder_starts_at_chance_and_can_memorize_a_batch(model, batch_of) -> None:
     batch = batch_of([2, 4, 11, 4, 13, 4, 3], [2, 20, 4, 22, 4, 24, 3])
     hidden_T = torch.tensor([10, 11, 12, 13, 14, 20, 21, 22, 23, 24])
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)

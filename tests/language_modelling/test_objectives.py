@@ -123,7 +123,7 @@ def build(objective: str, params: PretrainParams) -> LanguageModel:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("objective", "looks_ahead"), [("mlm", True), ("clm", False)])
-def test_one_switch_opens_attention_to_both_sides_or_to_the_left_alone(
+def test_the_objective_makes_attention_bidirectional_or_causal(
     objective: str, looks_ahead: bool, tiny_pretraining: PretrainParams
 ) -> None:
     """P13: changing a later token changes earlier logits, or it does not."""

@@ -37,12 +37,12 @@ def write(file: Path, text: str) -> None:
         ("1600000 100000", 8),
     ],
 )
-def test_the_quota_of_its_control_group_holds(machine: Path, cpu_max: str, expected: int) -> None:
+def test_the_quota_of_the_control_group_applies(machine: Path, cpu_max: str, expected: int) -> None:
     write(machine / "cpu.max", cpu_max)
     assert cores(machine, "0::/\n") == expected
 
 
-def test_the_quota_of_a_group_around_it_holds_too(machine: Path) -> None:
+def test_the_quota_of_a_parent_group_applies(machine: Path) -> None:
     write(machine / "pods" / "cpu.max", "300000 100000")
     write(machine / "pods" / "one" / "cpu.max", "max 100000")
     assert cores(machine, "0::/pods/one\n") == 3

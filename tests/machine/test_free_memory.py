@@ -42,7 +42,7 @@ def test_the_limit_of_a_group_holds_and_pages_of_files_can_be_dropped(machine: P
     assert left(machine, "0::/pod") == 40 * MIB
 
 
-def test_the_limit_of_a_group_around_it_holds_too(machine: Path) -> None:
+def test_the_limit_of_a_parent_group_applies(machine: Path) -> None:
     group(machine / "pod", 50 * MIB, 20 * MIB, 0)
     group(machine / "pod" / "one", "max", 20 * MIB, 0)
     assert left(machine, "0::/pod/one") == 30 * MIB

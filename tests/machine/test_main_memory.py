@@ -28,12 +28,12 @@ def write(file: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", 8 * GIB), (str(2 * GIB), 2 * GIB), (str(64 * GIB), 8 * GIB)])
-def test_the_limit_of_its_control_group_holds(machine: Path, limit: str, expected: int) -> None:
+def test_the_limit_of_the_control_group_applies(machine: Path, limit: str, expected: int) -> None:
     write(machine / "memory.max", f"{limit}\n")
     assert available(machine, "0::/\n") == expected
 
 
-def test_the_limit_of_a_group_around_it_holds_too(machine: Path) -> None:
+def test_the_limit_of_a_parent_group_applies(machine: Path) -> None:
     write(machine / "pods" / "memory.max", f"{3 * GIB}\n")
     write(machine / "pods" / "one" / "memory.max", "max\n")
     assert available(machine, "0::/pods/one\n") == 3 * GIB

@@ -37,7 +37,7 @@ def told_of(code: str, port: int, root: Path) -> TransientError:
     return told.value
 
 
-def test_one_without_processes_of_its_own_is_ended_at_once(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_a_server_without_child_processes_is_ended_at_once(tmp_path: Path, free_port: Callable[[], int]) -> None:
     server = Server("Idle", [sys.executable, "-c", "import time; time.sleep(600)"], free_port(), "/health")
     with running(server, Workspace(tmp_path)) as process:
         assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 1, 60)

@@ -40,6 +40,6 @@ def test_matrices_are_stored_in_half_the_bytes_and_answer_as_their_rounded_value
     assert model.graph.initializer[0].data_type == TensorProto.FLOAT
 
 
-def test_a_matrix_that_16_bits_cannot_hold_stays() -> None:
+def test_a_matrix_beyond_the_range_of_float16_stays_float32() -> None:
     model = graph(WEIGHT_KN * 1e6)
     np.testing.assert_array_equal(answer(with_half_weights(model)), answer(model))

@@ -107,7 +107,7 @@ def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(tmp_path: Path, bu
     assert [file.name for file in remote.files] == [file.name for file in local.files]
 
 
-def test_one_object_is_a_source(tmp_path: Path, bucket, params_of) -> None:
+def test_a_single_object_in_a_bucket_is_a_source(tmp_path: Path, bucket, params_of) -> None:
     client, name = bucket
     client.put_object(Bucket=name, Key="in/all.jsonl", Body=b'{"text": "one"}')
     snapshot = take_snapshot(params_of(url=f"s3://{name}/in/all.jsonl").source, Path("unread"), tmp_path / "raw")

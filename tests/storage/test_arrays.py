@@ -23,7 +23,7 @@ def test_a_large_array_takes_no_memory_of_the_process(tmp_path: Path) -> None:
     assert numbers[[0, 70_000, -1]].tolist() == [0, 70_000, 7_999_999]
 
 
-def test_its_file_has_no_name(tmp_path: Path) -> None:
+def test_a_disk_array_has_an_unnamed_file(tmp_path: Path) -> None:
     numbers = DiskArrays(tmp_path).empty(10, np.int64)
     assert not list(tmp_path.iterdir())
     assert numbers.tolist() == [0] * 10
@@ -47,6 +47,6 @@ def test_chunks_cover_everything_once(length: int) -> None:
     assert [place for chunk in chunks(length) for place in range(chunk.start, chunk.stop)] == list(range(length))
 
 
-def test_values_are_gathered_by_their_places() -> None:
+def test_gathering_returns_the_values_at_the_given_indices() -> None:
     values, places = np.arange(200_000) * 3, np.random.default_rng(0).permutation(200_000)
     np.testing.assert_array_equal(gathered(values, places, DiskArrays().empty), values[places])

@@ -149,7 +149,7 @@ def test_rows_are_identified_by_content_and_shuffled_by_it(tmp_path, params_of, 
     assert all(row["source"] == f"k{texts.index(row['text']) % 3}" for row in rows if row["text"] in texts)
 
 
-def test_nothing_but_the_splits_is_left(tmp_path, params_of, texts) -> None:
+def test_the_output_folder_holds_only_the_splits(tmp_path, params_of, texts) -> None:
     build(write_lines(tmp_path, texts), tmp_path / "out", params_of())
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == sorted(f"{split}.parquet" for split in SPLITS)
 

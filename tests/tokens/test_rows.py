@@ -27,7 +27,7 @@ def many_rows() -> Rows:
     return Rows.cut(offsets_of(*sizes), max_length=64)
 
 
-def test_a_document_becomes_rows_of_nearly_equal_length_that_cover_it_once() -> None:
+def test_a_document_is_cut_into_rows_of_nearly_equal_length() -> None:
     rows = Rows.cut(offsets_of(10, 0, 63, 62), max_length=64)
     assert rows.document_R.tolist() == [0, 2, 2, 3]
     assert rows.start_R.tolist() == [0, 0, 32, 0]

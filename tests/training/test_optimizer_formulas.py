@@ -125,7 +125,7 @@ def test_an_orthogonalized_matrix_keeps_its_singular_vectors_and_its_scale_does_
     assert torch.allclose(orthogonalize(matrix_KRC), orthogonalize(1e-3 * matrix_KRC), atol=1e-4)
 
 
-def test_a_matrix_of_zeros_stays_zero() -> None:
+def test_orthogonalizing_a_zero_matrix_gives_zeros() -> None:
     assert torch.equal(orthogonalize(torch.zeros(1, 3, 4)), torch.zeros(1, 3, 4))
 
 

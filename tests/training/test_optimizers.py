@@ -116,7 +116,7 @@ def test_only_the_matrices_of_layers_are_hidden_for_muon() -> None:
     assert hidden == {f"layers.{layer}.{name}.weight" for layer in (0, 1) for name in ("up", "down")}
 
 
-def test_an_embedding_inside_a_layer_is_not_hidden() -> None:
+def test_an_embedding_inside_a_layer_is_not_a_hidden_matrix() -> None:
     model = encoder()
     model.layers.append(nn.ModuleDict({"positions": nn.Embedding(4, 8)}))
     optimizer = build_optimizer(model, params_of("muon"))

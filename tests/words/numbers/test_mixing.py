@@ -7,7 +7,7 @@ from clozeline.words.numbers.mixing import mixed
 MASK = 2**64 - 1
 
 
-def test_its_outputs_are_the_published_ones() -> None:
+def test_mixing_gives_the_published_outputs_of_splitmix64() -> None:
     """First outputs of splitmix64.c (Vigna 2015) for the seed 1234567; its state grows by a constant."""
     seeds = np.array([(1234567 + step * 0x9E3779B97F4A7C15) & MASK for step in range(3)], dtype=np.uint64)
     assert mixed(seeds).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
