@@ -1,4 +1,4 @@
-"""`clozeline fill`, `embed` and `classify` print tables for people or lines for programs; errors say what to type."""
+"""Verbs that ask a model print tables for people or lines for programs; errors say what to type."""
 
 import json
 import math
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.package import load
-from tests.tiny_packages import write_classifier, write_encoder, write_ranker
+from tests.tiny_packages import write_classifier, write_completer, write_encoder, write_ranker
 
 CLOZELINE = [sys.executable, "-m", "clozeline"]
 
@@ -23,6 +24,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_encoder(folder / "dist" / "encoder")
     write_classifier(folder / "dist" / "library")
     write_ranker(folder / "others" / "ranker")
+    write_completer(folder / "causal" / "dist" / "encoder")
     return folder
 
 
@@ -75,6 +77,28 @@ def test_a_model_of_pairs_reads_each_text_with_another(project: Path) -> None:
     assert [line[0] for line in by_tab] == [r"open\tthe file", r"a\tthe file"]
 
 
+def test_complete_writes_what_the_library_continues_and_why_it_ends(project: Path) -> None:
+    completer = load(project / "causal" / "dist" / "encoder")
+    assert isinstance(completer, Completer)
+    texts = ["return the list", "open"]
+    (greedy, other), (drawn, _) = (
+        completer.complete(texts),
+        completer.complete(texts, Decoding(5, 0.9, 0.9, 7, ("of",))),
+    )
+    lines = lines_of(project / "causal", "complete", *texts)
+    assert lines == [[text, one.text, one.finish_reason] for text, one in zip(texts, (greedy, other), strict=True)]
+    options = "--max-tokens 5 --temperature 0.9 --top-p 0.9 --seed 7 --stop of --json"
+    done = ask(project / "causal", "complete", texts[0], *options.split())
+    record = json.loads(done.stdout)
+    assert (record["text"], record["completion"]["text"]) == (texts[0], drawn.text)
+    assert record["completion"]["tokens"] == list(drawn.tokens)
+
+
+def test_a_causal_encoder_embeds_without_being_named(project: Path) -> None:
+    (line,) = lines_of(project / "causal", "embed", "open the file")
+    assert math.isclose(math.hypot(*map(float, line[1:])), 1, rel_tol=1e-4)
+
+
 @pytest.mark.parametrize(("verb", "key"), [("fill", "masks"), ("embed", "embedding"), ("classify", "labels")])
 def test_each_line_of_standard_input_is_a_text_and_gets_an_object_of_json(project: Path, verb: str, key: str) -> None:
     done = ask(project, verb, "-", "--json", given="é [MASK]\r\n\n  a [MASK]  \n".encode())
@@ -106,6 +130,10 @@ def test_in_a_terminal_there_is_a_table(project: Path) -> None:
         (["fill", "[MASK]", "--targets", "lists"], 3, ["a target is not one token", "'lists'"]),
         (["embed", "a " * 100], 3, ["text 0 is too long", "102 tokens", "64 tokens"]),
         (["fill", "[MASK]", "--model", "dist/library"], 2, ["dist/library is a model for another task", "classify"]),
+        (["complete", "a"], 2, ["dist/encoder is a model for another task", "complete causal ones"]),
+        (["complete", "a", "--model", "causal/dist/encoder", "--top-p", "0"], 3, ["`top_p` is out of bounds"]),
+        (["complete", "a " * 99, "--model", "causal/dist/encoder"], 3, ["leaves no room", "`truncate`"]),
+        (["fill", "[MASK]", "--model", "causal/dist/encoder"], 2, ["text-generation", "fill takes masked encoders"]),
         (["classify", "a", "--model", "others/ranker"], 3, ["text 0 has no second text", "--with"]),
         (["classify", "a", "--with", "b"], 2, ["reads one text at a time", "leave --with out"]),
         (["embed", "a", "--model", "dist/nothing"], 4, ["dist/nothing is not an exported model", "dvc repro"]),
@@ -138,7 +166,7 @@ def test_invalid_utf_8_is_reported_with_its_line(project: Path) -> None:
     assert b"line 2 of standard input is not UTF-8" in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["fill", "embed", "classify", "serve"])
+@pytest.mark.parametrize("verb", ["fill", "complete", "embed", "classify", "serve"])
 def test_help_teaches_by_examples(tmp_path: Path, verb: str) -> None:
     done = ask(tmp_path, verb, "--help")
     assert done.returncode == 0

@@ -138,6 +138,18 @@ def test_the_suggested_question_fits_the_training_text(params: Params) -> None:
     assert "standard [MASK]" not in summary._question(own)
 
 
+@pytest.mark.parametrize("kind", ["python-docs", "files"])
+def test_the_suggested_question_of_a_causal_model_is_to_continue_a_text(params: Params, kind: str) -> None:
+    source = params.preprocess.source.model_copy(update={"kind": kind})
+    changed = {
+        "preprocess": params.preprocess.model_copy(update={"source": source}),
+        "pretrain": params.pretrain.model_copy(update={"objective": "clm"}),
+    }
+    question = summary._question(params.model_copy(update=changed))
+    assert question.startswith('complete "')
+    assert "[MASK]" not in question
+
+
 def test_a_metric_file_that_is_missing_is_named(project: Workspace, params: Params) -> None:
     (project.root / "metrics/finetune/library.json").unlink()
     with pytest.raises(ArtifactError, match=r"finetune/library\.json"):

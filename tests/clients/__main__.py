@@ -24,6 +24,7 @@ from tests.serving.conftest import run_app
 from tests.tiny_packages import (
     write_answerer,
     write_classifier,
+    write_completer,
     write_embedder,
     write_encoder,
     write_ranker,
@@ -57,11 +58,12 @@ MODELS = {
     "ranker": write_ranker,
     "names": write_tagger,
     "reader": write_answerer,
+    "writer": write_completer,
 }
 """One model of each kind, because a route without a model answers 404 and the code behind it is not tested."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
 _TENSORS = ["--include-path-regex", "^/v2/models/"]
-ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS}
+ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS, "writer": _TENSORS}
 """Models that paths name, with the options that select their routes: the tensors of /v2 differ by kind of model."""
 KEY = "a-key-of-some-length"
 

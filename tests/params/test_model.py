@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.params import FAMILY_NAMES, read_params
+from clozeline.params.model import CAUSAL_FAMILIES
 from tests.edited_params import Editor, message, with_values
 
 
@@ -41,3 +42,12 @@ def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
     from clozeline.encoder.families import FAMILIES
 
     assert set(FAMILY_NAMES) == set(FAMILIES)
+    assert set(CAUSAL_FAMILIES) == {name for name, row in FAMILIES.items() if "clm" in row.forms}
+
+
+def test_a_family_without_a_causal_form_is_refused_for_that_objective(edited: Editor) -> None:
+    path = edited("objective: mlm ", "objective: clm ")
+    path.write_text(path.read_text(encoding="utf-8").replace("family: modernbert", "family: albert"), encoding="utf-8")
+    told = message(path)
+    assert "pretrain.objective: 'clm', pretrain.model.family: 'albert'" in told
+    assert "one of the families modernbert, bert" in told

@@ -32,6 +32,13 @@ def test_the_share_of_hidden_tokens_named_comes_first_beside_its_baseline_and_it
     assert not any(character.isdigit() for character in told[told.index("UTC.") : lead])
 
 
+def test_of_a_causal_encoder_the_share_of_next_tokens_comes_first(ran: Ran) -> None:
+    told = text_of(build(ran.with_run(is_causal=True)).html)
+    assert "39.2 % of the next tokens are predicted correctly on the first guess" in told
+    assert "each predicted from the tokens before it" in told
+    assert "hidden once" not in told
+
+
 def test_each_model_is_one_line_with_its_baseline_its_size_its_time_and_its_release(ran: Ran) -> None:
     told = text_of(top(build(ran.run).html))
     library = "library accuracy 79.6 % 78.0 % – 81.2 % 78.5 % TF-IDF"

@@ -79,6 +79,16 @@ def test_the_model_card_states_text_budget_and_limits(
     assert f"{tiny_pretraining.max_length} tokens" in card.sections["Limits of the encoder"]
 
 
+def test_the_card_of_a_causal_model_says_that_it_continues_texts(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    causal = tiny_pretraining.model_copy(update={"objective": "clm"})
+    run_stage(causal, tiny_tokens, tiny_tokenizer, tmp_path)
+    card = card_in(tmp_path / "encoder")
+    assert card.facts["pipeline_tag"] == "text-generation"
+    assert "fills no blanks" in card.sections["Limits of the encoder"]
+
+
 @pytest.mark.parametrize(("stated", "told"), [({"license": "cc-by-4.0"}, "cc-by-4.0"), ({}, "not stated")])
 def test_the_model_card_passes_on_the_licence_of_the_base_model(
     stated: dict[str, str],

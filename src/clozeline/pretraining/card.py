@@ -99,3 +99,5 @@ def _limits(params: PretrainParams) -> Iterator[str]:
     yield f"- Trained on rows of at most {params.max_length:,} tokens."
     yield "- It knows the languages and the field of its text alone, and repeats the bias of that text."
     yield "- It finds words that fit; it does not know whether a statement is true."
+    if OBJECTIVES[params.objective].head == "clm":
+        yield "- It reads from left to right: it continues texts, and fills no blanks. It is no chat model."

@@ -27,7 +27,7 @@ def _example(number: int, example: Example) -> Markup:
     first, five = ranks.count(1), sum(rank is not None for rank in ranks)
     summary = f"{len(ranks)} words: {first} right at the first guess, {five} among the first five"
     rows = [_row(place, guess) for place, guess in enumerate(example.guesses, start=1)]
-    columns = (">#", "hidden", ">its probability", "five likeliest")
+    columns = (">#", "token", ">its probability", "five likeliest")
     caption = f"Example {number}: words and guesses"
     answers = html("table", caption=caption, columns=columns, rows=rows, kind="guesses")
     return html(

@@ -16,7 +16,7 @@ from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import code, html
 from clozeline.tracking.past_runs import EarlierRun
 
-_NAMED_FIRST = "of the hidden tokens are predicted correctly on the first guess"
+_NAMED_FIRST = "of the {} tokens are predicted correctly on the first guess"
 _NOTHING_EARLIER = "MLflow has no earlier run with other results, so there is nothing to compare with yet."
 
 
@@ -34,7 +34,9 @@ def _headline(run: Run) -> Markup | None:
     return html(
         "headline",
         given=first,
-        words=_NAMED_FIRST if first.metric == "top1" else f"{in_words(first.metric)} of {first.name}",
+        words=_NAMED_FIRST.format("next" if run.is_causal else "hidden")
+        if first.metric == "top1"
+        else f"{in_words(first.metric)} of {first.name}",
         then=_then(first, earlier),
         earlier=earlier,
         releases=[(name, verdict.badge(it), verdict.state(it)) if it else (name, None, "") for name, it in releases],

@@ -26,8 +26,8 @@ SECTIONS = (
     Section(
         "encoder",
         "Encoder",
-        "How well the encoder predicts hidden tokens of validation text. The unigram baseline knows only the frequency"
-        " of each token: a model that ignores the context gets no further.",
+        "How well the encoder predicts tokens of validation text: hidden ones, or the next one if it is causal. The"
+        " unigram baseline knows only the frequency of each token: a model that ignores the context gets no further.",
         quality.parts,
         is_open=True,
     ),
@@ -42,7 +42,7 @@ SECTIONS = (
     Section(
         "examples",
         "Example predictions",
-        "Validation text. Green, with ✓: the first guess is the hidden token; amber, with ≈: it is among the first"
+        "Validation text. Green, with ✓: the first guess is the right token; amber, with ≈: it is among the first"
         " five; red, with ✗: it is not.",
         examples.parts,
     ),

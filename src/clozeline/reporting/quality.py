@@ -30,6 +30,9 @@ _COUNTED = (
 )
 
 
+_ONCE = {False: "hidden once", True: "predicted from the tokens before it"}
+
+
 def parts(run: Run) -> Iterable[Part | Fold]:
     charts = [partial(chart.drawn, run) for chart in _CHARTS]
     return [
@@ -44,7 +47,9 @@ def metrics(run: Run) -> Mapping[str, Any]:
 
 def _figures(run: Run) -> Markup | None:
     figures = metrics(run)
-    caption = f"On the whole validation set: {count(figures.get('target_tokens', 0))} tokens, each hidden once"
+    caption = (
+        f"On the whole validation set: {count(figures.get('target_tokens', 0))} tokens, each {_ONCE[run.is_causal]}"
+    )
     if "pseudo_documents" in figures:
         tokens, documents = (count(figures[f"pseudo_{what}"]) for what in ("target_tokens", "documents"))
         caption += f"; {tokens} of them, in {documents} documents, also hidden alone (pseudo-log-likelihood)"

@@ -68,4 +68,5 @@ def run_of(workspace: Workspace, built_at: datetime) -> Run:
         past=cache(lambda: past_runs(address, workspace.root / "dvc.lock")),
         machine=machine.describe(),
         built_at=built_at,
+        is_causal=params.pretrain.objective == "clm",
     )

@@ -30,6 +30,8 @@ class Run:
     machine: Mapping[str, str]
     """Facts about the machine that the report is made on."""
     built_at: datetime
+    is_causal: bool = False
+    """Whether the encoder predicts the next token of a text instead of hidden ones."""
 
 
 Part = Callable[[], Markup | None]
