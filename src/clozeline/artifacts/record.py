@@ -38,15 +38,20 @@ class MetricFile(BaseModel):
                 do="run the stages first (`clozeline run` or `dvc repro`)",
             ) from error
         except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            raise ArtifactError(
-                f"{path} cannot be used",
-                given=f"{'.'.join(map(str, fault['loc']))}: {str(fault['input'])[:80]}",
-                expected=fault["msg"].removeprefix("Value error, "),
-                do="run the stage again that writes it (`dvc repro`)",
-            ) from error
+            raise unusable(path, error, do="run the stage again that writes it (`dvc repro`)") from error
 
     def write(self, path: Path) -> None:
         """Write the figures; fields that are None are left out."""
         with replacing_file(path) as file:
             file.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+
+
+def unusable(path: Path, error: ValidationError, *, do: str) -> ArtifactError:
+    """Return the error for a file that is not a record of its kind; it names the first wrong field."""
+    fault = error.errors(include_url=False)[0]
+    return ArtifactError(
+        f"{path} cannot be used",
+        given=f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {str(fault['input'])[:80]!r}",
+        expected=fault["msg"].removeprefix("Value error, "),
+        do=do,
+    )

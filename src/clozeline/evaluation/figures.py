@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.artifacts.evaluate.encoder_metrics import TextFigures
+from clozeline.artifacts.evaluate.encoder_metrics import NATS_PER_UNKNOWN_BYTE, TextFigures
 from clozeline.errors import DataError
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.bootstrap import ratio_intervals
@@ -29,7 +29,6 @@ from clozeline.language_modelling import language_model
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.tokens.shards import TokenShards
 
-_NATS_PER_UNKNOWN_BYTE = math.log(256)
 MOST_BLOCKS = 4096
 """Largest number of blocks. Documents whose ordinals differ by a multiple of it share a block: memory is bounded."""
 
@@ -81,7 +80,7 @@ class DocumentSums:
     def nats_D(self) -> NDArray[np.float64]:
         """Nats of all the text: the loss of its targets, and the charge for its unknown tokens."""
         bytes_per_token = self.text_bytes_D.sum() / max(self.num_tokens_D.sum(), 1)
-        nats_D: NDArray[np.float64] = self.sums.loss_nats_G + _NATS_PER_UNKNOWN_BYTE * bytes_per_token * self.unknown_D
+        nats_D: NDArray[np.float64] = self.sums.loss_nats_G + NATS_PER_UNKNOWN_BYTE * bytes_per_token * self.unknown_D
         return nats_D
 
 

@@ -1,10 +1,10 @@
 """Stage `pretrain`: masked or causal language modelling, or replaced-token detection."""
 
-import json
 import logging
 from contextlib import closing
 from pathlib import Path
 
+from clozeline.artifacts.record import MetricFile
 from clozeline.params import PretrainParams
 from clozeline.planning.warning import warn_of_memory
 from clozeline.pretraining import job as pretraining
@@ -12,7 +12,6 @@ from clozeline.pretraining.advisers import Advancing, advisers
 from clozeline.pretraining.card import card_of
 from clozeline.pretraining.job import Pretraining
 from clozeline.progress import ProgressBar
-from clozeline.storage.atomic import replacing_file
 from clozeline.storage.csv_files import write_records
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.curves import CurvePoint, Look, SpeedPoint
@@ -60,8 +59,7 @@ def run(
     write_records(curve, CurvePoint, state.curve)
     write_records(looks, Look, state.looks)
     write_records(timing, SpeedPoint, (SpeedPoint(*speed) for speed in watch.speeds))
-    with replacing_file(metrics) as file:
-        file.write_text(json.dumps(_figures(job, state), indent=2) + "\n", encoding="utf-8")
+    MetricFile.model_validate(_figures(job, state)).write(metrics)
     job.loop.checkpoints.remove()
 
 

@@ -7,20 +7,19 @@ Unknown tokens are charged as in evaluation/figures.py: ln 256 nats for each of 
 Shapes: T texts, L tokens of a window, M targets, V vocabulary.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.evaluate.encoder_metrics import NATS_PER_UNKNOWN_BYTE
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.language_model import LanguageModel
 from clozeline.inference.tokenization import TokenizedText, Window
 
 NUM_FOLDS = 7
 """Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
-_NATS_PER_UNKNOWN_BYTE = math.log(256)
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def losses_of(model: LanguageModel, texts: Sequence[str], *, longest: int) -> Te
             nats_T[number] += _nats(rows_MV[is_target_M], true_M[is_target_M])
             num_targets += int(is_target_M.sum())
     bytes_per_token = bytes_T.sum() / max(num_tokens, 1)
-    nats_T += _NATS_PER_UNKNOWN_BYTE * bytes_per_token * unknown_T
+    nats_T += NATS_PER_UNKNOWN_BYTE * bytes_per_token * unknown_T
     return TextLosses(nats_T, bytes_T, num_tokens, num_targets)
 
 

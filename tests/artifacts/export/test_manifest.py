@@ -66,5 +66,5 @@ def test_a_manifest_of_another_make_is_refused_by_key(package: Path, key: str, v
 
 def test_a_manifest_that_is_not_json_is_refused(package: Path) -> None:
     (package / FILES.manifest).write_bytes(b"\xff{")
-    with pytest.raises(ArtifactError, match="cannot be read"):
+    with pytest.raises(ArtifactError, match="cannot be used"):
         read_manifest(package)

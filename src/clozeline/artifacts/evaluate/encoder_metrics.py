@@ -1,6 +1,12 @@
 """metrics/evaluate.json: how well the encoder predicts hidden tokens, beside the unigram baseline."""
 
+import math
+from typing import Final
+
 from clozeline.artifacts.record import MetricFile
+
+NATS_PER_UNKNOWN_BYTE: Final = math.log(256)
+"""Charge for an unknown token in `nats_per_byte`, as if its bytes were spelled in equally likely bytes."""
 
 
 class TextFigures(MetricFile):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, ValidationError
 
 from clozeline.artifacts.export.evidence import HalfPrecision, QuantizationScheme, Rung
-from clozeline.artifacts.record import Record
+from clozeline.artifacts.record import Record, unusable
 from clozeline.errors import ArtifactError
 
 Precision = Literal["int8", "fp32"]
@@ -157,13 +157,7 @@ def read_manifest(folder: Path) -> Manifest:
             do="run `dvc repro` (stage export), or give the folder under dist/",
         ) from error
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        raise ArtifactError(
-            f"{path} cannot be read",
-            given=f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {str(fault['input'])[:80]!r}",
-            expected=fault["msg"].removeprefix("Value error, "),
-            do="export the model again with this version (`dvc repro`)",
-        ) from error
+        raise unusable(path, error, do="export the model again with this version (`dvc repro`)") from error
 
 
 def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
