@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.params import read_params
 from clozeline.registry.decision import Decision
 from clozeline.registry.gates import Gate
@@ -27,6 +28,21 @@ PROJECT = Path(__file__).parents[2]
 HARM = "<script>alert('x')</script>"
 LABELS = [f"label {number}" for number in range(19)] + [f'{HARM}&"']
 BUILT_AT = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+
+
+def export_metrics(*, fp32: int, int8: int, agreement: float) -> dict[str, Any]:
+    return ExportMetrics(
+        served="int8",
+        fp32_size_bytes=fp32,
+        int8_size_bytes=int8,
+        int8_agreement=agreement,
+        parity_max_abs_difference=1e-6,
+        last_layer="every position",
+        num_agreement_texts=32,
+        ladder=(),
+    ).model_dump(exclude_none=True)
+
+
 METRICS: Mapping[str, Mapping[str, Any]] = {
     "metrics/preprocess.json": corpus_metrics(
         train=800, validation=100, too_short=80, near_duplicate=20, empty=0
@@ -63,8 +79,8 @@ METRICS: Mapping[str, Mapping[str, Any]] = {
         "num_test": 2403,
         "records": {"num_read": 11660, "duplicates": 0},
     },
-    "metrics/export/encoder.json": {"fp32_size_bytes": 5693414, "int8_size_bytes": 1622207, "int8_agreement": 0.963},
-    "metrics/export/library.json": {"fp32_size_bytes": 5653850, "int8_size_bytes": 1578966, "int8_agreement": 1.0},
+    "metrics/export/encoder.json": export_metrics(fp32=5693414, int8=1622207, agreement=0.963),
+    "metrics/export/library.json": export_metrics(fp32=5653850, int8=1578966, agreement=1.0),
 }
 EXAMPLES = [
     {

@@ -1,10 +1,12 @@
 """The top of the page: the headline figure, each model in one line, and the changes since the last run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 
 from markupsafe import Markup
 
+from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError
 from clozeline.registry.history import Released
@@ -65,16 +67,11 @@ def _package(run: Run, package: str | None) -> tuple[object, ...]:
     """Return the cells for INT8, the latency of one text, and the release."""
     if package is None:
         return ("–", "–", "not exported")
-    try:
-        figures: Mapping[str, float] = packages.metrics(run, package)
-    except ClozelineError:
-        figures = {}
     released = _released(run, package)
     latency = released.latency if released else {}
     size, times = "–", "–"
-    if figures.get("int8_size_bytes") and figures.get("int8_agreement"):
-        beside = f"fp32 {megabytes(figures['fp32_size_bytes'])}; {share(figures['int8_agreement'])} agreement"
-        size = _cell(megabytes(figures["int8_size_bytes"]), beside)
+    with suppress(ClozelineError):
+        size = _int8_size(packages.metrics(run, package))
     if "int8_text_milliseconds" in latency:
         beside = f"fp32 {milliseconds(latency['fp32_text_milliseconds'])}; on one thread"
         times = _cell(milliseconds(latency["int8_text_milliseconds"]), beside)
@@ -82,6 +79,13 @@ def _package(run: Run, package: str | None) -> tuple[object, ...]:
         return (size, times, "not released")
     served = f"serves {released.version.served}" if released.version.served else ""
     return (size, times, _cell(verdict.badge(released), served))
+
+
+def _int8_size(figures: ExportMetrics) -> str:
+    if figures.int8_size_bytes is None or figures.int8_agreement is None:
+        return "–"
+    beside = f"fp32 {megabytes(figures.fp32_size_bytes)}; {share(figures.int8_agreement)} agreement"
+    return _cell(megabytes(figures.int8_size_bytes), beside)
 
 
 def _then(one: Judged, earlier: EarlierRun | None) -> Markup | None:

@@ -1,12 +1,12 @@
 """The chapter on packages: sizes of the fp32 and INT8 graphs, their agreement, and their latency."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from markupsafe import Markup
 
 from clozeline.artifacts.export.evidence import Rung
+from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.metric_tables import in_words, numbers
@@ -28,8 +28,8 @@ def parts(run: Run) -> Iterable[Part]:
     return [partial(piece, run, package) for package in run.packages for piece in pieces]
 
 
-def metrics(run: Run, package: str) -> Mapping[str, Any]:
-    return run.files.figures(f"metrics/export/{package}.json", stage=f"export@{package}")
+def metrics(run: Run, package: str) -> ExportMetrics:
+    return run.files.json(f"metrics/export/{package}.json", ExportMetrics, stage=f"export@{package}")
 
 
 def _heading(run: Run, package: str) -> Markup:
@@ -37,13 +37,10 @@ def _heading(run: Run, package: str) -> Markup:
 
 
 def _sizes(run: Run, package: str) -> Markup:
-    figures = numbers(metrics(run, package))
-    sizes = [
-        (name, figures[key])
-        for name, key in (("fp32", "fp32_size_bytes"), ("INT8", "int8_size_bytes"))
-        if key in figures
-    ]
-    return bars(f"{package}: size of the graph", [Bar(name, size, megabytes(size)) for name, size in sizes])
+    figures = metrics(run, package)
+    sizes = {"fp32": figures.fp32_size_bytes, "INT8": figures.int8_size_bytes}
+    drawn = [Bar(name, size, megabytes(size)) for name, size in sizes.items() if size is not None]
+    return bars(f"{package}: size of the graph", drawn)
 
 
 def _latencies(run: Run, package: str) -> Markup:
@@ -63,7 +60,7 @@ def _latencies(run: Run, package: str) -> Markup:
 
 
 def _figures(run: Run, package: str) -> Markup:
-    figures = numbers(metrics(run, package))
+    figures = numbers(metrics(run, package).model_dump())
     paired = [
         key.removeprefix(_SERVED)
         for key in figures
