@@ -41,7 +41,7 @@ SAMPLE = Sample(TEXTS, [None] * len(TEXTS))
 
 @pytest.fixture
 def opened(tiny_package: TinyPackage) -> Opened:
-    """`opened(write_tagger)`: that package, open."""
+    """`opened(write_tagger)` writes the package of that function and opens it."""
     return lambda writing: load(tiny_package(writing))
 
 

@@ -65,7 +65,7 @@ class Metrics:
         self._tokens = self._counter("tokens", "Tokens in admitted texts", "model")
         self._unknown = self._counter("unknown_tokens", "Unknown tokens in admitted texts", "model")
         self._confidence = self._histogram("confidence", "Probability of the best answer", _PROBABILITIES, "model")
-        self._feedback = self._counter("feedback", "Texts whose right answer a client told", "model", "answer")
+        self._feedback = self._counter("feedback", "Texts whose right answer a client sent", "model", "answer")
         self._models = self._gauge("model_info", "1 for each served model", *_IDENTITY)
         self._swaps = self._counter("model_swaps", "Times a served model was replaced", "model")
         self._refused_versions = self._counter("refused_versions", "New versions that could not be served", "model")
