@@ -55,7 +55,7 @@ def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("given", [" , ", ""])
-def test_a_variable_that_lets_everybody_in_by_mistake_is_refused(
+def test_a_key_variable_without_a_usable_key_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     monkeypatch.setenv(KEYS_VARIABLE, given)
@@ -82,7 +82,7 @@ def test_a_key_is_compared_with_every_one_in_constant_time(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("content", [None, "", "short\n"])
-def test_a_file_that_lets_everybody_in_by_mistake_is_refused(tmp_path: Path, content: str | None) -> None:
+def test_a_key_file_without_a_usable_key_is_refused(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "keys"
     if content is not None:
         file.write_text(content, encoding="utf-8")

@@ -28,7 +28,7 @@ FAULTS = {
 }
 
 
-def test_it_waits_until_the_models_are_loaded(browser: Browser, catalogue: Catalogue) -> None:
+def test_the_page_waits_until_the_models_are_loaded(browser: Browser, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     with run_app(create_app(service)) as client:
         browser.open(str(client.base_url))

@@ -18,7 +18,7 @@ def asking(client: httpx.Client) -> Asking:
     return lambda task: InferenceClient(model=str(client.base_url.join(f"/pipeline/{task}")))
 
 
-def test_it_fills_a_mask(asking: Asking) -> None:
+def test_the_client_fills_a_mask(asking: Asking) -> None:
     candidates = asking("fill-mask").fill_mask("the [MASK] of", top_k=3)
     assert len(candidates) == 3
     assert 0 < candidates[0].score < 1
@@ -27,7 +27,7 @@ def test_it_fills_a_mask(asking: Asking) -> None:
     assert {candidate.token_str for candidate in competing} == {"list", "file"}
 
 
-def test_it_generates_text(asking: Asking, client: httpx.Client) -> None:
+def test_the_client_generates_text(asking: Asking, client: httpx.Client) -> None:
     own = client.post("/complete", json={"inputs": "return the", "parameters": {"max_new_tokens": 6}}).json()
     asked = asking("text-generation")
     assert asked.text_generation("return the", max_new_tokens=6) == own["generated_text"]
@@ -37,7 +37,7 @@ def test_it_generates_text(asking: Asking, client: httpx.Client) -> None:
     assert first.startswith("return the")
 
 
-def test_it_extracts_features(asking: Asking) -> None:
+def test_the_client_extracts_features(asking: Asking) -> None:
     vectors = asking("feature-extraction").feature_extraction("open the file", normalize=True, truncate=True)
     assert (vectors.shape, vectors.dtype) == ((1, 8), np.float32)
     assert np.linalg.norm(vectors) == pytest.approx(1)
@@ -56,19 +56,19 @@ def test_it_classifies_by_any_function(asking: Asking) -> None:
     assert len(client.text_classification("open the file", top_k=2)) == 2
 
 
-def test_it_reaches_the_second_model_of_a_kind_by_its_base_url(client: httpx.Client) -> None:
+def test_a_client_reaches_the_second_model_of_a_kind_by_its_base_url(client: httpx.Client) -> None:
     asked = InferenceClient(model=str(client.base_url.join("/models/topics/pipeline/text-classification")))
     labels = asked.text_classification("open the file")
     assert {label.label for label in labels} == {"sport", "money", "health", "travel"}
 
 
-def test_it_compares_sentences(asking: Asking) -> None:
+def test_the_client_compares_sentences(asking: Asking) -> None:
     cosines = asking("sentence-similarity").sentence_similarity("the list", other_sentences=["the list", "a"])
     assert cosines[0] == pytest.approx(1)
     assert cosines[1] < 0.999
 
 
-def test_it_chooses_among_labels_it_was_not_trained_on(asking: Asking, client: httpx.Client) -> None:
+def test_the_client_classifies_by_untrained_labels(asking: Asking, client: httpx.Client) -> None:
     """Versions before and after 1.0 read two different shapes of answers."""
     is_first = version("huggingface_hub").startswith("0.")
     labels, template = ["list", "file", "é"], "of {}"
@@ -102,7 +102,7 @@ def test_the_labels_of_a_text_are_nested_here_and_flat_at_predict(client: httpx.
     assert client.post("/predict", json={"inputs": "a"}).json() == nested[0]
 
 
-def test_it_tags_tokens(asking: Asking, client: httpx.Client) -> None:
+def test_the_client_tags_tokens(asking: Asking, client: httpx.Client) -> None:
     text = "open the lists of a file"
     asked = asking("token-classification")
     own = client.post("/tag", json={"inputs": text, "parameters": {"aggregation_strategy": "first"}}).json()
@@ -116,7 +116,7 @@ def test_it_tags_tokens(asking: Asking, client: httpx.Client) -> None:
     assert all(token.entity_group is None for token in tokens)
 
 
-def test_it_answers_questions(asking: Asking, client: httpx.Client) -> None:
+def test_the_client_answers_questions(asking: Asking, client: httpx.Client) -> None:
     question, context = "open", "the list of a file, and é"
     own = client.post("/answer", json={"inputs": {"question": question, "context": context}}).json()
     asked = asking("question-answering")
