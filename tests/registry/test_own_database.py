@@ -63,7 +63,7 @@ def copied(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> W
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_a_version_is_the_one_that_mlflow_names(workspace: Workspace, uri: str) -> None:
+def test_own_reader_and_mlflow_return_the_same_version(workspace: Workspace, uri: str) -> None:
     found = own_database.live(address_of(workspace), uri)
     told = find_version(Registry.open(address_of(workspace)), uri)
     assert found is not None
