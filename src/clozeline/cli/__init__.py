@@ -21,6 +21,7 @@ from clozeline.cli import (
     search,
     serve,
     stage,
+    status,
     tag_and_answer,
     ui,
 )
@@ -48,6 +49,7 @@ evaluate.add_to(app)
 serve.add_to(app)
 lineage.add_to(app)
 report.add_to(app)
+status.add_to(app)
 ui.add_to(app)
 stage.add_to(app)
 

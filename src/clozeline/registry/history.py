@@ -47,7 +47,7 @@ def released(tracking_uri: str, package: Path) -> Released | None:
     client = prepare(tracking_uri)
     with registry_errors(f"run of {version}", tracking_uri):
         run = client.get_run(version.run_id)
-        decision = _newest_decision(present(f"{run.info.artifact_uri}/decisions", tracking_uri), tracking_uri)
+    decision = newest_decision_about(version, tracking_uri)
     held = {alias: registry.at(version.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
     metrics = run.data.metrics
     return Released(
@@ -56,6 +56,18 @@ def released(tracking_uri: str, package: Path) -> Released | None:
         decision=decision,
         latency={key.removeprefix(_LATENCY): value for key, value in metrics.items() if key.startswith(_LATENCY)},
     )
+
+
+def newest_decision_about(version: Registered, tracking_uri: str) -> Decision | None:
+    """Return the newest decision about `version`; None if its release was cut off before.
+
+    Raises:
+        ArtifactError: the run that holds the version's evidence is missing.
+        TransientError: the registry does not answer.
+    """
+    with registry_errors(f"run of {version}", tracking_uri):
+        run = prepare(tracking_uri).get_run(version.run_id)
+        return _newest_decision(present(f"{run.info.artifact_uri}/decisions", tracking_uri), tracking_uri)
 
 
 def _newest_decision(decisions: str, tracking_uri: str) -> Decision | None:

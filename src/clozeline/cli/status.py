@@ -1,0 +1,83 @@
+"""`clozeline status`: where the project stands, and what to type next."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clozeline.cli.project import project_here
+
+if TYPE_CHECKING:
+    from clozeline.orchestration.project_status import ModelStatus, ProjectStatus
+    from clozeline.orchestration.scheduled_runs import ScheduledRun
+
+_GB = 1e9
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Look at it")(status)
+
+
+def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record.")] = False) -> None:
+    """Show where the project stands: champions, the last scheduled runs, drift, disk, remote, and what to type next.
+
+    It changes nothing. A server that does not answer is named, and the rest is shown.
+
+    Examples:
+
+    `clozeline status`
+
+    `clozeline status --json`
+    """
+    workspace = project_here()
+    from clozeline.orchestration.project_status import project_status
+
+    found = project_status(workspace)
+    typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(_lines(found)))
+
+
+def _lines(found: "ProjectStatus") -> Iterator[str]:
+    for model in found.models or ():
+        yield from _model(model)
+    if found.models == []:
+        yield "no model has been released: `clozeline run`, then `clozeline release`"
+    for run in found.runs or ():
+        yield from _run(run)
+    if found.runs == []:
+        yield "nothing is scheduled: `make deploy`"
+    yield f"disk: {found.disk.free_bytes / _GB:.1f} of {found.disk.total_bytes / _GB:.1f} GB are free"
+    if found.remote is not None:
+        missing = found.remote.num_missing
+        state = f"lacks {missing:,} objects: `clozeline remote push`" if missing else "has everything"
+        yield f"remote: {found.remote.url} {state}"
+    elif not any(problem.about == "remote" for problem in found.problems):
+        yield "remote: none; `clozeline remote add URL` shares data and results with other machines"
+    for problem in found.problems:
+        yield f"{problem.about}: unknown, {problem.problem} ({problem.given})"
+        yield f"  do: {problem.do}"
+
+
+def _model(model: "ModelStatus") -> Iterator[str]:
+    since = f" since {_local(model.since)}, by {model.who}: {model.why or 'no reason given'}" if model.since else ""
+    yield f"{model.name}: " + (f"version {model.champion} is the champion{since}" if model.champion else "no champion")
+    if model.candidate:
+        yield f"  candidate: version {model.candidate}, {model.outcome or 'not decided yet: `clozeline release`'}"
+        if model.reason:
+            yield f"  reason: {model.reason}"
+
+
+def _run(run: "ScheduledRun") -> Iterator[str]:
+    due = f"next at {_local(run.next)}" if run.next else "no next run is planned"
+    if not run.state:
+        yield f"{run.deployment}: has not run yet, {due}"
+        return
+    times = " to ".join(_local(time) for time in (run.started, run.ended) if time)
+    yield f"{run.deployment}: {run.state}, {times}; {due}"
+    if run.do:
+        yield from (f"  {line}" for line in run.message.splitlines())
+        yield f"  do: {run.do}"
+
+
+def _local(time: datetime) -> str:
+    return f"{time.astimezone():%Y-%m-%d %H:%M}"
