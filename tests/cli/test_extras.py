@@ -35,6 +35,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "search": ("search text", "train"),
     "serve": ("serve dist/x", None),
     "stage": ("stage preprocess out=x", "train"),
+    "status": ("status", "flows"),
     "tag": ("tag text", None),
     "ui": ("ui", "flows"),
 }
