@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from clozeline.registry import CHAMPION, PREVIOUS
 from clozeline.registry import changes as changes_module
@@ -51,6 +53,24 @@ def test_a_change_is_recorded_with_who_when_why_and_its_evidence(
     assert promotion.who.startswith("ada@")
     assert timedelta() <= datetime.now(UTC) - promotion.when < timedelta(hours=1)
     assert (rollback.kind, rollback.before, rollback.after, rollback.why) == ("rollback", "3", "1", "wrong labels")
+
+
+def test_a_server_that_answers_403_for_a_model_that_does_not_exist_takes_the_first_change(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MLflow's server does for users who are no administrators."""
+    create = MlflowClient.create_model_version
+
+    def authorized(self: MlflowClient, name: str, *arguments: object, **options: object) -> object:
+        if not self.search_registered_models(f"name = '{name}'"):
+            raise MlflowException("Permission denied", PERMISSION_DENIED)
+        return create(self, name, *arguments, **options)
+
+    registry = Registry.open(address)
+    registry.register(NAME, source="s3://models/x", run_id="", package_sha256="1", description="")
+    monkeypatch.setattr(MlflowClient, "create_model_version", authorized)
+    registry.promote(version(registry, "1"))
+    assert [change.after for change in registry.changes(NAME)] == ["1"]
 
 
 @pytest.mark.parametrize("replacing", [None, "1", "4"])

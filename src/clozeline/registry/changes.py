@@ -25,7 +25,7 @@ from mlflow.tracking import MlflowClient
 from pydantic import BaseModel, ConfigDict, Field
 
 from clozeline.errors import TransientError
-from clozeline.tracking.mlflow_adapter import is_absent, is_busy
+from clozeline.tracking.mlflow_adapter import is_busy
 
 SUFFIX: Final = ".changes"
 """Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
@@ -129,6 +129,9 @@ class ChangeList:
             ChampionChangedError: the champion is no longer the one that it replaces; nothing was changed.
         """
         changes = self.read(name)
+        if changes.last is None:
+            # First, because a server with accounts answers 403, not 404, to a version of a model that does not exist.
+            self._create_list(f"{name}{SUFFIX}")
         if changes.last is None or changes.last.change.after == change.before:
             self._create(name, change, source, run_id)
             changes = self.read(name)
@@ -160,9 +163,7 @@ class ChangeList:
                 )
                 return
             except MlflowException as error:
-                if is_absent(error):
-                    self._create_list(list_name)
-                elif is_last_try or not is_busy(error):
+                if is_last_try or not is_busy(error):
                     raise
                 time.sleep(random.uniform(0.05, 0.5))
 
