@@ -68,6 +68,13 @@ def released(released_template: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture(autouse=True)
+def steady_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times as of an idle machine: on a busy one, each release measures many rounds. `released_template` measures."""
+    times = Latency(2.0, 1.0, 20.0, 10.0, batch_texts=32, num_threads=1)
+    monkeypatch.setattr(latency, "measure", lambda folder: times)
+
+
+@pytest.fixture(autouse=True)
 def trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials that read the figures of both from metric files, because every package here holds the same weights.
 
