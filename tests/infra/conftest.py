@@ -1,82 +1,29 @@
 """Services of compose.yaml as plain processes, with the same commands and environment but other addresses."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from ruamel.yaml import YAML
 
 from tests.infra.prefect_project import FLOW, WORK, Run, Running, Server
+from tests.infra.stack.compose_file import Compose
 
 ROOT = Path(__file__).parents[2]
-VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?::(?P<rule>[?-])(?P<default>[^}]*))?\})")
-
-
-def interpolated(text: str, variables: Mapping[str, str]) -> str:
-    """Return `text` with `${NAME}`, `${NAME:?}`, `${NAME:-default}` and `$$` replaced as compose specifies."""
-
-    def value(match: re.Match[str]) -> str:
-        if match["escaped"]:
-            return "$"
-        if found := variables.get(match["name"]):
-            return found
-        assert match["rule"] == "-", f"{match['name']} has no value"
-        return match["default"]
-
-    return VARIABLE.sub(value, text)
-
-
-def read_env_file(path: Path) -> dict[str, str]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return dict(line.partition("=")[::2] for line in lines if line and not line.startswith("#"))
-
-
-def python_environment(home: Path) -> dict[str, str]:
-    """Return the environment of a process of an image: its Python first on the path, no variables of this shell."""
-    home.mkdir(parents=True, exist_ok=True)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {"PATH": path, "HOME": str(home), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-@dataclass(frozen=True)
-class Compose:
-    """compose.yaml, with the secrets of one installation."""
-
-    services: dict[str, Any]
-    secrets: dict[str, str]
-    settings: dict[str, str]
-
-    def command(self, service: str) -> list[str]:
-        return [interpolated(word, self.secrets) for word in self.services[service]["command"]]
-
-    def environment(self, service: str, home: Path, **elsewhere: object) -> dict[str, str]:
-        """Return the service's environment; `elsewhere` replaces its variables for addresses and folders."""
-        given = self.services[service]["environment"]
-        assert not set(elsewhere) - set(given), f"compose.yaml sets no {set(elsewhere) - set(given)} for {service}"
-        own = {name: interpolated(str(value), self.secrets) for name, value in given.items()}
-        moved = {name: str(value) for name, value in elsewhere.items()}
-        return python_environment(home) | self.settings | own | moved
 
 
 @pytest.fixture(scope="session")
 def compose() -> Compose:
-    content = YAML(typ="safe").load(ROOT / "infra/compose.yaml")
-    example = read_env_file(ROOT / "infra/.env.example")
-    secrets = {name: value or f"GK{len(name):032x}" for name, value in example.items()}
-    return Compose(content["services"], secrets, read_env_file(ROOT / "infra/settings.env"))
+    return Compose.read()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,167 @@
+"""`python -m tests.infra.stack PROJECT STATE`: the stack is up, runs a night, serves, goes down and comes up again.
+
+Prints a line of JSON for each step. The last line says what ran in sandboxes, and what stood in for what.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+
+from tests.infra.stack.compose_file import ROOT, Compose
+from tests.infra.stack.sandbox import Sandbox, machine, namespaces_are_allowed
+from tests.infra.stack.services import Services
+from tests.postgres_server import running_postgres
+
+POSTGRES_PORT, STORE_PORT = 5432, 3900
+NIGHT = ["prefect", "deployment", "run", "nightly/nightly", "--watch", "--watch-interval", "1"]
+TEXT = "the list of open files"
+WRITE = """
+import mlflow
+from mlflow.exceptions import MlflowException
+client = mlflow.MlflowClient()
+version = client.get_model_version_by_alias("clozeline-encoder", "champion")
+try:
+    client.log_metric(version.run_id, "loss", 1.0)
+except MlflowException as error:
+    print("refused", error.get_http_status_code())
+"""
+STOOD_IN = "moto stood in for Garage, Debian's PostgreSQL for that of the image; one network for all"
+CONTAINED = f"Every other service ran in a sandbox, as its own user on a read-only root. {STOOD_IN}."
+PLAIN = f"Namespaces are refused on this machine: every other service ran as a plain process. {STOOD_IN}."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("project", type=Path, help="checkout that the worker runs")
+    parser.add_argument("state", type=Path, help="folder for volumes and logs")
+    parser.add_argument("--inside", choices=["sandbox", "plain"], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.inside:
+        live(Services(Sandbox(Compose.read(), given.project, given.state, given.inside == "sandbox")))
+        return
+    here = [sys.executable, "-m", "tests.infra.stack", str(given.project), str(given.state), "--inside"]
+    is_allowed = namespaces_are_allowed()
+    given.state.mkdir(parents=True, exist_ok=True)
+    hosts = given.state / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost {' '.join(Compose.read().services)}\n")
+    ended = subprocess.run([*machine(hosts), *here, "sandbox"] if is_allowed else [*here, "plain"], cwd=ROOT)
+    if ended.returncode == 0:
+        sys.stdout.write(f"{CONTAINED if is_allowed else PLAIN}\n")
+    sys.exit(ended.returncode)
+
+
+def live(services: Services) -> None:
+    """Take the stack through its life; the databases and the store outlive `down`, as their volumes do."""
+    compose = services.sandbox.compose
+    with databases(compose), store(services):
+        try:
+            say(step="up", seconds=_timed(services.up), services=sorted(services.running))
+            say(step="access", **_access(compose))
+            seconds = _timed(lambda: services.run("worker", NIGHT))
+            say(step="nightly", seconds=seconds, **_last_night(compose))
+            say(step="store", **_stored(services))
+            say(step="serving", seconds=_timed(lambda: services.up("serving")), **_asked())
+            say(step="write as serving", said=services.run("serving", ["python", "-c", WRITE]).split()[-2:])
+            say(step="down", exit_codes=services.down())
+            services.up()
+            say(step="up again", seconds=_timed(lambda: services.up("serving")), **_asked(), **_last_night(compose))
+        finally:
+            say(step="down again", exit_codes=services.down())
+
+
+def say(**facts: object) -> None:
+    sys.stdout.write(f"{json.dumps(facts)}\n")
+    sys.stdout.flush()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return round(time.monotonic() - began, 1)
+
+
+@contextmanager
+def databases(compose: Compose) -> Iterator[None]:
+    """Run PostgreSQL, whose databases are made by the script that the container runs."""
+    with running_postgres(POSTGRES_PORT) as server:
+        script = str(ROOT / "infra/postgres/create-databases.sh")
+        variables = {**compose.variables("mlflow-upgrade"), **compose.secrets, "PATH": "/usr/bin:/bin"}
+        where = {"PGHOST": str(server.data), "PGPORT": str(server.port), "POSTGRES_USER": "postgres"}
+        subprocess.run(["bash", script], env={**variables, **where}, check=True, stdout=subprocess.DEVNULL)
+        yield
+
+
+@contextmanager
+def store(services: Services) -> Iterator[None]:
+    with services.log("store").open("ab") as log:
+        moto = Path(sys.executable).with_name("moto_server")
+        process = subprocess.Popen([moto, "-H", "127.0.0.1", "-p", str(STORE_PORT)], stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _asked() -> dict[str, object]:
+    """Ask the server for a vector, under the name that other services know."""
+    with httpx.Client(base_url="http://127.0.0.1:8000", headers={"host": "serving"}, timeout=60) as client:
+        vector = client.post("/embed", json={"inputs": TEXT}).raise_for_status().json()
+        models = client.get("/models").raise_for_status().json()
+    return {"vector": vector, "models": {model["name"]: model["version"] for model in models["models"]}}
+
+
+def _access(compose: Compose) -> dict[str, int]:
+    """Ask MLflow and Prefect as their users and as others; return the statuses."""
+    password = compose.variables("mlflow")["MLFLOW_AUTH_ADMIN_PASSWORD"]
+    experiments = "http://127.0.0.1:5000/api/2.0/mlflow/experiments/get?experiment_id=0"
+
+    def asked(host: str = "mlflow:5000", user: str = "admin", password: str = password) -> int:
+        return httpx.get(experiments, auth=(user, password), headers={"host": host}, timeout=60).status_code
+
+    return {
+        "own name": asked(),
+        "another name": asked(host="somewhere.else"),
+        "wrong password": asked(password="wrong"),
+        "unknown user": asked(user="nobody"),
+        "prefect without password": httpx.get("http://127.0.0.1:4200/api/work_pools/clozeline").status_code,
+    }
+
+
+def _stored(services: Services) -> dict[str, Any]:
+    """List the buckets, and the folders in which MLflow keeps artifacts."""
+    keys = services.sandbox.compose.variables("store-buckets")
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{STORE_PORT}",
+        region_name="us-east-1",
+        aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
+    )
+    objects = client.list_objects_v2(Bucket="mlflow")["Contents"]
+    return {
+        "buckets": sorted(bucket["Name"] for bucket in client.list_buckets()["Buckets"]),
+        "folders": sorted({item["Key"].partition("/")[0] for item in objects}),
+    }
+
+
+def _last_night(compose: Compose) -> dict[str, Any]:
+    """Return the states of the nights that were asked for; the schedule may start one of its own."""
+    user, _, password = compose.variables("prefect")["PREFECT_SERVER_API_AUTH_STRING"].partition(":")
+    body = {"flows": {"name": {"any_": ["nightly"]}}, "flow_runs": {"start_time": {"is_null_": False}}}
+    answer = httpx.post("http://127.0.0.1:4200/api/flow_runs/filter", json=body, auth=(user, password), timeout=60)
+    asked = [run["state"] for run in answer.json() if not run["auto_scheduled"]]
+    return {"nights": [f"{state['name']} {state.get('message') or ''}" for state in asked]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Starts, checks and stops services in the order of compose.yaml."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.infra.stack.sandbox import Process, Sandbox
+
+STAND_INS = {"postgres", "store"}
+"""Services that are not built on Python: Debian's PostgreSQL and moto run in their place."""
+_LONGEST_SECONDS = 300.0
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[bytes]
+    pid: int
+    """Process of the service itself, which `docker compose stop` signals."""
+
+
+@dataclass
+class Services:
+    """Services that run in sandboxes; the output of each is in `sandbox.state/SERVICE.log`."""
+
+    sandbox: Sandbox
+    running: dict[str, Running] = field(default_factory=dict)
+
+    def up(self, profile: str | None = None) -> None:
+        """Start each service of the profile that does not run, after those that it depends on; run the jobs again."""
+        compose = self.sandbox.compose
+        for service in compose.in_order(profile):
+            if service in STAND_INS or service in self.running:
+                continue
+            if compose.is_job(service):
+                self.run(service)
+            else:
+                self._start(service)
+                self._wait_until_healthy(service)
+
+    def run(self, service: str, command: list[str] | None = None) -> str:
+        """Run the service, or `command` in a container of it, to its end; return its output."""
+        given = self.sandbox.process(service, command)
+        done = subprocess.run(
+            given.command,
+            env=given.environment,
+            cwd=given.folder,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_SECONDS,
+            check=False,
+        )
+        said = f"{done.stdout}{done.stderr}"
+        if done.returncode:
+            raise AssertionError(f"{service} ended with {done.returncode}: {given.command}\n{said}")
+        return said
+
+    def down(self) -> dict[str, int]:
+        """Stop every service by SIGTERM, the last one first; return their exit codes. The logs are kept."""
+        codes = {}
+        for service in reversed(list(self.running)):
+            running = self.running.pop(service)
+            with suppress(ProcessLookupError):
+                os.kill(running.pid, signal.SIGTERM)
+            codes[service] = running.process.wait(_LONGEST_SECONDS)
+        return codes
+
+    def log(self, service: str) -> Path:
+        return self.sandbox.state / f"{service}.log"
+
+    def _start(self, service: str) -> None:
+        given = self.sandbox.process(service)
+        with self.log(service).open("ab") as log:
+            self.running[service] = _started(given, log.fileno(), is_contained=self.sandbox.is_contained)
+
+    def _wait_until_healthy(self, service: str) -> None:
+        check = self.sandbox.process(service, self.sandbox.compose.health_check(service))
+        deadline = time.monotonic() + _LONGEST_SECONDS
+        while subprocess.run(check.command, env=check.environment, cwd=check.folder, capture_output=True).returncode:
+            ended = self.running[service].process.poll()
+            if ended is not None or time.monotonic() > deadline:
+                said = self.log(service).read_text(errors="replace")[-4000:]
+                raise AssertionError(f"{service} is not healthy (exit code {ended}):\n{said}")
+            time.sleep(0.5)
+
+
+def _started(given: Process, log: int, *, is_contained: bool) -> Running:
+    """Start the process. bubblewrap waits outside its sandbox and forwards no signal, so it is asked for the pid."""
+    if not is_contained:
+        process = subprocess.Popen(given.command, env=given.environment, cwd=given.folder, stdout=log, stderr=log)
+        return Running(process, process.pid)
+    reads, writes = os.pipe()
+    command = [given.command[0], "--info-fd", str(writes), *given.command[1:]]
+    process = subprocess.Popen(
+        command, env=given.environment, cwd=given.folder, stdout=log, stderr=log, pass_fds=[writes]
+    )
+    os.close(writes)
+    with os.fdopen(reads) as told:
+        return Running(process, json.load(told)["child-pid"])
