@@ -134,8 +134,8 @@ def test_a_version_that_is_held_says_why_and_what_to_do(
 def test_the_suggested_question_fits_the_training_text(params: Params) -> None:
     source = params.preprocess.source.model_copy(update={"kind": "files"})
     own = params.model_copy(update={"preprocess": params.preprocess.model_copy(update={"source": source})})
-    assert "standard [MASK]" in summary._question(params)
-    assert "standard [MASK]" not in summary._question(own)
+    assert "[MASK] deviation" in summary._question(params)
+    assert "[MASK] deviation" not in summary._question(own)
 
 
 @pytest.mark.parametrize("kind", ["python-docs", "files"])

@@ -54,7 +54,7 @@ def _question(params: Params) -> str:
         is_built_in = params.preprocess.source.kind == "python-docs"
         return f'complete "{"Return the number of" if is_built_in else "The beginning of a sentence of yours"}"'
     if params.preprocess.source.kind == "python-docs":
-        return 'fill "Compute the standard [MASK] along the given axis."'
+        return 'fill "Compute the [MASK] deviation along the given axis."'
     return 'fill "A sentence of yours with a [MASK] in it."'
 
 
