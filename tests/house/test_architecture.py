@@ -1,9 +1,11 @@
 """docs/architecture.md names only rooms and files that exist."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.house.test_rooms import FLOORS
 
@@ -25,3 +27,12 @@ def test_the_page_has_every_room_in_the_order_of_the_floors() -> None:
     assert {room for row in told for room in row} == set(floor_of) - {"errors", "progress", "workspace"}
     places = [floor_of[row[0]] for row in told]
     assert places == sorted(places)
+
+
+def test_the_page_names_every_section_of_which_a_stage_lists_knobs_one_by_one() -> None:
+    stages = YAML(typ="safe").load(PROJECT / "dvc.yaml")["stages"].values()
+    listed = [str(name) for stage in stages for name in stage.get("do", stage).get("params", [])]
+    sections = [name.rpartition(".")[0] for name in listed if "." in name and "$" not in name]
+    one_by_one = {section for section, num_knobs in Counter(sections).items() if num_knobs > 1}
+    rule = PAGE.partition("2. **`dvc.yaml`**")[2].partition(" one by one")[0]
+    assert set(re.findall(r"`([\w.]+)`", rule)) - {"snapshot"} == one_by_one
