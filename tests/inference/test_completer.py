@@ -74,6 +74,14 @@ def test_draws_follow_the_probabilities_of_the_model(completer: Completer) -> No
         assert abs(drawn[key] / seeds - expected) < 4 * np.sqrt(expected * (1 - expected) / seeds)
 
 
+def test_each_token_is_a_draw_of_its_own(completer: Completer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it one draw for a whole text, two equally likely tokens would never alternate."""
+    a, b = VOCABULARY.index("a"), VOCABULARY.index("b")
+    monkeypatch.setattr(Completer, "answers", lambda self, asked: [[(a, 0.5), (b, 0.5)] for _ in asked.texts])
+    (found,) = completer.complete(["return"], Decoding(40, temperature=1.0))
+    assert 8 < found.tokens.count(a) < 32
+
+
 def test_a_low_temperature_and_a_small_nucleus_leave_the_likeliest_token(completer: Completer) -> None:
     texts = ["return the list", "open the file", "a b c"]
     greedy = [one.tokens for one in completer.complete(texts, Decoding(6))]

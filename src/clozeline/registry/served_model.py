@@ -1,9 +1,10 @@
 """A package of `dist/` as an MLflow model. MLflow stores and runs this file itself, so nothing is pickled.
 
 `mlflow.pyfunc.load_model("models:/clozeline-encoder@champion").predict(["Returns a [MASK]."])` returns one record for
-each text. An encoder gives its `embedding` and, with a vocabulary head, the likeliest words for each mask; a classifier
-its `labels`; a tagger its `entities`. A question answerer takes JSON, `{"question": …, "context": …}`, in each text and
-gives its `answers`; a classifier of pairs takes `{"text": …, "text_pair": …}`.
+each text. An encoder gives its `embedding` and, with a vocabulary head, the likeliest words for each mask, or a
+`completion` if it is causal; a classifier its `labels`; a tagger its `entities`. A question answerer takes JSON,
+`{"question": …, "context": …}`, in each text and gives its `answers`; a classifier of pairs takes
+`{"text": …, "text_pair": …}`.
 """
 
 from pathlib import Path

@@ -65,6 +65,22 @@ def test_an_added_mask_is_separated_by_spaces(page: Page, text: str, place: int,
     assert page.one("#fill-text").get_attribute("value") == wanted
 
 
+def test_a_text_is_continued_by_the_likeliest_words_or_by_drawn_ones(page: Page, client: httpx.Client) -> None:
+    page.write("#complete-text", "return 🙂 the")
+    page.one("#complete-text").send_keys(Keys.ENTER)
+    page.wait_for("#complete .told")
+    body = {"inputs": "return 🙂 the", "parameters": {"max_new_tokens": 32}}
+    generated = client.post("/complete", json=body).json()["generated_text"]
+    assert page.one("#complete .marked").get_property("textContent") == f"return 🙂 the{generated}"
+    assert page.one("#complete mark").get_property("textContent") == generated
+    page.one("#complete-drawn").click()
+    page.one("#complete form button").click()
+    changed = "document.querySelector('#complete mark')?.textContent !== arguments[0]"
+    driver = page.browser.driver
+    WebDriverWait(driver, 60).until(lambda _: driver.execute_script(f"return {changed}", generated))
+    assert page.one("#complete .marked").get_property("textContent").startswith("return 🙂 the")
+
+
 def test_two_texts_are_compared(page: Page, client: httpx.Client) -> None:
     page.write("#compare-one", "return the list")
     page.write("#compare-other", "open the file")
@@ -194,7 +210,7 @@ def test_only_sections_with_a_model_are_shown(browser: Browser, catalogue: Catal
         browser.open(str(client.base_url))
         page = Page(browser)
         page.wait_for("#classify")
-        hidden = ("fill", "compare", "choose", "tag", "answer", "key", "problem")
+        hidden = ("fill", "complete", "compare", "choose", "tag", "answer", "key", "problem")
         assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
 
 
@@ -223,7 +239,7 @@ def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser
         browser.open(str(client.base_url))
         page = Page(browser)
         page.wait_for("#compare")
-        hidden = ("fill", "classify", "choose", "problem")
+        hidden = ("fill", "complete", "classify", "choose", "problem")
         assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
         page.one("#compare form button").click()
         assert "docsearch, version" in page.wait_for("#compare .told:last-child").text
@@ -236,14 +252,14 @@ def test_it_fits_the_screen_can_be_read_and_loads_nothing_from_elsewhere(
 ) -> None:
     browser.open(str(client.base_url), width=width, scheme=scheme)
     page = Page(browser)
-    for section in ("#fill", "#compare", "#classify", "#choose", "#tag", "#answer"):
+    for section in ("#fill", "#complete", "#compare", "#classify", "#choose", "#tag", "#answer"):
         page.wait_for(f"{section} form button:not([type])").click()
         page.wait_for(f"{section} .told")
     browser.driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert browser.overflow() == 0
     assert browser.faint_texts() == []
     paths = [address.removeprefix(str(client.base_url)).strip("/") for address in browser.requests()]
-    assert paths == ["", "models", "fill-mask", "embed", "classify", "zero-shot", "tag", "answer"]
+    assert paths == ["", "models", "fill-mask", "complete", "embed", "classify", "zero-shot", "tag", "answer"]
     assert browser.console_errors() == []
     picture = Image.open(browser.screenshot(tmp_path / "page.png")).convert("L")
     assert picture.width == width

@@ -122,6 +122,19 @@ async function fill(section, result, { name: model }) {
   return answer;
 }
 
+async function complete(section, result, { name: model }) {
+  const inputs = find("#complete-text").value;
+  const seed = Math.floor(Math.random() * 2 ** 31);
+  const parameters = { max_new_tokens: 32, ...(find("#complete-drawn").checked ? { temperature: 1, seed } : {}) };
+  const answer = await ask("/complete", { inputs, model, parameters });
+  const { generated_text: generated, finish_reason: reason } = answer.content;
+  const [start, end] = [inputs, inputs + generated].map((text) => Array.from(text).length);
+  result.replaceChildren();
+  marked(result, inputs + generated, [{ start, end, kind: 0, title: "Continuation" }]);
+  make("p", result, reason === "stop" ? "The model ended the text here." : "The text may go on.", "told");
+  return answer;
+}
+
 async function compare(section, result, { name: model }) {
   const inputs = [find("#compare-one").value, find("#compare-other").value];
   const answer = await ask("/embed", { inputs, model });
@@ -196,6 +209,7 @@ const NUM_COLOURS = 6;
 const NUM_RANKED = 8;
 const ASKED = {
   fill: ["/fill-mask", fill],
+  complete: ["/complete", complete],
   compare: ["/embed", compare],
   classify: ["/classify", classify],
   choose: ["/zero-shot", choose],
@@ -207,9 +221,9 @@ function prepare(id, models) {
   const section = find(`#${id}`);
   const [route, send] = ASKED[id];
   const able = models.filter((model) => model.routes.includes(route) && (id !== "fill" || model.mask_token));
-  // Models that were trained to compare or to choose come before models that only fill blanks.
-  const fills = (model) => model.routes.includes(ASKED.fill[0]);
-  able.sort((one, other) => fills(one) - fills(other));
+  // Models that were trained to compare or to choose come before models that predict words.
+  const predicts = (model) => [ASKED.fill, ASKED.complete].some(([path]) => model.routes.includes(path));
+  able.sort((one, other) => predicts(one) - predicts(other));
   section.hidden = !able.length;
   const choice = find("select", section);
   choice.replaceChildren(...able.map((model) => new Option(`${model.name} (${model.precision})`, model.name)));
