@@ -20,7 +20,7 @@ from tests.tiny_packages import write_encoder
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 NUM_REQUESTS = 10_000
-WARM_UP = 2_000
+WARM_UP = 4_000
 AT_ONCE = 16
 WIDTH = 256
 """Hidden size of the encoder: a run of one shape keeps hundreds of KB, and there are hundreds of shapes."""
