@@ -12,6 +12,7 @@ import pytest
 from clozeline.artifacts.export.manifest import FILES, record_of
 from clozeline.cli.asking import opened
 from clozeline.errors import ArtifactError
+from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
 from clozeline.registry import PACKAGE
 from clozeline.registry.served_model import ServedModel
@@ -147,7 +148,7 @@ def by_pyfunc(package: Path) -> None:
 DOORS = {
     "serve and hot swap": lambda package: open_source(ModelSource("encoder", str(package)), None),
     "serve --precision": lambda package: open_source(ModelSource("encoder", str(package)), "int8"),
-    "fill": lambda package: opened(str(package), ("fill-mask",), None),
+    "fill": lambda package: opened(str(package), None, Encoder),
     "pyfunc": by_pyfunc,
 }
 
