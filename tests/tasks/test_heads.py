@@ -46,3 +46,25 @@ def test_an_encoder_that_lacks_a_weight_is_refused_by_its_name(
     with pytest.raises(ArtifactError, match="does not hold all weights of its model") as caught:
         heads.build(tmp_path, kind, 0, {})
     assert "encoder.layer.1.output.dense.weight" in str(caught.value.given)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "big_bird"])
+def test_a_causal_encoder_whose_head_would_read_the_first_token_is_refused(
+    family: str, params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
+) -> None:
+    """That token sees no other, so every text would get the same label."""
+    language_model.build(params_of(family), "clm", ids, seed=3).save(tmp_path)
+    with pytest.raises(ArtifactError, match="cannot be fine-tuned to classify texts") as caught:
+        heads.build(tmp_path, "text-classification", 0, {})
+    assert "family modernbert" in str(caught.value.expected)
+    heads.build(tmp_path, "feature-extraction", 0, {})
+
+
+def test_a_causal_modernbert_classifies_at_its_last_token(
+    params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
+) -> None:
+    language_model.build(params_of("modernbert"), "clm", ids, seed=3).save(tmp_path)
+    model = heads.build(tmp_path, "text-classification", 0, {"id2label": {0: "a", 1: "b"}})
+    text, other = torch.tensor([[2, 10, 11, 12, 3]]), torch.tensor([[2, 10, 11, 20, 3]])
+    with torch.inference_mode():
+        assert not torch.equal(model(text).logits, model(other).logits)

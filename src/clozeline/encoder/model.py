@@ -56,17 +56,10 @@ class Model(nn.Module):
                 expected=f"one of: {', '.join(self.layout.heads)}",
                 do="choose another family, or another kind of task",
             )
-        architecture, shape = self.layout.architecture(config), self.layout.heads[kind].shape(config)
-        if architecture.is_causal and shape.pooling == "first":
-            raise ArtifactError(
-                f"a causal {config.model_type} cannot be given a head for {kind}",
-                given="a head that reads the first token, which sees no other token in a causal model",
-                expected="a model that was trained with `objective: mlm`, or a causal one of the family modernbert",
-                do="pre-train one of these, or choose another kind of task",
-            )
+        architecture = self.layout.architecture(config)
         self.encoder = Encoder(architecture)
         draw_encoder(self.encoder)
-        self.head = Head(shape, architecture.hidden_size)
+        self.head = Head(self.layout.heads[kind].shape(config), architecture.hidden_size)
         draw_head(self.head)
         self.tie()
 

@@ -29,7 +29,8 @@ def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object
         changes: configuration of the head (`id2label`, …); names that the family's configuration lacks are ignored.
 
     Raises:
-        ArtifactError: the folder holds no model, its family has no such head, or it requires custom code.
+        ArtifactError: the folder holds no model, its family has no such head, it requires custom code, or it is causal
+            and would classify at a token that sees no other.
     """
     if not (encoder / "config.json").is_file():
         raise ArtifactError(
@@ -45,7 +46,20 @@ def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object
             setattr(config, name, value)
     model, missing = opened(checkpoint, config, kind, seed)
     check_whole(encoder, model.of_encoder(missing), do="train or save it again")
+    if kind == "text-classification" and _classifies_at_a_blind_token(model):
+        raise ArtifactError(
+            f"{encoder} cannot be fine-tuned to classify texts",
+            given=f"a causal {model.config.model_type}: its head reads the first token, which sees no other",
+            expected="a model trained with `objective: mlm`, or a causal one of the family modernbert",
+            do="pre-train one of these, or choose another kind of task",
+        )
     return model.eval()
+
+
+def _classifies_at_a_blind_token(model: TaskModel) -> bool:
+    if isinstance(model, Model):
+        return model.encoder.architecture.is_causal and model.head.shape.pooling == "first"
+    return bool(getattr(model.config, "is_decoder", False))
 
 
 def tells_pairs_apart(model: TaskModel) -> bool:
