@@ -1,6 +1,7 @@
 """Compares the current traffic of a server with the first traffic of each model version."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -30,12 +31,13 @@ class DriftError(GateError):
 @flow(name="drift", validate_parameters=False)
 def drift(
     project: Path = Path(),
-    url: str = "http://127.0.0.1:8000",
+    url: str | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> list[Verdict] | State[object]:
     """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 
-    The API key is the first one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
+    Without `url` the server is the one at CLOZELINE_SERVER, else at port 8000 of this machine. The API key is the first
+    one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
     `limits` has the fields of clozeline/drift/comparison.py's `Limits` that differ from the default there.
 
     Raises:
@@ -49,6 +51,7 @@ def drift(
     tell_errors_plainly()
     reach_this_machine_directly()
     chosen = Limits.of(limits or {})
+    url = url or os.environ.get("CLOZELINE_SERVER") or "http://127.0.0.1:8000"
     file = Workspace(project.resolve()).work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(iter(keys_in_environment() or ()), None)
     watch, verdicts = Watch.read(file).look(ask(url, key), chosen)

@@ -22,11 +22,12 @@ Asked = Callable[[int, int], None]
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Function that sets how many short and long texts the server has counted since it started."""
+    monkeypatch.setenv("CLOZELINE_SERVER", "http://serving:8000")
     monkeypatch.setenv(KEYS_VARIABLE, " the-key-of-the-server , another-key-of-it ")
 
     def count(short: int, long: int) -> None:
         def ask(url: str, key: str | None) -> dict[str, Served]:
-            assert (url, key) == ("http://127.0.0.1:8000", "the-key-of-the-server")
+            assert (url, key) == ("http://serving:8000", "the-key-of-the-server")
             traffic = Traffic(texts_by_length={"8.0": short, "64.0": long}, tokens=8 * short + 64 * long)
             return {"encoder": Served(version="7", sha256="f" * 64, traffic=traffic)}
 

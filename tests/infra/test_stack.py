@@ -60,6 +60,7 @@ def test_a_night_completes_and_the_champions_are_served_from_a_read_only_root(st
     assert [night.split()[0] for night in steps["nightly"]["nights"]] == ["Completed"]
     assert steps["serving"]["models"] == {"clozeline-encoder": "1", "clozeline-library": "1"}
     assert len(steps["serving"]["vector"][0]) == 8
+    assert "drift" in steps, "the worker asks the served models for their traffic"
 
 
 def test_the_worker_writes_artifacts_to_the_store_and_serving_may_only_read_them(steps: Steps) -> None:

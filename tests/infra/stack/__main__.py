@@ -22,7 +22,11 @@ from tests.infra.stack.services import Services
 from tests.postgres_server import running_postgres
 
 POSTGRES_PORT, STORE_PORT = 5432, 3900
-NIGHT = ["prefect", "deployment", "run", "nightly/nightly", "--watch", "--watch-interval", "1"]
+NIGHT, DRIFT = (
+    ["prefect", "deployment", "run", name, "--watch", "--watch-interval", "1"]
+    for name in ("nightly/nightly", "drift/drift")
+)
+"""Commands that end with the run, with exit code 1 if it fails."""
 TEXT = "the list of open files"
 WRITE = """
 import mlflow
@@ -70,6 +74,7 @@ def live(services: Services) -> None:
             say(step="nightly", seconds=seconds, **_last_night(compose))
             say(step="store", **_stored(services))
             say(step="serving", seconds=_timed(lambda: services.up("serving")), **_asked())
+            say(step="drift", seconds=_timed(lambda: services.run("worker", DRIFT)))
             say(step="write as serving", said=services.run("serving", ["python", "-c", WRITE]).split()[-2:])
             say(step="down", exit_codes=services.down())
             services.up()
