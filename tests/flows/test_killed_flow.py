@@ -24,6 +24,8 @@ def start_flow(root: Path) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", "from clozeline.flows.pipeline import pipeline; pipeline()"], cwd=root, env=environment
     )
     assert wait_for(lambda: len(stage_pids(root)) == 2, 180)
+    # Runs reach MLflow by the outbox, a moment after the stage has started.
+    assert wait_for(lambda: statuses(root) == ["RUNNING", "RUNNING"], 60)
     return flow
 
 
@@ -46,7 +48,6 @@ def test_a_killed_flow_leaves_no_process_and_the_next_run_closes_its_runs(toy: P
     flow.kill()
     flow.wait()
     assert wait_for(lambda: not any(map(is_alive, stage_pids(toy))), 30)
-    assert statuses(toy) == ["RUNNING", "RUNNING"]
     (toy / "raw.txt").write_text("one two")
     pipeline(toy)
     assert statuses(toy)[:2] == ["KILLED", "KILLED"]
