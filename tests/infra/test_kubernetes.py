@@ -1,0 +1,172 @@
+"""The manifests are valid, refer to what exists, and run what compose.yaml runs, as unprivileged users."""
+
+import copy
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.serving import HEALTH_PATHS
+from tests.infra.stack.compose_file import read_env_file
+
+INFRA = Path(__file__).parents[2] / "infra"
+KUBERNETES = "1.34"  # the oldest version that is supported when Clozeline 0.1.0 is released
+LOAD = YAML(typ="safe")
+KUSTOMIZATION: dict[str, Any] = LOAD.load(INFRA / "kustomization.yaml")
+OBJECTS: list[dict[str, Any]] = [found for name in KUSTOMIZATION["resources"] for found in LOAD.load_all(INFRA / name)]
+DEPLOYMENTS = {found["metadata"]["name"]: found for found in OBJECTS if found["kind"] == "Deployment"}
+GENERATED = {
+    kind: {it["name"]: it["envs"] for it in KUSTOMIZATION[kind]} for kind in ("configMapGenerator", "secretGenerator")
+}
+
+
+def pod(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = DEPLOYMENTS[name]["spec"]["template"]["spec"]
+    return found
+
+
+def main_container(name: str) -> dict[str, Any]:
+    (found,) = pod(name)["containers"]
+    return dict(found)
+
+
+def containers() -> Iterator[dict[str, Any]]:
+    for name in DEPLOYMENTS:
+        yield from [*pod(name).get("initContainers", []), *pod(name)["containers"]]
+
+
+@pytest.mark.parametrize("found", OBJECTS, ids=lambda found: f"{found['kind']}-{found['metadata']['name']}")
+def test_kubernetes_accepts_every_object(found: dict[str, Any]) -> None:
+    kubernetes_validate.validate(found, KUBERNETES, strict=True)
+
+
+def test_the_schema_check_sees_a_misspelt_key() -> None:
+    broken = copy.deepcopy(DEPLOYMENTS["serving"])
+    broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
+    with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
+        kubernetes_validate.validate(broken, KUBERNETES, strict=True)
+
+
+def test_the_kustomization_names_every_manifest_and_each_secret_has_an_example() -> None:
+    assert {INFRA / name for name in KUSTOMIZATION["resources"]} == set((INFRA / "kubernetes").glob("*.yaml"))
+    (settings,) = GENERATED["configMapGenerator"].values()
+    assert [INFRA / name for name in settings] == [INFRA / "settings.env"]
+    examples = {INFRA / f"{name}.example" for (name,) in GENERATED["secretGenerator"].values()}
+    assert examples == set((INFRA / "kubernetes").glob("*.example"))
+
+
+def test_a_registry_can_be_named_for_every_image() -> None:
+    named = {image["name"] for image in KUSTOMIZATION["images"]}
+    assert named == {container["image"].partition(":")[0] for container in containers()}
+
+
+def test_git_never_takes_the_secrets() -> None:
+    for (name,) in GENERATED["secretGenerator"].values():
+        assert subprocess.run(["git", "check-ignore", "--quiet", name], cwd=INFRA, check=False).returncode == 0, name
+
+
+def test_every_reference_has_its_object() -> None:
+    claims = {found["metadata"]["name"] for found in OBJECTS if found["kind"] == "PersistentVolumeClaim"}
+    for name in DEPLOYMENTS:
+        volumes = {volume["name"]: volume for volume in pod(name)["volumes"]}
+        assert {
+            it["persistentVolumeClaim"]["claimName"] for it in volumes.values() if "persistentVolumeClaim" in it
+        } <= claims
+        for container in [*pod(name).get("initContainers", []), main_container(name)]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+    for source in (source for container in containers() for source in container.get("envFrom", [])):
+        ((kind, reference),) = source.items()
+        assert reference["name"] in GENERATED[kind.replace("Ref", "Generator")]
+
+
+def test_the_service_finds_its_pods_and_their_port() -> None:
+    (service,) = (found for found in OBJECTS if found["kind"] == "Service")
+    name = service["metadata"]["name"]
+    assert service["spec"]["selector"] == DEPLOYMENTS[name]["spec"]["template"]["metadata"]["labels"]
+    (port,) = service["spec"]["ports"]
+    assert port["targetPort"] in {it["name"] for it in main_container(name)["ports"]}
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_a_deployment_runs_what_compose_runs(name: str, compose: Any) -> None:
+    given, container = compose.services[name], main_container(name)
+    assert (container["image"], container["command"]) == (given["image"], compose.command(name))
+    assert container.get("workingDir") == given.get("working_dir")
+    own = {it["name"]: it["value"] for it in container.get("env", [])}
+    (secrets,) = GENERATED["secretGenerator"][name]
+    example = read_env_file(INFRA / f"{secrets}.example")
+    assert own.keys() | example.keys() == set(given["environment"])
+    told = compose.variables(name)
+    elsewhere = {"PREFECT_WORKER_WEBSERVER_HOST": "0.0.0.0"}  # the cluster probes it from outside the pod
+    assert own == {variable: elsewhere.get(variable, told[variable]) for variable in own}
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_a_pod_has_the_time_to_end_that_compose_grants(name: str, compose: Any) -> None:
+    pause = main_container(name).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    granted = compose.services[name]["stop_grace_period"]
+    assert f"{pod(name)['terminationGracePeriodSeconds'] - pause}s" == granted
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_a_pod_is_unprivileged_and_bounded(name: str) -> None:
+    user = pod(name)["securityContext"]
+    assert user["runAsNonRoot"] is True
+    assert user["runAsUser"] == user["fsGroup"] == 10001
+    assert user["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod(name)["automountServiceAccountToken"] is False
+    assert "memory" in main_container(name)["resources"]["limits"]
+    for container in [*pod(name).get("initContainers", []), main_container(name)]:
+        contained = {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["securityContext"] == contained
+
+
+def test_probes_ask_for_paths_that_the_server_has() -> None:
+    serving = main_container("serving")
+    probes = [serving[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert {probe["path"] for probe in probes} <= HEALTH_PATHS
+    assert probes[-1]["path"] == "/health/ready"
+    assert {probe["port"] for probe in probes} == {"http"}
+
+
+def test_one_worker_at_a_time_has_the_project() -> None:
+    assert DEPLOYMENTS["worker"]["spec"]["replicas"] == 1
+    assert DEPLOYMENTS["worker"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_an_upgrade_brings_new_code_and_keeps_params_and_data(tmp_path: Path) -> None:
+    image, project = tmp_path / "image", tmp_path / "project"
+    (script,) = (it["command"][-1] for it in pod("worker")["initContainers"] if it["name"] == "project")
+    script = script.replace("/srv/clozeline", str(image)).replace("/project", str(project))
+    for version in ("old", "new"):
+        shutil.rmtree(image, ignore_errors=True)
+        for name in (f"src/{version}.py", "dvc.yaml", "params.yaml", ".dvc/config"):
+            (image / name).parent.mkdir(parents=True, exist_ok=True)
+            (image / name).write_text(version)
+        project.mkdir(exist_ok=True)
+        subprocess.run(["sh", "-euc", script], check=True)
+        (project / "dvc.lock").write_text("made by a run")
+    files = {str(path.relative_to(project)): path.read_text() for path in project.rglob("*") if path.is_file()}
+    assert files == {
+        "src/new.py": "new",
+        "dvc.yaml": "new",
+        "params.yaml": "old",
+        ".dvc/config": "old",
+        "dvc.lock": "made by a run",
+    }
+
+
+def test_the_readme_names_the_files_to_copy() -> None:
+    readme = (INFRA / "README.md").read_text(encoding="utf-8")
+    for (name,) in GENERATED["secretGenerator"].values():
+        assert re.search(rf"cp infra/{name}.example infra/{name}\b", readme)
