@@ -83,11 +83,6 @@ class TextProfile(BaseModel):
     def num_sampled(self) -> int:
         return sum(self.texts_by_length.values())
 
-    def script_distance(self, other: "TextProfile") -> float:
-        """Return the share of letters, 0-1, that would have to change their script."""
-        scripts = {*self.script_shares, *other.script_shares}
-        return sum(abs(self.script_shares.get(it, 0.0) - other.script_shares.get(it, 0.0)) for it in scripts) / 2
-
     def language_similarity(self, other: "TextProfile") -> float:
         """Return the cosine of the trigram profiles: near 1 for the same language, near 0 for another script."""
         names = sorted({*self.trigram_shares, *other.trigram_shares})

@@ -26,10 +26,6 @@ def divided(module: nn.Module) -> nn.Module:
     return module
 
 
-def is_divided(model: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
-
-
 @contextlib.contextmanager
 def unsynchronized(module: object) -> Iterator[None]:
     """Keep the gradients of a backward pass in this process."""
