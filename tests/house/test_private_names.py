@@ -1,0 +1,79 @@
+"""Claim: of other packages, our code uses only the private names listed here, each in the file that needs it."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+
+from tests.house.test_rooms import PROJECT, SOURCES, nodes_of
+
+IN_USE = {
+    ("src/clozeline/cli/usage.py", "typer._click.core"),  # typer shows no other name of the errors it prints
+    ("src/clozeline/cli/usage.py", "typer._click.exceptions"),
+    ("src/clozeline/encoder/stock.py", "_supports_sdpa"),
+    ("src/clozeline/exporting/configurations.py", "_config"),  # where the base class keeps its configuration
+    ("src/clozeline/exporting/forms.py", "_check"),  # torch's guide to its exporter says to call it
+    ("src/clozeline/orchestration/prefect_adapter.py", "_apprise_client"),
+    ("src/clozeline/planning/activations.py", "_attn_implementation"),
+    ("src/clozeline/tokenizer/vocabulary/opening.py", "_special_tokens_map"),
+}
+"""File → private name."""
+OF_NAMED_TUPLES = {"_fields", "_replace"}
+"""Python documents these."""
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") and part != "_" for part in name.split("."))
+
+
+@cache
+def own_names() -> frozenset[str]:
+    """Return the names that our code defines or assigns, as an attribute or not."""
+    names = set[str]()
+    for node in (node for file in SOURCES for node in nodes_of(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return frozenset(names)
+
+
+def modules_of_others(nodes: list[ast.AST]) -> set[str]:
+    """Return the names under which a file imports whole packages of others."""
+    return {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.partition(".")[0] not in {"clozeline", *sys.stdlib_module_names}
+    }
+
+
+def private_names_of_others(nodes: list[ast.AST]) -> Iterator[str]:
+    packages = modules_of_others(nodes)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("clozeline"):
+            yield from [node.module or ""] if is_private(node.module or "") else (alias.name for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            of_package = isinstance(node.value, ast.Name) and node.value.id in packages
+            of_python = isinstance(node.value, ast.Name) and node.value.id in sys.stdlib_module_names
+            if of_package or not (of_python or node.attr in own_names() | OF_NAMED_TUPLES):
+                yield node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"getattr", "hasattr"}:
+            name = node.args[1]
+            if isinstance(name, ast.Constant) and name.value not in own_names():
+                yield str(name.value)
+
+
+def test_private_names_of_other_packages_are_those_of_the_list() -> None:
+    found = {
+        (str(file.relative_to(PROJECT)), name)
+        for file in SOURCES
+        for name in private_names_of_others(nodes_of(file))
+        if is_private(name)
+    }
+    assert found == IN_USE
