@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.chosen_tasks import write_params
+from tests.text_metrics import encoder_metrics
 
 DVC_YAML = """
 stages:
@@ -55,19 +56,7 @@ if source.name == "raw.txt":
     shutil.copy("validation.parquet", target / "holdout.parquet")
 """
 
-ENCODER = {
-    "loss_nats_per_token": 5.0,
-    "perplexity": 148.4,
-    "nats_per_byte": 1.25,
-    "text_bytes": 4000,
-    "target_tokens": 1000,
-    "top1": 0.3,
-    "top5": 0.5,
-    "unigram_perplexity": 900.0,
-    "unigram_top1": 0.05,
-    "unigram_top5": 0.1,
-    "contaminated_fraction": 0.01,
-}
+ENCODER = encoder_metrics(contaminated_fraction=0.01).model_dump(exclude_none=True)
 TASK = {
     "headline": {
         "metric": "accuracy",

@@ -1,5 +1,6 @@
-"""Metric files of the stages that make clean text and tokens, for tests of their readers."""
+"""Metric files of the stages on text, tokens and the encoder, for tests of their readers."""
 
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SimilarityMetrics, SplitMetrics
 from clozeline.artifacts.tokenize.token_metrics import SplitTokens, TokenMetrics
 
@@ -41,3 +42,26 @@ def token_metrics(*, unknown_rate: float) -> TokenMetrics:
         special_strings_in_text=0,
     )
     return TokenMetrics(vocab_size=8192, train=split, validation=split)
+
+
+def encoder_metrics(**changed: float) -> EncoderMetrics:
+    """Return the metrics of an encoder, with `changed` figures or more of them."""
+    given = {
+        "loss_nats_per_token": 5.0,
+        "perplexity": 148.4,
+        "nats_per_byte": 1.25,
+        "text_bytes": 4000,
+        "target_tokens": 1000,
+        "top1": 0.3,
+        "top5": 0.5,
+        "unigram_perplexity": 900.0,
+        "unigram_top1": 0.05,
+        "unigram_top5": 0.1,
+        "contaminated_fraction": 0.0,
+    } | changed
+    ends = {
+        f"{name}{end}": factor * given[name]
+        for name in ("loss_nats_per_token", "perplexity", "nats_per_byte", "top1")
+        for end, factor in {"_low": 0.98, "_high": 1.02}.items()
+    }
+    return EncoderMetrics.model_validate(ends | given)

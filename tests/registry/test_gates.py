@@ -12,6 +12,7 @@ from clozeline.artifacts.package_metrics import PackageMetrics
 from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
 from clozeline.params import ReleaseParams
 from clozeline.registry.gates import gates
+from tests.text_metrics import encoder_metrics
 
 PARAMS = ReleaseParams(
     promote="when_not_worse",
@@ -29,18 +30,11 @@ UNIGRAM_PERPLEXITY = 900.0
 
 
 def encoder(loss_nats_per_token: float, bytes_per_token: float = 4.0) -> EncoderMetrics:
-    return EncoderMetrics(
+    return encoder_metrics(
         loss_nats_per_token=loss_nats_per_token,
         perplexity=math.exp(loss_nats_per_token),
         nats_per_byte=loss_nats_per_token / bytes_per_token,
-        text_bytes=round(1000 * bytes_per_token),
-        target_tokens=1000,
-        top1=0.3,
-        top5=0.5,
         unigram_perplexity=UNIGRAM_PERPLEXITY,
-        unigram_top1=0.05,
-        unigram_top5=0.1,
-        contaminated_fraction=0.0,
     )
 
 

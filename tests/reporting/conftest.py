@@ -22,7 +22,7 @@ from clozeline.reporting.files import RunFiles
 from clozeline.reporting.run import Run
 from clozeline.tracking.past_runs import PastRuns, StageRun
 from tests.chosen_tasks import write_params
-from tests.text_metrics import corpus_metrics, token_metrics
+from tests.text_metrics import corpus_metrics, encoder_metrics, token_metrics
 
 PROJECT = Path(__file__).parents[2]
 HARM = "<script>alert('x')</script>"
@@ -49,20 +49,18 @@ METRICS: Mapping[str, Mapping[str, Any]] = {
     ).model_dump(),
     "metrics/tokenize.json": token_metrics(unknown_rate=0.0002).model_dump(),
     "metrics/pretrain.json": {"parameters": 1401600, "steps": 100},
-    "metrics/evaluate.json": {
-        "perplexity": 34.6,
-        "perplexity_low": 32.5,
-        "perplexity_high": 36.9,
-        "top1": 0.392,
-        "top1_low": 0.384,
-        "top1_high": 0.401,
-        "top5": 0.578,
-        "target_tokens": 276681,
-        "expected_calibration_error": 0.0057,
-        "unigram_perplexity": 444.3,
-        "unigram_top1": 0.06,
-        "unigram_top5": 0.209,
-    },
+    "metrics/evaluate.json": encoder_metrics(
+        perplexity=34.6,
+        perplexity_low=32.5,
+        perplexity_high=36.9,
+        top1=0.392,
+        top1_low=0.384,
+        top1_high=0.401,
+        target_tokens=276681,
+        expected_calibration_error=0.0057,
+        unigram_perplexity=444.3,
+        unigram_top1=0.06,
+    ).model_dump(exclude_none=True),
     "metrics/finetune/library.json": {
         "headline": {
             "metric": "accuracy",

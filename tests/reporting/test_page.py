@@ -232,6 +232,7 @@ def test_a_chapter_with_a_missing_file_names_the_command_and_the_others_are_comp
     ("path", "content", "told"),
     [
         ("metrics/evaluate.json", '{"perplexity": ', "metrics/evaluate.json cannot be read"),
+        ("metrics/evaluate.json", '{"perplexity": 5.0}', "loss_nats_per_token: Field required"),
         ("metrics/finetune/library.json", '{"headline": {"metric": "f1"}}', "headline.value: Field required"),
         ("reports/examples/examples.json", '[{"original": 5}]', "0.original: Input should be a valid string"),
         ("plots/evaluate/place.csv", "a,b\n1,2\n", "no column place_from"),

@@ -85,16 +85,8 @@ class DocumentSums:
 
 
 class Figures(TextFigures):
-    """Figures of one model on one split; `_low` and `_high` are the ends of a 95 % interval."""
+    """Figures of one model on one split."""
 
-    loss_nats_per_token_low: float
-    loss_nats_per_token_high: float
-    perplexity_low: float
-    perplexity_high: float
-    top1_low: float
-    top1_high: float
-    nats_per_byte_low: float
-    nats_per_byte_high: float
     unknown_tokens: int
     """Number of [UNK] tokens; they are not targets."""
     validation_tokens: int

@@ -19,13 +19,11 @@ def _figures(quality: EncoderMetrics | TaskMetrics) -> Iterator[str]:
         yield f"{top.metric} on the test split: {top.value:.4f} (95 %: {top.low:.4f} to {top.high:.4f});"
         yield f"{top.baseline} {top.baseline_value:.4f}, {top.trivial} {top.trivial_value:.4f}."
         return
-    beside = quality.model_extra or {}
     yield f"On the whole validation split ({quality.target_tokens:,} tokens, each hidden once), with 95 % intervals:"
     yield ""
     for name in ("perplexity", "top1", "nats_per_byte"):
-        ends = (beside.get(f"{name}_low"), beside.get(f"{name}_high"))
-        between = f" ({ends[0]:.4f} to {ends[1]:.4f})" if all(isinstance(end, float) for end in ends) else ""
-        yield f"- {name}: {getattr(quality, name):.4f}{between}"
+        value, low, high = (getattr(quality, f"{name}{end}") for end in ("", "_low", "_high"))
+        yield f"- {name}: {value:.4f} ({low:.4f} to {high:.4f})"
     yield f"- perplexity of the unigram baseline: {quality.unigram_perplexity:.4f}"
     contaminated = f"{quality.contaminated_fraction:.1%} of the validation texts also occur in the training text"
     yield f"- contamination: {contaminated}"

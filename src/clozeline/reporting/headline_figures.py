@@ -1,6 +1,5 @@
 """Headline figure of each model, for comparison with a baseline and with the last run."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,9 +22,9 @@ class Judged:
     tracked_as: str
     """Name of the figure in an MLflow flow run."""
     value: float
-    low: float | None
-    high: float | None
-    """`low` and `high` are the ends of the 95 % interval; None without one."""
+    low: float
+    high: float
+    """`low` and `high` are the ends of the 95 % interval."""
     baseline: str
     baseline_value: float
     form: Format
@@ -33,15 +32,13 @@ class Judged:
 
     @property
     def interval(self) -> str:
-        """Return the 95 % interval in words, or "" without one."""
-        if self.low is None or self.high is None:
-            return ""
+        """Return the 95 % interval in words."""
         return f"{self.form(self.low)}{_RANGE}{self.form(self.high)}"
 
     def change_from(self, before: float) -> tuple[str, str]:
         """Return the difference in words and its kind: `good`, `bad`, or `note` if it is within the interval."""
         change = self.value - before
-        is_chance = self.low is not None and self.high is not None and self.low <= before <= self.high
+        is_chance = self.low <= before <= self.high
         kind = "note" if is_chance or change == 0 else "good" if change > 0 else "bad"
         return f"{difference(change, self.form)}{', within the interval' if is_chance and change else ''}", kind
 
@@ -51,23 +48,21 @@ def judged(run: Run) -> list[Judged]:
     made: list[Judged] = []
     for read in (_encoder, *(lambda run, task=task: _task(run, task) for task in run.tasks)):
         try:
-            made.extend(read(run))
+            made.append(read(run))
         except ClozelineError:
             continue
     return made
 
 
-def _encoder(run: Run) -> Iterator[Judged]:
+def _encoder(run: Run) -> Judged:
     figures = quality.metrics(run)
-    if {"top1", "unigram_top1"} <= figures.keys():
-        ends = (figures.get("top1_low"), figures.get("top1_high"))
-        fields = ("encoder", "encoder", "top1", "evaluate.top1", figures["top1"], *ends)
-        yield Judged(*fields, "unigram baseline", figures["unigram_top1"], share)
+    fields = ("encoder", "encoder", "top1", "evaluate.top1", figures.top1, figures.top1_low, figures.top1_high)
+    return Judged(*fields, "unigram baseline", figures.unigram_top1, share)
 
 
-def _task(run: Run, task: str) -> Iterator[Judged]:
+def _task(run: Run, task: str) -> Judged:
     given = tasks.headline(run, task)
-    yield Judged(
+    return Judged(
         model=f"finetuned/{task}",
         name=task,
         metric=given.metric,

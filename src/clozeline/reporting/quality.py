@@ -1,12 +1,13 @@
 """Quality of the encoder: its figures beside the unigram baseline, and the distribution of its loss."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
 from clozeline.artifacts.evaluate.loss_tables import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.metric_tables import comparison, in_words
@@ -41,25 +42,23 @@ def parts(run: Run) -> Iterable[Part | Fold]:
     ]
 
 
-def metrics(run: Run) -> Mapping[str, Any]:
-    return run.files.figures(_METRICS, stage=_STAGE)
+def metrics(run: Run) -> EncoderMetrics:
+    return run.files.json(_METRICS, EncoderMetrics, stage=_STAGE)
 
 
 def _figures(run: Run) -> Markup | None:
     figures = metrics(run)
-    caption = (
-        f"On the whole validation set: {count(figures.get('target_tokens', 0))} tokens, each {_ONCE[run.is_causal]}"
-    )
-    if "pseudo_documents" in figures:
-        tokens, documents = (count(figures[f"pseudo_{what}"]) for what in ("target_tokens", "documents"))
+    caption = f"On the whole validation set: {count(figures.target_tokens)} tokens, each {_ONCE[run.is_causal]}"
+    if figures.pseudo_documents is not None and figures.pseudo_target_tokens is not None:
+        tokens, documents = count(figures.pseudo_target_tokens), count(figures.pseudo_documents)
         caption += f"; {tokens} of them, in {documents} documents, also hidden alone (pseudo-log-likelihood)"
     others = {"pseudo_": "each hidden alone", "unigram_": "unigram baseline"}
-    return comparison(caption, "encoder", figures, others, only=_ALONE)
+    return comparison(caption, "encoder", figures.model_dump(), others, only=_ALONE)
 
 
 def _counts(run: Run) -> Markup | None:
     """Return the size of the validation set and its contamination."""
-    figures = metrics(run)
+    figures = metrics(run).model_dump()
     pairs = [(in_words(key), format_of(key)(figures[key])) for key in _COUNTED if key in figures]
     return html("facts", pairs=pairs) if pairs else None
 
