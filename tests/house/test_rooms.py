@@ -192,6 +192,11 @@ def test_files_are_small_and_named_after_their_content(file: Path) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 300
 
 
+@pytest.mark.parametrize("name", ["spans", "rows", "kinds", "task", "answers"])
+def test_a_general_word_names_one_file(name: str) -> None:
+    assert len([file for file in SOURCES if file.stem == name]) == 1
+
+
 def functions() -> list[tuple[str, int]]:
     return [
         (f"{file.relative_to(PROJECT)}:{node.name}", (node.end_lineno or 0) - node.lineno + 1)

@@ -61,11 +61,11 @@ def choose(
     """
     from clozeline.choosing.zero_shot import TEMPLATE
     from clozeline.choosing.zero_shot import choose as chosen
-    from clozeline.cli import answers
+    from clozeline.cli import text_answers
 
     candidates = _labels(labels)
     asked = _opened(model, precision, multi_label)
-    show = answers.printer(as_json, answers.CLASSIFY)
+    show = text_answers.printer(as_json, text_answers.CLASSIFY)
     for chunk in chunks(texts):
         found = [
             chosen(asked, text, candidates, template=template or TEMPLATE, multi_label=multi_label, truncate=truncate)

@@ -50,12 +50,12 @@ def fill(
     - `clozeline fill "Return a [MASK]." --targets list,tuple,dict`
     - `clozeline fill - < texts.txt > filled.tsv`
     """
-    from clozeline.cli import answers
+    from clozeline.cli import text_answers
     from clozeline.inference.encoder import Encoder
 
     encoder = opened(model, precision, Encoder)
     words = targets.split(",") if targets is not None else None
-    show = answers.printer(as_json, answers.FILL)
+    show = text_answers.printer(as_json, text_answers.FILL)
     for chunk in chunks(texts):
         show(chunk, encoder.fill(encoder.with_own_masks(chunk), top_k=top_k, targets=words, truncate=truncate))
 
@@ -88,12 +88,12 @@ def complete(
     - `clozeline complete "Return the" --temperature 0.8 --seed 7 --max-tokens 32`
     - `clozeline complete - --stop . < texts.txt > continued.tsv`
     """
-    from clozeline.cli import answers
+    from clozeline.cli import text_answers
     from clozeline.inference.completer import Completer, Decoding
 
     completer = opened(model, precision, Completer)
     decoding = Decoding(max_tokens, temperature, top_p, seed, tuple(stop or ()))
-    show = answers.printer(as_json, answers.COMPLETE)
+    show = text_answers.printer(as_json, text_answers.COMPLETE)
     for chunk in chunks(texts):
         show(chunk, completer.complete(chunk, decoding, truncate=truncate))
 
@@ -114,11 +114,11 @@ def embed(
     - `clozeline embed "Sort a list in place." "Order the items of a sequence."`
     - `clozeline embed - --json < texts.txt > vectors.jsonl`
     """
-    from clozeline.cli import answers
+    from clozeline.cli import text_answers
     from clozeline.inference.embedder import Embedder
 
     embedder = opened(model, precision, Embedder)
-    show = answers.printer(as_json, answers.EMBED)
+    show = text_answers.printer(as_json, text_answers.EMBED)
     for chunk in chunks(texts):
         show(chunk, embedder.embed(chunk, truncate=truncate))
 
@@ -145,11 +145,11 @@ def classify(
     - `clozeline classify - --top-k 1 --model dist/library < texts.txt`
     - `clozeline classify "How old are you?" --with "What is your age?" --model dist/qqp`
     """
-    from clozeline.cli import answers
+    from clozeline.cli import text_answers
     from clozeline.inference.classifier import Classifier
 
     classifier = opened(model, precision, Classifier)
-    show = answers.printer(as_json, answers.CLASSIFY)
+    show = text_answers.printer(as_json, text_answers.CLASSIFY)
     for chunk in chunks(texts):
         show(chunk, classifier.classify(_given(chunk, second, classifier), top_k=top_k, truncate=truncate))
 

@@ -60,7 +60,7 @@ def search(
     - `clozeline search "Wait until a file exists." --library python --top-k 3`
     - `clozeline search "Compute a hash of a file." --by meaning --json`
     """
-    from clozeline.cli.answers import Form, printer
+    from clozeline.cli.text_answers import Form, printer
     from clozeline.search.index import Query
 
     embedder, index = _opened(model)

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from clozeline.cli.answers import Form, ranking
+from clozeline.cli.text_answers import Form, ranking
 from clozeline.inference.answerer import Answer
 from clozeline.inference.entities import Entity, Tagged, TaggedToken
 

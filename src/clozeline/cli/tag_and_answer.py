@@ -51,11 +51,11 @@ def tag(
     - `clozeline tag "Maria Lopez moved from Oslo to Rome."`
     - `clozeline tag - --json --model dist/wnut17 < texts.txt > entities.jsonl`
     """
-    from clozeline.cli import answers, span_answers
+    from clozeline.cli import span_answers, text_answers
     from clozeline.inference.tagger import Tagger
 
     tagger = opened(model, precision, Tagger)
-    show = answers.printer(as_json, span_answers.TAG)
+    show = text_answers.printer(as_json, span_answers.TAG)
     for chunk in chunks(texts):
         show(chunk, tagger.tag(chunk, strategy=aggregation))
 
@@ -100,7 +100,7 @@ def answer(
     - `clozeline answer "What does it cost?" "Who pays?" --file contract.txt --top-k 1`
     - `clozeline answer - --file README.md --json < questions.txt`
     """
-    from clozeline.cli import answers, span_answers
+    from clozeline.cli import span_answers, text_answers
     from clozeline.inference.answerer import Answerer
     from clozeline.inference.spans import SpanSearch
 
@@ -112,7 +112,7 @@ def answer(
         max_answer_tokens=max_tokens,
         may_be_unanswerable=learned if no_answer is None else no_answer,
     )
-    show = answers.printer(as_json, span_answers.answers_from(text))
+    show = text_answers.printer(as_json, span_answers.answers_from(text))
     for chunk in chunks(questions):
         # One question at a time, because each has the windows of the whole text.
         show(chunk, [answerer.ask([(question, text)], search=search)[0] for question in chunk])
