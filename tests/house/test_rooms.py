@@ -156,6 +156,21 @@ def test_only_tracking_and_registry_import_mlflow() -> None:
     assert only_in("src/clozeline/tracking/", "src/clozeline/registry/", importers=importers_of("mlflow"))
 
 
+def test_the_tables_of_mlflow_are_opened_for_reading_alone() -> None:
+    """Two files open the database without MLflow: one checks its pages, one asks which version is live."""
+    readers = {"src/clozeline/tracking/database.py", "src/clozeline/registry/own_database.py"}
+    assert importers_of("sqlite3") == readers
+    calls = [
+        ast.unparse(node)
+        for file in readers
+        for node in nodes_of(PROJECT / file)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "sqlite3.connect"
+    ]
+    assert len(calls) == len(readers)
+    assert all("uri=True" in call for call in calls)
+    assert all("?mode=ro" in (PROJECT / file).read_text(encoding="utf-8") for file in readers)
+
+
 def test_only_inference_imports_onnxruntime() -> None:
     assert only_in("src/clozeline/inference/", importers=importers_of("onnxruntime"))
 
