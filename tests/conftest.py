@@ -23,8 +23,22 @@ from tests.slow_tests import is_slow
 pytest_plugins = ["tests.made_once", "tests.small_encoders", "tests.toy_project", "tests.trained_models"]
 
 PROJECT = Path(__file__).parents[1]
-LONGEST = ("stages/test_whole_line.py", "exporting/test_families.py")
-"""Files that take minutes."""
+LONGEST = (
+    "infra/test_stack.py",
+    "exporting/test_families.py",
+    "stages/test_whole_line.py",
+    "drill/test_short_drill.py",
+    "infra/test_prefect.py",
+    "tasks/test_out_of_memory.py",
+    "stages/export/test_package.py",
+    "infra/test_alerts.py",
+    "cli/test_torchrun.py",
+    "versions/test_remote.py",
+    "flows/test_release.py",
+    "flows/test_killed_command.py",
+    "flows/test_pipeline.py",
+)
+"""Files that take a minute or more, the longest first; those of `flows` run after the other rooms."""
 VOCAB_SIZE = 64
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
 
@@ -33,12 +47,14 @@ TokensMaker = Callable[[Documents, Documents], Path]
 
 
 def pytest_addoption() -> None:
-    """Limit each of several workers, and the processes that its tests start, to its share of the cores.
+    """Limit each of several workers, and the processes that its tests start, to its share of the cores; keep what is
+    compiled.
 
     This hook adds no option. It is used because pytest calls it as soon as it has read this file, but calls
     `pytest_configure` only after the conftest files of the rooms whose files were named on the command line. Some of
     these import torch, which reads these variables.
     """
+    sys.dont_write_bytecode = False  # images often set it; each worker would compile every test again, for 8 s
     if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
         assert "torch" not in sys.modules, "it has read these variables already"
         os.environ.setdefault("OMP_NUM_THREADS", str(max(num_cores() // int(num_workers), 1)))
@@ -69,12 +85,14 @@ def num_cores() -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """`-n auto`: one more than there are cores, because tests that wait for a server or a process leave theirs idle.
+    Fast tests wait for nothing, so they get one worker for each core.
 
     Each worker imports all that is tested, so more than a few cost more memory than they save time.
     """
-    return min(num_cores() + 1, 4)
+    is_fast = config.option.markexpr == "not slow"
+    return min(num_cores() + (not is_fast), 4)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,9 +108,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
 
-    def place(item: pytest.Item) -> tuple[bool, bool, int]:
-        path = item.path.relative_to(PROJECT / "tests").as_posix()
-        return item.path.parts[-2] == "flows", path not in LONGEST, -num_slow[item.path]
+    order = {PROJECT / "tests" / path: place for place, path in enumerate(LONGEST)}
+
+    def place(item: pytest.Item) -> tuple[bool, int, int]:
+        return item.path.parts[-2] == "flows", order.get(item.path, len(order)), -num_slow[item.path]
 
     items.sort(key=place)
 

@@ -19,6 +19,7 @@ SLOW = (
     "torch.utils.data",
     "transformers.models",
     "mlflow",
+    "moto",
     "prefect",
     "selenium",
     "clozeline.exporting.to_onnx",
@@ -34,6 +35,7 @@ SLOW = (
     "clozeline.machine.workers",
     "clozeline.tracking",
     "clozeline.training.loop",
+    "clozeline.versions.reproduce",
 )
 """Modules whose whole content is slow. Functions that only read or count there are marked too: a test wrongly marked
 slow does no harm.
