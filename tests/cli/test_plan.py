@@ -78,6 +78,7 @@ def test_a_few_steps_are_timed(project: Path) -> None:
     assert any(name.startswith("ETA of the budget") for name in shown)
 
 
+@pytest.mark.slow
 def test_the_zoo_is_a_line_for_each_family_and_size_in_plain_text(project: Path) -> None:
     result = CliRunner().invoke(app, ["plan", "--all", "--vocab-size", "300"], catch_exceptions=False)
     rows = [line.split() for line in result.stdout.splitlines()[2:]]
@@ -141,6 +142,7 @@ def test_options_that_would_change_nothing_are_refused_with_what_to_leave_out(
     assert all(option in str(error.given) for option in options.split() if option.startswith("--"))
 
 
+@pytest.mark.slow
 def test_options_that_a_table_is_made_with_are_taken(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
     monkeypatch.setattr(plan_module, "_serving", lambda *given: asked.append(given[-1]) or [])

@@ -72,6 +72,7 @@ def test_two_ranks_share_no_stream_of_masks_as_they_do_in_theirs(wordpiece: PreT
     assert in_both == pytest.approx(0.15, abs=0.04)  # what chance gives
 
 
+@pytest.mark.slow
 def test_words_of_byte_level_bpe_are_masked_at_the_rate_and_rows_in_theirs(byte_level: PreTrainedTokenizerFast) -> None:
     """P9: to transformers, whose words end at a gap between offsets, a row without gaps is one word."""
     rows = even_rows(byte_level, 1000, 64)

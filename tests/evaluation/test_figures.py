@@ -166,6 +166,7 @@ def peak_bytes(model: PreTrainedModel, tokens: Path) -> tuple[int, int]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_split(model: PreTrainedModel, make_tokens: TokensMaker, tmp_path: Path) -> None:
     """P34: except for the order of rows, some bytes for each, and the sums of a bounded number of document blocks."""
     documents = [np.full(20, 7 + place % 50) for place in range(2000)]

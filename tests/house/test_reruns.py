@@ -59,6 +59,7 @@ def runs_again(root: Path, before: Inputs) -> set[str]:
     return {name for name in STAGES if after[name] != before[name]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "edited", "stages"),
     [
@@ -95,6 +96,7 @@ def test_an_edit_of_a_preset_runs_the_tasks_that_use_it(project: Path) -> None:
     assert {name for name in after if after[name] != before[name]} == {"finetune@one"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "stages"),
     [

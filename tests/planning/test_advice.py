@@ -42,6 +42,7 @@ def test_each_piece_of_advice_is_given_only_where_it_applies(changes: dict[str, 
     assert told not in advice_on(vocab_size=512)
 
 
+@pytest.mark.slow
 def test_the_zoo_has_every_family_in_every_size_and_larger_sizes_are_larger() -> None:
     table = zoo(PARAMS.model, 512)
     families = {family for family, _ in table}

@@ -121,6 +121,7 @@ def test_no_advice_on_dvcs_own_commands_is_given(toy: Path) -> None:
     assert "dvc push" not in ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_held_is_refused_by_its_class(toy: Path) -> None:
     with Repo(str(toy)) as holder, holder.lock, Repo(str(toy)) as other, pytest.raises(LockError), other.lock:
         pass

@@ -268,6 +268,7 @@ def test_the_pace_of_one_model_does_not_affect_another(ticket: Make) -> None:
     assert raised.value.refusal.reason == "never_in_time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_admitted_requests_keep_their_bound_in_a_mixed_flood_for_two_models(ticket: Make, seed: int) -> None:
     slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
