@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from functools import partial
 from math import isfinite
-from typing import Any
 
 from markupsafe import Markup
 
@@ -31,8 +30,6 @@ _OTHERS = {
     "no_answer_": "no answer to anything",
 }
 """Prefix of a key in a task's metric file → name of the method; a new method needs only a new row."""
-_TOLD_APART = ("headline", "over_seeds", "first_places")
-"""Groups of figures that are not counts."""
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -40,21 +37,17 @@ def parts(run: Run) -> Iterable[Part]:
     return [partial(piece, run, task) for task in run.tasks for piece in pieces]
 
 
-def metrics(run: Run, task: str) -> Mapping[str, Any]:
-    return run.files.figures(f"metrics/finetune/{task}.json", stage=f"finetune@{task}")
-
-
 def headline(run: Run, task: str) -> Headline:
     """Return the figure that the task is compared by."""
-    return _judged(run, task).headline
+    return metrics(run, task).headline
 
 
 def faults(run: Run, task: str) -> tuple[str, ...]:
     """Return the faults of the model, each marked with ✗."""
-    return tuple(f"✗ {fault}" for fault in _judged(run, task).faults)
+    return tuple(f"✗ {fault}" for fault in metrics(run, task).faults)
 
 
-def _judged(run: Run, task: str) -> TaskMetrics:
+def metrics(run: Run, task: str) -> TaskMetrics:
     return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}")
 
 
@@ -92,12 +85,13 @@ def _scores(run: Run, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}_validation.csv", ScoredLook, stage=f"finetune@{task}")
     points = [(row.step, row.validation_score) for row in rows if isfinite(row.validation_score)]
     series = [Series("validation score", points, has_dots=True)]
-    note = f"The weights of epoch {metrics(run, task).get('best_epoch', '–')} were kept."
+    note = f"The weights of epoch {(metrics(run, task).model_extra or {}).get('best_epoch', '–')} were kept."
     return lines(f"{task}: validation score", series, x="step", y="", note=note) if len(points) > 1 else None
 
 
 def _figures(run: Run, task: str) -> Markup:
-    figures = metrics(run, task)
+    judged = metrics(run, task)
+    figures = judged.model_dump()
     plain = numbers(figures)
     compared = {key for key in plain if any(f"{prefix}{key}" in plain for prefix in _OTHERS)}
     shown = {f"{prefix}{key}" for key in compared for prefix in ("", *_OTHERS)}
@@ -107,24 +101,25 @@ def _figures(run: Run, task: str) -> Markup:
         for key, value in plain.items()
         if key not in shown
     ]
-    groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name not in _TOLD_APART}
+    groups = {name: value for name, value in (judged.model_extra or {}).items() if isinstance(value, dict)}
     details = joined(
-        comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
-        _over_seeds(headline(run, task), figures.get("over_seeds")),
+        comparison(f"{task}: figures on the test set", judged.headline.method, figures, _OTHERS),
+        _over_seeds(judged),
         html("facts", pairs=others),
-        *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
+        *(_counts(name, numbers(counts), judged.first_places or {}) for name, counts in groups.items()),
     )
     return html("folded", summary="Every figure, and the data behind it", body=details)
 
 
-def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | None:
+def _over_seeds(judged: TaskMetrics) -> Markup | None:
+    kept, over = judged.headline, judged.over_seeds
     if over is None:
         return None
-    mean, deviation, lowest, highest = (form(kept)(over[name]) for name in ("mean", "deviation", "lowest", "highest"))
+    mean, deviation, lowest, highest = map(form(kept), (over.mean, over.deviation, over.lowest, over.highest))
     return html(
         "paragraph",
-        text=f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
-        f"(mean and standard deviation; {lowest} to {highest}). The model of seed {over['best_seed']} was kept, the "
+        text=f"Trained from {count(over.num_seeds)} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
+        f"(mean and standard deviation; {lowest} to {highest}). The model of seed {over.best_seed} was kept, the "
         "best on the validation split.",
     )
 
