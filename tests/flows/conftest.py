@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from clozeline.workspace import Workspace
 
@@ -28,7 +27,11 @@ def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def prefect_server(quiet_tools: None, free_port: Callable[[], int]) -> Iterator[None]:
-    """The single Prefect server of all these tests, one in each pytest worker."""
+    """The single Prefect server of all these tests, one in each pytest worker. `make check` needs none: the import of
+    the server takes 2 s.
+    """
+    from prefect.testing.utilities import prefect_test_harness
+
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("prefect.testing.utilities._find_available_port", free_port)
         with prefect_test_harness(server_startup_timeout=120):
