@@ -12,7 +12,7 @@ class _Identity(Record):
     name: str
     root: str
     """Folder that the name was last used in."""
-    inode: int = 0
+    inode: int
     """Inode of the file itself: a rename of the folder keeps it, a copy to any machine or path gets another one."""
 
 
@@ -25,10 +25,10 @@ def identity_of(workspace: Workspace) -> str:
     root = str(workspace.root.resolve())
     file = workspace.work / "identity.json"
     known = _Identity.model_validate_json(file.read_bytes()) if file.is_file() else None
-    is_ours = known is not None and known.inode in {0, file.stat().st_ino}  # 0: written by an earlier version
+    is_ours = known is not None and known.inode == file.stat().st_ino
     # The inode alone does not show a copy of hard links.
     name = known.name if known and is_ours and (known.root == root or not Path(known.root).exists()) else uuid4().hex
-    if known is None or known.name != name or known.root != root or known.inode == 0:
+    if known is None or known.name != name or known.root != root:
         with replacing_file(file) as written:
             written.touch()
             own = _Identity(name=name, root=root, inode=written.stat().st_ino)

@@ -15,7 +15,7 @@ Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
 class Decision(BaseModel):
     """Release decision about one version, with its reasons."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")  # records of earlier versions may have more
+    model_config = ConfigDict(frozen=True)
 
     outcome: Outcome
     reason: str = ""
