@@ -85,7 +85,7 @@ def _scores(run: Run, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}_validation.csv", ScoredLook, stage=f"finetune@{task}")
     points = [(row.step, row.validation_score) for row in rows if isfinite(row.validation_score)]
     series = [Series("validation score", points, has_dots=True)]
-    note = f"The weights of epoch {(metrics(run, task).model_extra or {}).get('best_epoch', '–')} were kept."
+    note = f"The weights of epoch {metrics(run, task).best_epoch} were kept."
     return lines(f"{task}: validation score", series, x="step", y="", note=note) if len(points) > 1 else None
 
 

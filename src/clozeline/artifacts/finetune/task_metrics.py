@@ -56,6 +56,8 @@ class TaskMetrics(MetricFile):
     """Figures common to every kind of task; each kind adds its own."""
 
     headline: Headline
+    best_epoch: int | float | None = None
+    """Epoch whose weights are kept."""
     over_seeds: OverSeeds | None = None
     """None if there was one training run."""
     contaminated_fraction: float | None = None
