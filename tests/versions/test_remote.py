@@ -1,6 +1,8 @@
 """What one machine pushes to the remote, another restores; a push that fails loses nothing."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +65,19 @@ def test_on_a_second_machine_every_stage_is_restored_and_older_nights_are_there(
     shutil.rmtree(clone / "signed")
     shutil.rmtree(clone / ".dvc/cache")
     assert outcomes(clone, monkeypatch) == ["unchanged", "unchanged", "restored", "restored"]
+
+
+def test_a_folder_that_no_cache_has_is_fetched_with_its_files(toy: Path, tmp_path: Path) -> None:
+    (toy / "folder").mkdir()
+    (toy / "folder/a.txt").write_text("a")
+    subprocess.run([sys.executable, "-m", "dvc", "add", "-q", "folder"], cwd=toy, check=True)
+    remote.add(toy, str(tmp_path / "store"))
+    remote.push(toy)
+    shutil.rmtree(toy / ".dvc/cache")
+    with Objects.open(toy) as objects:
+        md5 = objects.md5_of(toy / "folder")
+        shutil.rmtree(toy / "folder")
+        assert objects.fault_of("folder", str(md5), None) is None
 
 
 def test_a_push_that_fails_halfway_is_completed_by_the_next_one(

@@ -63,7 +63,7 @@ class Objects:
         return self._cache / md5[:2] / md5[2:]
 
     def _fetch(self, md5: str) -> None:
-        """Fetch a file or folder from the remote, if it is there.
+        """Fetch a file, or a folder with its files, from the remote, if it is there.
 
         Raises:
             ArtifactError, TransientError: the remote cannot be used.
@@ -74,6 +74,9 @@ class Objects:
         check(self._repo)
         with suppress(DvcException, FileNotFoundError):
             self._repo.cloud.pull([HashInfo("md5", md5)])
+            if md5.endswith(_FOLDER):  # DVC fetched only the list of its files
+                entries = json.loads(self._cached(md5).read_bytes())
+                self._repo.cloud.pull([HashInfo("md5", entry["md5"]) for entry in entries])
 
     def _fault_in_cache(self, md5: str) -> str | None:
         file = self._cached(md5)
