@@ -16,7 +16,7 @@ from clozeline.serving import HEALTH_PATHS
 from tests.infra.stack.compose_file import read_env_file
 
 INFRA = Path(__file__).parents[2] / "infra"
-KUBERNETES = "1.34"  # the oldest version that is supported when Clozeline 0.1.0 is released
+VERSIONS = ("1.30", "1.37")  # the first that has the sleep of preStop by default, and the newest
 LOAD = YAML(typ="safe")
 KUSTOMIZATION: dict[str, Any] = LOAD.load(INFRA / "kustomization.yaml")
 OBJECTS: list[dict[str, Any]] = [found for name in KUSTOMIZATION["resources"] for found in LOAD.load_all(INFRA / name)]
@@ -43,14 +43,15 @@ def containers() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("found", OBJECTS, ids=lambda found: f"{found['kind']}-{found['metadata']['name']}")
 def test_kubernetes_accepts_every_object(found: dict[str, Any]) -> None:
-    kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    for version in VERSIONS:
+        kubernetes_validate.validate(found, version, strict=True)
 
 
 def test_the_schema_check_sees_a_misspelt_key() -> None:
     broken = copy.deepcopy(DEPLOYMENTS["serving"])
     broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
     with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
-        kubernetes_validate.validate(broken, KUBERNETES, strict=True)
+        kubernetes_validate.validate(broken, VERSIONS[-1], strict=True)
 
 
 def test_the_kustomization_names_every_manifest_and_each_secret_has_an_example() -> None:
@@ -105,6 +106,13 @@ def test_a_deployment_runs_what_compose_runs(name: str, compose: Any) -> None:
     told = compose.variables(name)
     elsewhere = {"PREFECT_WORKER_WEBSERVER_HOST": "0.0.0.0"}  # the cluster probes it from outside the pod
     assert own == {variable: elsewhere.get(variable, told[variable]) for variable in own}
+
+
+def test_the_worker_deploys_the_flows_before_it_starts_as_compose_does(compose: Any) -> None:
+    (deploy,) = (it for it in pod("worker")["initContainers"] if it["name"] == "deploy")
+    given = compose.services["prefect-deploy"]
+    assert (deploy["image"], deploy["command"]) == (given["image"], compose.command("prefect-deploy"))
+    assert deploy["envFrom"] == main_container("worker")["envFrom"]
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
