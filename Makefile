@@ -16,13 +16,16 @@ export ORT_DISABLE_TELEMETRY := 1
 # Stages run as `python`, which has to be this project's interpreter.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test check test-clients lint bench drill setup system deploy clean help
+.PHONY: run test check test-deployment test-clients lint bench drill setup system deploy clean help
 
 run: setup  ## Run every stage from raw text to INT8 packages, release the models, and print the results
 	$(BIN)/clozeline run
 
-test: setup system  ## Run all tests on every core (PYTEST_ARGS=-n0: in one process); needs no GPU, and a network only for the set-up
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+test: setup system  ## Run the tests on every core (PYTEST_ARGS=-n0: in one process); needs no GPU, and a network only for the set-up
+	$(BIN)/python -m pytest -n auto -m "not deployment" $(PYTEST_ARGS)
+
+test-deployment: setup system  ## Run the stack of compose.yaml, the deployed flows and their alerts on real servers
+	$(BIN)/python -m pytest -n auto -m deployment $(PYTEST_ARGS) tests/infra
 
 check: lint  ## Check style and types, and run the fast tests; for use after each edit
 	$(BIN)/python -m pytest -n auto -m "not slow" $(PYTEST_ARGS)

@@ -59,10 +59,11 @@ HEADS = [
 ]
 KIN = {"xlm-roberta": "roberta", "deberta-v3": "deberta-v2"}
 """Families whose models are those of another family, but for the configuration of the encoder."""
-ALL_LAYERS = {"bert", "modernbert", "deberta-v2"}
-"""Exported under every head, with every layer: with types; with gates and windows; on transformers' classes. In the
-others a classifier's head sees what comes out of one layer; all their layers are under the head of
-`AutoModelForMaskedLM`.
+ALL_HEADS = {"bert", "modernbert", "deberta-v2"}
+"""Exported under every head: with types; with gates and windows; on transformers' classes."""
+ALL_LAYERS = {"bert", "modernbert"}
+"""Exported with every layer under every head. In the others a classifier's head sees what comes out of one layer; all
+their layers are under the head of `AutoModelForMaskedLM`.
 """
 
 
@@ -70,7 +71,7 @@ def heads_of(family: str) -> list[type]:
     """The vocabulary heads and those of classifiers differ between families; the other heads are one linear layer."""
     if family in KIN:
         return HEADS[:1]
-    return HEADS if family in ALL_LAYERS else HEADS[:2]
+    return HEADS if family in ALL_HEADS else HEADS[:2]
 
 
 PAIRS = [(family, head) for family in EXPORTED for head in heads_of(family)]

@@ -18,6 +18,8 @@ import pytest
 from tests.infra.prefect_project import Server
 from tests.processes import wait_for
 
+pytestmark = pytest.mark.deployment
+
 PENDING = {"state": {"type": "PENDING"}}  # a scheduled one would be late before long
 
 

@@ -10,10 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import pytest
 
 from clozeline.flows.drift import EVENT, RESOURCE
 from tests.infra.prefect_project import ROOT, Run, Running, Server, prefect_file
 from tests.processes import wait_for
+
+pytestmark = pytest.mark.deployment
 
 
 def add_leftover(file: dict[str, Any]) -> None:

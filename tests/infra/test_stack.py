@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.infra.stack.compose_file import ROOT, Compose
-from tests.infra.stack.sandbox import Sandbox
+from tests.infra.stack.compose_file import ROOT
 from tests.release_project import make_release_project
 from tests.tiny_packages import write_classifier, write_encoder
+
+pytestmark = pytest.mark.deployment
 
 Steps = dict[str, dict[str, Any]]
 
@@ -74,24 +75,3 @@ def test_every_server_stops_when_it_is_told_to_and_keeps_its_state(steps: Steps)
     again = steps["up again"]
     assert (again["vector"], again["models"]) == (steps["serving"]["vector"], steps["serving"]["models"])
     assert again["nights"] == steps["nightly"]["nights"]
-
-
-def test_a_sandbox_is_what_compose_yaml_says(tmp_path: Path) -> None:
-    sandbox = Sandbox(Compose.read(), tmp_path / "checkout", tmp_path, is_contained=True)
-    command = " ".join(sandbox.process("serving").command)
-    assert command.startswith("bwrap --ro-bind / / ")
-    assert "--tmpfs /tmp " in command
-    assert f"--bind {tmp_path}/serving /var/lib/clozeline " in command
-    assert "--uid 10001 --gid 10001 --cap-drop ALL " in command
-    assert command.endswith("--chdir /var/lib/clozeline -- " + " ".join(sandbox.compose.command("serving")))
-
-
-def test_without_namespaces_a_service_is_a_plain_process_with_paths_of_this_machine(tmp_path: Path) -> None:
-    sandbox = Sandbox(Compose.read(), tmp_path / "checkout", tmp_path, is_contained=False)
-    worker = sandbox.process("worker")
-    assert worker.command == sandbox.compose.command("worker")
-    assert worker.folder == tmp_path / "checkout"
-    assert worker.environment["CLOZELINE_HOME"] == str(tmp_path / "checkout")
-    assert worker.environment["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:5000"
-    assert worker.environment["MLFLOW_TRACKING_USERNAME"] == "worker"
-    assert sandbox.process("mlflow").environment["PGHOST"] == "127.0.0.1"
