@@ -24,6 +24,7 @@ from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, own_database
 from clozeline.registry.packages import fetch_package
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.versions import Registered
+from clozeline.registry.wheel import write_wheel
 from clozeline.tracking.database import experiment_id
 from clozeline.tracking.flow_run import WORKSPACE
 from clozeline.workspace import Workspace
@@ -172,6 +173,18 @@ def test_a_registered_model_needs_no_torch_and_no_pickle(
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **workspace.defaults()})
     names = [file.name for file in (workspace.mlflow / "artifacts").rglob("model/**/*")]
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".bin"))]
+
+
+def test_a_registered_model_carries_the_wheel_that_its_requirements_install(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
+) -> None:
+    """`mlflow models serve` installs them, and no index has Clozeline."""
+    publisher.publish(encoder_package, NAME, evidence)
+    (requirements,) = (workspace.mlflow / "artifacts").rglob("model/requirements.txt")
+    wheel, mlflow_itself = requirements.read_text().splitlines()
+    assert (requirements.parent / wheel).name == write_wheel(workspace.root).name
+    assert (requirements.parent / wheel).read_bytes() == write_wheel(workspace.root).read_bytes()
+    assert mlflow_itself.startswith("mlflow-skinny==")
 
 
 PLANTED = "import pathlib; pathlib.Path({marker!r}).write_text('ran')\n"

@@ -20,6 +20,7 @@ from clozeline.registry import PACKAGE
 from clozeline.registry.client import file_errors, registry_errors
 from clozeline.registry.decision import Decision
 from clozeline.registry.versions import Registered, Registry
+from clozeline.registry.wheel import write_wheel
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
 from clozeline.tracking.mlflow_messages import close_killed
@@ -163,13 +164,17 @@ def example_texts(manifest: Manifest) -> list[str]:
 
 def _save(package: Path, folder: Path) -> None:
     example = (example_texts(read_manifest(package)), {"top_k": 5, "truncate": False})
-    mlflow.pyfunc.save_model(
-        folder,
-        python_model=str(Path(__file__).with_name("served_model.py")),
-        artifacts={PACKAGE: str(package)},
-        input_example=example,
-        pip_requirements=[f"clozeline=={version('clozeline')}"],
-    )
+    with tempfile.TemporaryDirectory() as temporary:
+        wheel = write_wheel(Path(temporary))
+        mlflow.pyfunc.save_model(
+            folder,
+            python_model=str(Path(__file__).with_name("served_model.py")),
+            artifacts={PACKAGE: str(package)},
+            input_example=example,
+            code_paths=[str(wheel)],
+            # The wheel's path is relative to the model's folder: MLflow and pip resolve it there.
+            pip_requirements=[f"code/{wheel.name}", f"mlflow-skinny=={version('mlflow-skinny')}"],
+        )
 
 
 def _write_card(package: Path, section: str, folder: Path) -> None:
