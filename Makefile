@@ -24,8 +24,8 @@ run: setup  ## Run every stage from raw text to INT8 packages, release the model
 test: setup system  ## Run the tests on every core (PYTEST_ARGS=-n0: in one process); needs no GPU, and a network only for the set-up
 	$(BIN)/python -m pytest -n auto -m "not deployment" $(PYTEST_ARGS)
 
-test-deployment: setup system  ## Run the stack of compose.yaml, the deployed flows and their alerts on real servers
-	$(BIN)/python -m pytest -n auto -m deployment $(PYTEST_ARGS) tests/infra
+test-deployment: setup system  ## Run the stack of compose.yaml, the deployed flows, their alerts and twenty promotions at once, on real servers
+	$(BIN)/python -m pytest -n auto -m deployment $(PYTEST_ARGS) tests/infra tests/registry
 
 check: lint  ## Check style and types, and run the fast tests; for use after each edit
 	$(BIN)/python -m pytest -n auto -m "not slow" $(PYTEST_ARGS)
