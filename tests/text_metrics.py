@@ -21,7 +21,7 @@ def corpus_metrics(*, train: int, validation: int = 0, **dropped: int) -> Corpus
             for name, number in {"train": train, "validation": validation}.items()
         },
         similarity=SimilarityMetrics(
-            compared_pairs=90, similar_pairs=9, groups=7, grouped_documents=16, largest_group=3, groups_too_large=0
+            compared_pairs=90, similar_pairs=9, groups=7, grouped_documents=16, largest_group=3, full_groups=0
         ),
         versions={"python": "3.11.4"},
     )

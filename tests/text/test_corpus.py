@@ -128,6 +128,18 @@ def test_texts_that_are_added_do_not_move_the_others(tmp_path, params_of, texts,
     assert len(after) >= len(before) + 100
 
 
+def test_a_text_between_two_splits_is_dropped_and_moves_no_other(tmp_path, params_of, texts) -> None:
+    params = params_of(same_side_similarity=0.3)
+    build(write_lines(tmp_path, texts), tmp_path / "before", params)
+    before = sides(tmp_path / "before")
+    one, two = (next(text for text in texts[40:90] if before[text] == split) for split in ("train", "validation"))
+    report = build(
+        write_lines(tmp_path, [*texts, f"{one} {two}", f"{two} with an end of its own"]), tmp_path / "after", params
+    )
+    assert report.dropped["two_splits"] == 1
+    assert sides(tmp_path / "after") == before
+
+
 def test_another_seed_gives_another_split(tmp_path, params_of, texts) -> None:
     path = write_lines(tmp_path, texts)
     build(path, tmp_path / "one", params_of(), seed=1)

@@ -1,95 +1,155 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from clozeline.errors import DataError
+from clozeline.text.documents import DropReason
 from clozeline.text.near_duplicates import Edges
 from clozeline.text.sketches import Sketches
 from clozeline.text.splits import (
+    FULL_GROUP,
     HOLDOUT,
+    KEPT,
+    MAX_GROUP_TEXTS,
+    NEAR_DUPLICATE,
     TRAIN,
+    TWO_SPLITS,
     VALIDATION,
-    Groups,
+    Decision,
     SplitShares,
-    assign_sides,
     check_sides,
-    groups,
-    near_duplicates,
+    decide,
 )
 
 SHARES = SplitShares(validation=0.2, holdout=0.3)
+DRAWS = {VALIDATION: 0.1, HOLDOUT: 0.4, TRAIN: 0.9}
 
 
 def edges(*found: tuple[int, int, float]) -> Edges:
-    columns = np.array(sorted(found)).reshape(-1, 3)
+    columns = np.array(sorted(found, key=lambda edge: (edge[1], edge[0]))).reshape(-1, 3)
     return Edges(columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64), columns[:, 2], len(found))
 
 
-def sketches(parents: list[int]) -> Sketches:
-    count = len(parents)
-    numbers = np.arange(count)
-    return Sketches(numbers, np.array(parents), np.zeros(count), numbers, numbers, Path(), Path(), [])
-
-
-def none_dropped(count: int) -> np.ndarray:
-    return np.zeros(count, dtype=bool)
+def decided(drawn: Sequence[int], *found: tuple[int, int, float], parents: Sequence[int] = ()) -> Decision:
+    """Return the decision on texts whose content draws the splits `drawn`; `found` are (earlier, later, similarity)."""
+    count = len(drawn)
+    numbers, draw_N = np.arange(count), np.array([DRAWS[side] for side in drawn])
+    sketches = Sketches(numbers, np.array(parents or numbers), draw_N, numbers, numbers, Path(), Path(), [])
+    return decide(edges(*found), sketches, SHARES, near_duplicate=0.8)
 
 
 def test_the_later_of_two_near_duplicates_is_dropped() -> None:
-    dropped = near_duplicates(edges((0, 2, 0.9), (1, 3, 0.79)), 4, 0.8)
-    assert dropped.tolist() == [False, False, True, False]
+    found = decided([TRAIN] * 4, (0, 2, 0.9), (1, 3, 0.79))
+    assert found.fate_N.tolist() == [KEPT, KEPT, NEAR_DUPLICATE, KEPT]
 
 
 def test_a_text_similar_only_to_a_dropped_text_is_kept() -> None:
-    dropped = near_duplicates(edges((0, 1, 0.9), (1, 2, 0.9), (2, 3, 0.9)), 4, 0.8)
-    assert dropped.tolist() == [False, True, False, True]
+    found = decided([TRAIN] * 4, (0, 1, 0.9), (1, 2, 0.9), (2, 3, 0.9))
+    assert found.fate_N.tolist() == [KEPT, NEAR_DUPLICATE, KEPT, NEAR_DUPLICATE]
 
 
 def test_similar_texts_are_one_group_named_by_the_earliest() -> None:
-    found = groups(edges((1, 4, 0.6), (4, 5, 0.5), (2, 3, 0.7)), sketches([0, 1, 2, 3, 4, 5]), none_dropped(6))
+    found = decided([TRAIN] * 6, (1, 4, 0.6), (4, 5, 0.5), (2, 3, 0.7))
     assert found.root_N.tolist() == [0, 1, 2, 2, 1, 1]
-    assert found.size_N.tolist() == [1, 3, 2, 2, 3, 3]
+    assert np.concatenate(list(found.sizes())).tolist() == [1, 3, 2]
 
 
-def test_a_dropped_text_joins_its_neighbours_into_a_group_without_being_counted() -> None:
-    dropped = np.array([False, True, False])
-    found = groups(edges((0, 1, 0.9), (1, 2, 0.6)), sketches([0, 1, 2]), dropped)
+def test_a_text_goes_where_the_earliest_text_that_it_resembles_was_drawn() -> None:
+    found = decided([VALIDATION, HOLDOUT, TRAIN, HOLDOUT, TRAIN, TRAIN], (0, 3, 0.6), (1, 4, 0.6), (3, 5, 0.6))
+    assert found.side_N.tolist() == [VALIDATION, HOLDOUT, TRAIN, VALIDATION, HOLDOUT, VALIDATION]
+
+
+def test_a_text_between_two_splits_is_dropped_and_counted() -> None:
+    found = decided([TRAIN, VALIDATION, TRAIN], (0, 2, 0.6), (1, 2, 0.6))
+    assert found.fate_N.tolist() == [KEPT, KEPT, TWO_SPLITS]
+    assert found.side_N[:2].tolist() == [TRAIN, VALIDATION]
+    assert found.num_dropped() == {
+        DropReason.NEAR_DUPLICATE: 0,
+        DropReason.TWO_SPLITS: 1,
+        DropReason.FULL_GROUP: 0,
+    }
+
+
+def test_a_text_between_two_splits_decides_about_no_other() -> None:
+    found = decided([TRAIN, VALIDATION, TRAIN, HOLDOUT], (0, 2, 0.6), (1, 2, 0.6), (2, 3, 0.9))
+    assert (found.fate_N[3], found.side_N[3]) == (KEPT, HOLDOUT)
+
+
+def test_a_near_duplicate_is_dropped_as_one_although_it_resembles_a_text_of_another_split() -> None:
+    assert decided([TRAIN, VALIDATION, TRAIN], (0, 2, 0.6), (1, 2, 0.9)).fate_N[2] == NEAR_DUPLICATE
+
+
+def test_a_text_follows_the_text_whose_near_duplicate_it_resembles() -> None:
+    found = decided([VALIDATION, TRAIN, TRAIN], (0, 1, 0.9), (1, 2, 0.6))
+    assert found.fate_N.tolist() == [KEPT, NEAR_DUPLICATE, KEPT]
+    assert found.side_N[2] == VALIDATION
     assert found.root_N.tolist() == [0, 0, 0]
-    assert found.size_N.tolist() == [2, 2, 2]
 
 
 def test_the_parts_of_one_document_stay_together() -> None:
-    found = groups(edges(), sketches([0, 1, 1, 1, 4]), none_dropped(5))
+    found = decided([TRAIN, VALIDATION, TRAIN, HOLDOUT, TRAIN], parents=[0, 1, 1, 1, 4])
     assert found.root_N.tolist() == [0, 1, 1, 1, 4]
+    assert found.side_N.tolist() == [TRAIN, VALIDATION, VALIDATION, VALIDATION, TRAIN]
 
 
-def test_a_group_goes_where_its_earliest_text_is_drawn() -> None:
-    together = Groups(root_N=np.array([0, 1, 2, 0, 1]), size_N=np.array([2, 2, 1, 2, 2]))
-    sides = assign_sides(together, np.array([0.1, 0.4, 0.6, 0.99, 0.99]), SHARES)
-    assert sides.tolist() == [VALIDATION, HOLDOUT, TRAIN, VALIDATION, HOLDOUT]
+def test_a_part_that_resembles_a_text_of_another_split_than_its_document_is_dropped_alone() -> None:
+    found = decided([TRAIN, VALIDATION, TRAIN, TRAIN], (0, 2, 0.6), parents=[0, 1, 1, 1])
+    assert found.fate_N.tolist() == [KEPT, KEPT, TWO_SPLITS, KEPT]
+    assert found.side_N[3] == VALIDATION
 
 
-def test_a_giant_group_goes_to_train() -> None:
-    together = Groups(root_N=np.zeros(201, dtype=np.int64), size_N=np.full(201, 201))
-    assert set(assign_sides(together, np.zeros(201), SHARES)) == {TRAIN}
+def test_parts_after_a_dropped_first_part_stay_together() -> None:
+    drawn = [TRAIN, VALIDATION, TRAIN, HOLDOUT, TRAIN, TRAIN]
+    found = decided(drawn, (0, 2, 0.6), (1, 2, 0.6), parents=[0, 1, 2, 2, 2, 2])
+    assert found.fate_N.tolist() == [KEPT, KEPT, TWO_SPLITS, KEPT, KEPT, KEPT]
+    assert found.side_N[3:].tolist() == [HOLDOUT, HOLDOUT, HOLDOUT]
+
+
+@pytest.mark.parametrize("side", [VALIDATION, HOLDOUT])
+def test_a_full_group_outside_of_training_takes_no_more_texts(side: int) -> None:
+    count = MAX_GROUP_TEXTS + 2
+    found = decided([side] + [TRAIN] * (count - 1), *((0, later, 0.6) for later in range(1, count)))
+    assert set(found.fate_N[:MAX_GROUP_TEXTS]) == {KEPT}
+    assert set(found.fate_N[MAX_GROUP_TEXTS:]) == {FULL_GROUP}
+    assert found.num_full() == 1
+
+
+def test_a_group_of_training_is_never_full() -> None:
+    count = MAX_GROUP_TEXTS + 2
+    found = decided([TRAIN] + [HOLDOUT] * (count - 1), *((0, later, 0.6) for later in range(1, count)))
+    assert found.kept_by_side() == [count, 0, 0]
+    assert found.num_full() == 0
+
+
+def test_texts_that_are_added_change_nothing_about_earlier_ones() -> None:
+    draw = np.random.default_rng(5)
+    drawn = draw.integers(0, 3, 400).tolist()
+    pairs = {tuple(sorted(pair)) for pair in draw.integers(0, 400, (900, 2)).tolist() if pair[0] != pair[1]}
+    found = [(*pair, float(draw.uniform(0.5, 1))) for pair in sorted(pairs)]
+    parents = [number - number % 3 if number % 10 < 3 else number for number in range(400)]
+    whole = decided(drawn, *found, parents=parents)
+    start = decided(drawn[:300], *(edge for edge in found if edge[1] < 300), parents=parents[:300])
+    assert {KEPT, NEAR_DUPLICATE, TWO_SPLITS} <= set(whole.fate_N)
+    assert whole.fate_N[:300].tolist() == start.fate_N.tolist()
+    assert whole.side_N[:300].tolist() == start.side_N.tolist()
 
 
 def test_splits_have_the_requested_shares() -> None:
     draws = np.random.default_rng(0).random(20_000)
     numbers = np.arange(20_000)
-    sides = assign_sides(Groups(numbers, np.ones(20_000, dtype=np.int64)), draws, SHARES)
-    assert np.bincount(sides) / 20_000 == pytest.approx([0.5, 0.2, 0.3], abs=0.01)
+    sketches = Sketches(numbers, numbers, draws, numbers, numbers, Path(), Path(), [])
+    kept = decide(edges(), sketches, SHARES, near_duplicate=0.8).kept_by_side()
+    assert np.array(kept) / 20_000 == pytest.approx([0.5, 0.2, 0.3], abs=0.01)
 
 
 def test_an_empty_split_is_refused_with_the_least_number_of_texts() -> None:
-    alone = Groups(np.arange(3), np.ones(3, dtype=np.int64))
     with pytest.raises(DataError, match="too little text to split: `validation` is empty") as caught:
-        check_sides([2, 0, 1], alone, SHARES, "notes")
+        check_sides(decided([TRAIN, TRAIN, HOLDOUT]), SHARES, "notes")
     assert "3 texts in 3 groups" in str(caught.value.given)
     assert "at least 15 texts" in caught.value.expected
 
 
 def test_a_part_that_was_not_requested_may_be_empty() -> None:
-    alone = Groups(np.arange(2), np.ones(2, dtype=np.int64))
-    check_sides([1, 1, 0], alone, SplitShares(0.2, 0.0), "notes")
+    check_sides(decided([TRAIN, VALIDATION]), SplitShares(0.2, 0.0), "notes")

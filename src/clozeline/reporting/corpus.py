@@ -24,6 +24,8 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "too_short": "fewer characters than preprocess.min_characters",
         "exact_duplicate": "equal to an earlier text, up to case and white space",
         "near_duplicate": "similarity to an earlier text of at least preprocess.near_duplicate_similarity",
+        "two_splits": "similar to earlier texts of two splits",
+        "full_group": "similar to the texts of a validation or holdout group that has as many as it may have",
     }
 )
 """Reasons of stage `preprocess` for dropping a text, in words."""

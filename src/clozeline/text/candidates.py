@@ -19,7 +19,7 @@ _NUM_NEIGHBOURS = 4
 """Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""
 _PART_TEXTS = 1 << 15
 """Approximate number of texts of a band processed at a time."""
-_EARLIER_BITS = np.uint64(32)
+_LATER_BITS = np.uint64(32)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Band:
 
 
 def candidates(sketches: Sketches, workers: Workers) -> NDArray[np.uint64]:
-    """Return the pairs that share a band as sorted unique numbers `earlier << 32 | later`, in a memory-mapped array."""
+    """Return the pairs that share a band as sorted unique numbers `later << 32 | earlier`, in a memory-mapped array."""
     places = sketches.folder / "places.bin"
     sketches.place_N.tofile(places)
     bands = [_Band(path, places, path.with_suffix(".pairs")) for path in sketches.bands]
@@ -49,7 +49,7 @@ def candidates(sketches: Sketches, workers: Workers) -> NDArray[np.uint64]:
 
 def unpacked(pairs_P: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return an array of two rows: earlier texts, later texts."""
-    return np.stack([pairs_P >> _EARLIER_BITS, pairs_P & np.uint64(0xFFFFFFFF)]).astype(np.int64)
+    return np.stack([pairs_P & np.uint64(0xFFFFFFFF), pairs_P >> _LATER_BITS]).astype(np.int64)
 
 
 def _unique_first(sorted_P: NDArray[np.uint64]) -> int:
@@ -139,4 +139,4 @@ def _shared(hash_T: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _packed(earlier_P: NDArray[np.int64], later_P: NDArray[np.int64]) -> NDArray[np.uint64]:
-    return (earlier_P.astype(np.uint64) << _EARLIER_BITS) | later_P.astype(np.uint64)
+    return (later_P.astype(np.uint64) << _LATER_BITS) | earlier_P.astype(np.uint64)

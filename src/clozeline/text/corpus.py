@@ -24,16 +24,7 @@ from clozeline.text.exact_duplicates import BucketTask, sketch_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
 from clozeline.text.preparation import PreparationSettings, batches, prepare
 from clozeline.text.sketches import Sketches, SketchWriter
-from clozeline.text.splits import (
-    MAX_GROUP_TEXTS,
-    Groups,
-    SplitShares,
-    assign_sides,
-    check_sides,
-    groups,
-    kept_by_side,
-    near_duplicates,
-)
+from clozeline.text.splits import KEPT, Decision, SplitShares, check_sides, decide
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
 from clozeline.words.shingles import Banding
 
@@ -53,7 +44,7 @@ class _Counts:
 
 
 @dataclass(frozen=True)
-class _Decision:
+class _Placed:
     """Fate of each text, in the order of the buckets (N texts)."""
 
     kept_N: NDArray[np.bool_]
@@ -133,26 +124,23 @@ def _sketch(spool: Path, params: PreprocessParams, seed: int, counts: _Counts, w
         return writer.finish()
 
 
-def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, workers: Workers) -> _Decision:
+def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, workers: Workers) -> _Placed:
     shares = SplitShares(params.validation_fraction, params.holdout_fraction)
     empty = DiskArrays(sketches.folder).empty
     edges = similar_pairs(sketches, params.same_side_similarity, workers)
-    dropped_N = near_duplicates(edges, sketches.num_texts, params.near_duplicate_similarity, empty)
-    counts.dropped[DropReason.NEAR_DUPLICATE] += int(dropped_N.sum())
-    together = groups(edges, sketches, dropped_N, empty)
-    sides_N = assign_sides(together, sketches.draw_N, shares, empty)
+    decision = decide(edges, sketches, shares, params.near_duplicate_similarity, empty)
+    counts.dropped.update(decision.num_dropped())
     kept_N, sides_by_place_N = empty(sketches.num_texts, np.bool_), empty(sketches.num_texts, np.uint8)
     for chunk in chunks(sketches.num_texts):
         places = sketches.place_N[chunk]
-        kept_N[places], sides_by_place_N[places] = ~dropped_N[chunk], sides_N[chunk]
-    num_kept_by_side = kept_by_side(sides_N, dropped_N)
-    check_sides(num_kept_by_side, together, shares, params.source.place)
-    return _Decision(kept_N, sides_by_place_N, sum(num_kept_by_side), _similarity_metrics(edges, together))
+        kept_N[places], sides_by_place_N[places] = decision.fate_N[chunk] == KEPT, decision.side_N[chunk]
+    check_sides(decision, shares, params.source.place)
+    return _Placed(kept_N, sides_by_place_N, sum(decision.kept_by_side()), _similarity_metrics(edges, decision))
 
 
-def _similarity_metrics(edges: Edges, together: Groups) -> SimilarityMetrics:
+def _similarity_metrics(edges: Edges, decision: Decision) -> SimilarityMetrics:
     num_of_size: Counter[int] = Counter()
-    for sizes in together.sizes():
+    for sizes in decision.sizes():
         num_of_size.update(sizes.tolist())
     several = {size: number for size, number in num_of_size.items() if size > 1}
     return SimilarityMetrics(
@@ -161,20 +149,20 @@ def _similarity_metrics(edges: Edges, together: Groups) -> SimilarityMetrics:
         groups=sum(several.values()),
         grouped_documents=sum(size * number for size, number in several.items()),
         largest_group=max(num_of_size),
-        groups_too_large=sum(number for size, number in several.items() if size > MAX_GROUP_TEXTS),
+        full_groups=decision.num_full(),
     )
 
 
-def _write(spool: Path, decision: _Decision, clean: CleanWriter) -> None:
+def _write(spool: Path, placed: _Placed, clean: CleanWriter) -> None:
     done = 0
     paths = bucket_files(spool)
     for path in track(paths, "Writing", len(paths)):
         texts = read_bucket(path)
         chosen = slice(done, done + len(texts))
-        kept = decision.kept_N[chosen]
-        clean.append(texts.filter(kept), decision.sides_N[chosen][kept])
+        kept = placed.kept_N[chosen]
+        clean.append(texts.filter(kept), placed.sides_N[chosen][kept])
         done += len(texts)
-    assert done == len(decision.kept_N)
+    assert done == len(placed.kept_N)
 
 
 def _versions_used() -> dict[str, str]:

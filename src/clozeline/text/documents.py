@@ -18,6 +18,10 @@ class DropReason(StrEnum):
     TOO_SHORT = "too_short"
     EXACT_DUPLICATE = "exact_duplicate"
     NEAR_DUPLICATE = "near_duplicate"
+    TWO_SPLITS = "two_splits"
+    """It resembles earlier texts of two splits."""
+    FULL_GROUP = "full_group"
+    """It resembles a group of validation or holdout that takes no more texts."""
 
 
 @dataclass(frozen=True, slots=True)

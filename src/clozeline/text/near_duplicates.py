@@ -22,7 +22,7 @@ _CHUNK_PAIRS = 20_000
 
 @dataclass(frozen=True)
 class Edges:
-    """Pairs of similar texts, `earlier` < `later`, sorted by `earlier`, then `later`."""
+    """Pairs of similar texts, `earlier` < `later`, sorted by `later`, then `earlier`."""
 
     earlier_E: NDArray[np.int64]
     later_E: NDArray[np.int64]

@@ -24,8 +24,8 @@ class SimilarityMetrics(Record):
     """Groups of two or more kept texts, which stay in one split."""
     grouped_documents: int
     largest_group: int
-    groups_too_large: int
-    """Groups that went to training whole instead of being drawn."""
+    full_groups: int
+    """Groups of validation and holdout that take no more texts."""
 
 
 class CorpusMetrics(MetricFile):
