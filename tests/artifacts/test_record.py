@@ -14,7 +14,7 @@ from clozeline.errors import ArtifactError
 MEASURED = Measured(value=0.9, low=0.8, high=1.0, num_items=10, num_texts=5)
 
 
-def test_a_metric_file_has_these_bytes(tmp_path: Path) -> None:
+def test_a_metric_file_has_exactly_the_expected_bytes(tmp_path: Path) -> None:
     """No stage depends on the code that writes records, so this test has to show a change of the bytes."""
     written = MetricFile.model_validate({"loss": math.nan, "top1": 0.5, "text_bytes": 3, "said": "größe", "none": None})
     written.write(tmp_path / "metrics.json")
@@ -22,7 +22,7 @@ def test_a_metric_file_has_these_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.json").read_bytes() == text.encode()
 
 
-def test_a_metric_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_metrics_survive_a_round_trip_through_the_file(tmp_path: Path) -> None:
     scheme = QuantizationScheme(
         activations="uint8 per token, dynamic",
         weights="int8 per column, symmetric",
@@ -62,7 +62,7 @@ def test_a_metric_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read.ladder[0].model_copy(update=plain) == rung.model_copy(update=plain)
 
 
-def test_a_metric_file_without_the_figures_of_int8_is_refused_by_their_names(tmp_path: Path) -> None:
+def test_a_metric_file_without_int8_figures_is_refused_with_their_names(tmp_path: Path) -> None:
     """The error has the record's message, without pydantic's prefix."""
     figures = {"served": "int8", "fp32_size_bytes": 4, "parity_max_abs_difference": 0.0, "num_agreement_texts": 5}
     path = tmp_path / "metrics.json"

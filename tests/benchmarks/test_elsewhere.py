@@ -48,11 +48,11 @@ def theirs(module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch,
     sys.modules.pop("theirs_to_ask", None)
 
 
-def test_packages_of_theirs_win_over_ours(theirs: Any) -> None:
+def test_packages_in_their_environment_take_precedence_over_ours(theirs: Any) -> None:
     assert theirs.call(resolve_name, "onnxruntime:__version__") == "theirs"
 
 
-def test_a_side_is_timed_in_the_process_where_it_runs(theirs: Any, module: Callable[[str], ModuleType]) -> None:
+def test_each_side_is_timed_in_its_own_process(theirs: Any, module: Callable[[str], ModuleType]) -> None:
     elsewhere, asked = module("elsewhere"), importlib.import_module("theirs_to_ask")
     there = elsewhere.There(theirs, asked.answer)
     pid = theirs.call(os.getpid)

@@ -74,7 +74,7 @@ def test_both_sides_learn_from_the_same_items_and_are_judged_on_the_same(
         )
 
 
-def test_the_parts_have_no_text_in_common_and_are_the_same_each_time(module: Module) -> None:
+def test_the_parts_share_no_text_and_are_deterministic(module: Module) -> None:
     labelled, generated = module("comparison.labelled"), module("comparison.generated_tasks")
     items = [*generated.questions(80, seed=0), *generated.questions(80, seed=0)]
     sizes = {"test": 20, "train": 30}
@@ -87,7 +87,7 @@ def test_the_parts_have_no_text_in_common_and_are_the_same_each_time(module: Mod
     assert parts == labelled.cut(items, sizes, lambda it: it["context"], lambda it: it["question"])
 
 
-def test_generated_answers_are_at_their_stated_places(module: Module) -> None:
+def test_generated_answers_are_at_their_stated_offsets(module: Module) -> None:
     items = list(module("comparison.generated_tasks").questions(40, seed=1))
     for item in items:
         for text, start in zip(item["answers"]["text"], item["answers"]["answer_start"], strict=True):
@@ -132,7 +132,7 @@ def test_the_recipe_is_given_to_both_sides(
     assert (line["epochs"], line["batch_size"], line["ratio"], line["rounds"]) == (2, 4, 2.0, 1)
 
 
-def test_the_difference_is_that_of_the_means_and_its_error_that_of_both(module: Module, tmp_path: Path) -> None:
+def test_the_difference_is_between_the_means_and_its_error_combines_both(module: Module, tmp_path: Path) -> None:
     sides = module("comparison.finetuning").Sides(
         module("finetune_tagging").SETUP, module("comparison.labelled").Parts("", tmp_path), tmp_path, 1
     )
@@ -147,7 +147,7 @@ def test_the_first_token_of_each_word_is_a_target_and_special_tokens_are_not(mod
     assert module("comparison.run_ner")._first_tokens([None, 0, 0, 1, 3, 3, None]) == {1: 0, 3: 1, 4: 3}
 
 
-def test_an_answer_is_the_best_pair_of_ends_over_all_windows_unless_none_is_better(module: Module) -> None:
+def test_the_answer_is_the_best_span_over_all_windows_unless_no_answer_scores_higher(module: Module) -> None:
     run_qa = module("comparison.run_qa")
     spans = [[-1, -1], [-1, -1], [0, 3], [4, 7], [8, 11]]
     start_WL = np.array([[1, 9, 2, 3, 0], [0, 0, -5, 5, 0]], dtype=np.float32)
@@ -164,14 +164,14 @@ def test_an_answer_is_the_best_pair_of_ends_over_all_windows_unless_none_is_bett
     assert said(False) == ["one", "def ghi"]
 
 
-def test_a_window_without_the_whole_answer_has_no_answer_to_learn(module: Module) -> None:
+def test_a_window_without_the_whole_answer_is_labelled_unanswerable(module: Module) -> None:
     ends, spans = module("comparison.run_qa")._ends, [(-1, -1), (0, 3), (4, 7), (8, 11), (-1, -1)]
     assert ends({"text": ["def g"], "answer_start": [4]}, spans) == (2, 3)
     assert ends({"text": ["ghi jkl"], "answer_start": [8]}, spans) == (0, 0)
     assert ends({"text": [], "answer_start": []}, spans) == (0, 0)
 
 
-def test_the_tasks_of_the_table_are_tasks_as_params_have_them(module: Module) -> None:
+def test_the_tasks_of_the_table_are_valid_params(module: Module) -> None:
     table = module("finetune_table")
     tasks = table.YAML(typ="safe").load(table.TASKS)
     read = {name: table.params_of({**task, "num_threads": 1}) for name, task in tasks.items()}

@@ -62,7 +62,7 @@ def test_the_side_that_goes_first_changes_with_every_round(alternation: ModuleTy
 
 
 @pytest.mark.parametrize(("higher_is_better", "rounds"), [(True, (5.0, 109.0)), (False, (1.0, 102.0))])
-def test_the_best_of_their_set_ups_counts_in_each_round(
+def test_each_round_counts_the_best_of_their_set_ups(
     alternation: ModuleType, higher_is_better: bool, rounds: tuple[float, ...]
 ) -> None:
     given = {"one": iter([1.0, 9.0]), "other": iter([5.0, 2.0])}
@@ -73,7 +73,7 @@ def test_the_best_of_their_set_ups_counts_in_each_round(
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 4.0), (False, 0.25)])
-def test_the_ratio_of_medians_is_above_one_if_we_are_ahead(
+def test_the_ratio_of_medians_exceeds_1_if_we_are_faster(
     alternation: ModuleType, higher_is_better: bool, ratio: float
 ) -> None:
     rounds = alternation.Rounds(ours=(8.0, 1000.0, 7.0), theirs=(2.0, 0.001, 3.0))
@@ -81,7 +81,7 @@ def test_the_ratio_of_medians_is_above_one_if_we_are_ahead(
     assert comparison.ratio == ratio
 
 
-def test_a_second_measurement_gets_its_own_keys_in_the_line(alternation: ModuleType) -> None:
+def test_a_second_measurement_gets_its_own_keys_in_the_result_line(alternation: ModuleType) -> None:
     rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
     assert rounds.facts("in_requests", higher_is_better=True) == {
         "ratio_in_requests": 2.5,
@@ -101,7 +101,7 @@ def test_the_result_line_holds_everything_a_reader_needs(
     assert {"cpu", "cores", "threads"} <= line["machine"].keys()
 
 
-def test_the_ratio_of_no_rounds_is_null(alternation: ModuleType) -> None:
+def test_without_rounds_the_ratio_is_null(alternation: ModuleType) -> None:
     comparison = alternation.Comparison("some", "tokens/s", alternation.Rounds((), ()), True, 3.0, 2)
     line = json.loads(comparison.json_line())
     assert (line["ratio"], line["ours"], line["theirs"]) == (None, None, None)
@@ -134,7 +134,7 @@ def test_the_cost_of_a_stage_counts_its_worker_processes(monkeypatch: pytest.Mon
     assert resident > own > 200_000_000
 
 
-def test_ours_is_trained_until_it_passes_a_loss_and_judged_in_masks_that_stay(
+def test_ours_trains_until_it_reaches_a_loss_measured_on_fixed_masks(
     monkeypatch: pytest.MonkeyPatch, tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
 ) -> None:
     monkeypatch.syspath_prepend(FOLDER)
@@ -169,7 +169,7 @@ def test_a_batch_has_the_same_loss_in_our_model_and_in_the_stock_model_of_its_we
 
 
 @pytest.mark.parametrize("name", ["time_to_quality", "time_to_quality_same_architecture"])
-def test_trainer_takes_the_arguments_of_a_race(
+def test_trainer_accepts_the_arguments_of_the_comparison(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_pretraining: PretrainParams, name: str
 ) -> None:
     """Releases of transformers rename them."""

@@ -118,7 +118,7 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def test_a_load_sends_each_body_once_from_so_many_clients_and_times_every_answer(closed: ModuleType) -> None:
+def test_the_load_sends_each_body_once_over_n_clients_and_times_every_answer(closed: ModuleType) -> None:
     with Server() as server:
         done = closed.load(server.port, "/some", numbered(20), 4)
         assert sorted(map(int, server.bodies)) == list(range(20))
@@ -131,7 +131,7 @@ def test_a_load_sends_each_body_once_from_so_many_clients_and_times_every_answer
             closed.load(server.port, "/refused", [b"1"], 1)
 
 
-def test_arrivals_are_a_function_of_the_seed_and_a_rate_stretches_them(opened: ModuleType) -> None:
+def test_arrivals_depend_only_on_the_seed_and_scale_with_the_rate(opened: ModuleType) -> None:
     due = opened.arrivals(100.0, 2000, seed=3)
     assert due == opened.arrivals(100.0, 2000, seed=3)
     assert due != opened.arrivals(100.0, 2000, seed=4)
@@ -183,7 +183,7 @@ def test_latency_counts_from_the_time_a_request_was_due(opened: ModuleType) -> N
     assert [late >= 30 for late in done.late_seconds] == [True, True, False]
 
 
-def test_refusals_and_failures_are_counted_apart_and_are_no_latencies(opened: ModuleType) -> None:
+def test_refusals_and_failures_are_counted_separately_and_not_as_latencies(opened: ModuleType) -> None:
     due = [0.0] * 10
     with Server() as server:
         done = opened.open_load(server.port, "/mixed", numbered(10), due, num_connections=2)
@@ -195,7 +195,7 @@ def test_refusals_and_failures_are_counted_apart_and_are_no_latencies(opened: Mo
             opened.open_load(server.port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
 
 
-def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_moments(
+def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_times(
     monkeypatch: pytest.MonkeyPatch, opened: ModuleType, closed: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -44,7 +44,7 @@ def test_a_tokenizer_uses_threads_only_if_faster_and_only_during_its_calls(modul
 
 
 @pytest.mark.parametrize("faster", ["avx2", "avx512_vnni"])
-def test_the_preset_of_a_server_is_the_one_that_is_faster_here(module: Module, faster: str) -> None:
+def test_the_faster_preset_on_this_machine_is_chosen(module: Module, faster: str) -> None:
     presets = module("presets")
     embed = {
         name: asked(dict.fromkeys(("true", "false"), 0.002 if name == faster else 0.02)) for name in presets.PRESETS
@@ -57,7 +57,7 @@ def test_the_preset_of_a_server_is_the_one_that_is_faster_here(module: Module, f
     assert speeds[faster] == max(speeds.values())
 
 
-def test_the_line_says_which_graph_our_server_itself_has_chosen(module: Module) -> None:
+def test_the_result_line_names_the_graph_that_our_server_chose(module: Module) -> None:
     card = b'{"models": [{"name": "encoder", "precision": "fp32", "precision_reason": "INT8 is slower"}]}'
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,7 +79,7 @@ def test_the_line_says_which_graph_our_server_itself_has_chosen(module: Module) 
     assert told == {"ours_precision": "fp32", "ours_precision_reason": "INT8 is slower"}
 
 
-def test_the_server_of_theirs_runs_that_preset_with_that_tokenizer(
+def test_their_server_runs_the_chosen_preset_and_tokenizer(
     module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     servers, presets, sentences = module("servers"), module("presets"), module("sentences")

@@ -113,7 +113,7 @@ def test_the_encoder_is_exported_by_params_yaml_with_gates_open_only_for_a_rando
     assert asked == {"min_agreement": 0.0, "min_metric_ratio": 0.0}
 
 
-def test_a_package_is_made_again_when_the_gates_change(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_is_exported_again_when_the_gates_change(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     sentences, stages = module("sentences"), module("stages")
     before = sentences._what_exports()
     stricter = stages.params_tree({"export": {"gates": {"min_agreement": 0.99}}})
@@ -122,7 +122,7 @@ def test_a_package_is_made_again_when_the_gates_change(module: Module, monkeypat
 
 
 @pytest.mark.parametrize("changed", ["src/room/deep/file.py", "src/file.py", "requirements.lock"])
-def test_a_package_is_made_again_when_what_the_export_stage_depends_on_changes(
+def test_a_package_is_exported_again_when_a_dep_of_the_export_stage_changes(
     module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str
 ) -> None:
     sentences = module("sentences")

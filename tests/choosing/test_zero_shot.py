@@ -51,7 +51,7 @@ def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: Encoder
     assert [one.score for one in scores] == sorted((one.score for one in scores), reverse=True)
 
 
-def test_a_mask_of_the_text_itself_is_not_the_blank(encoder: Encoder) -> None:
+def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: Encoder) -> None:
     question = choosing_by_cloze(encoder, TEXT, LABELS)
     logits_MV = np.zeros((2, encoder.manifest.vocab_size), dtype=np.float32)
     logits_MV[0, encoder.tokenizer.ids_of("list")] = 9
@@ -87,7 +87,7 @@ def test_a_template_has_one_blank(encoder: Encoder, tmp_path: Path, template: st
 
 
 @pytest.mark.parametrize("names", [("contradiction", "neutral", "entailment"), ("ENTAILMENT", "not_entailment")])
-def test_entailment_is_read_as_the_pipeline_reads_it(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_entailment_scores_equal_those_of_the_transformers_pipeline(tmp_path: Path, names: tuple[str, ...]) -> None:
     nli = entailer(tmp_path / "nli", names, reads_pairs=True)
     question = choosing_by_entailment(nli, "open a", LABELS, template="of {}")
     found = nli.answers(question)
@@ -106,7 +106,7 @@ def test_entailment_is_read_as_the_pipeline_reads_it(tmp_path: Path, names: tupl
     assert [one.score for one in several] == sorted((one.score for one in several), reverse=True)
 
 
-def test_encoders_and_entailment_models_can_choose_other_models_cannot(encoder: Encoder, tmp_path: Path) -> None:
+def test_only_encoders_and_entailment_models_can_choose_labels(encoder: Encoder, tmp_path: Path) -> None:
     write_classifier(tmp_path / "library")
     write_tagger(tmp_path / "names")
     nli = entailer(tmp_path / "nli", ("entailment", "not_entailment"), reads_pairs=True)

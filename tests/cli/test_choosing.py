@@ -59,7 +59,7 @@ def test_the_encoder_answers_unless_another_model_is_named() -> None:
     assert scores_of(TEXT, "-l", JOINED) != scores_of(TEXT, "-l", JOINED, "--template", "of {}")
 
 
-def test_a_line_for_each_label_best_first_and_a_text_for_each_line_of_standard_input() -> None:
+def test_each_label_gets_a_line_best_first_and_each_line_of_standard_input_is_a_text() -> None:
     done = ask("-", "--labels", JOINED, given=f"{TEXT}\n\n {OTHER}\n".encode())
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert [line[:2] for line in lines] == [[text, str(rank)] for text in (TEXT, OTHER) for rank in (1, 2, 3)]
@@ -69,7 +69,7 @@ def test_a_line_for_each_label_best_first_and_a_text_for_each_line_of_standard_i
     assert sum(scores[:3]) == pytest.approx(1, abs=1e-4)
 
 
-def test_entailment_can_score_each_label_for_itself() -> None:
+def test_entailment_can_score_each_label_independently() -> None:
     (scores,) = scores_of(TEXT, "-l", JOINED, "--multi-label", "--model", "dist/nli").values()
     assert sum(scores.values()) != pytest.approx(1, abs=1e-3)
 

@@ -61,6 +61,6 @@ def test_a_verb_works_on_the_base_install_or_names_its_extra(verb: str, tmp_path
     assert "error:" in told
 
 
-def test_a_package_of_no_extra_is_a_fault_of_ours() -> None:
+def test_a_missing_package_outside_all_extras_raises_the_plain_import_error() -> None:
     with pytest.raises(ModuleNotFoundError), telling_of_extras():
         import no_such_package  # noqa: F401 - it is not there

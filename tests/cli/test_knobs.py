@@ -19,7 +19,7 @@ def error(do: str, problem: str = "the cup is empty", given: object = "air") -> 
     return DataError(problem, given=given, expected="tea", do=do)
 
 
-def test_a_field_becomes_its_key_and_the_file_is_named_behind_the_last() -> None:
+def test_a_field_is_shown_as_its_params_key_and_the_file_follows_the_last_key() -> None:
     preprocess = read_params(PARAMS).preprocess
     told = in_params(
         error("correct `source.path` or `source.pattern`, not `cup`", "`min_characters` of tea", "`source.path`: x"),
@@ -59,16 +59,16 @@ def test_advice_names_the_key_that_sets_a_field_also_under_a_null_section() -> N
         ("leave it out of `models`", "leave it out of `export.models` in params.yaml"),
     ],
 )
-def test_a_value_stays_behind_the_key_of_a_part_or_of_another_section(told: str, key: str) -> None:
+def test_a_value_stays_attached_to_its_key_when_the_key_is_rewritten(told: str, key: str) -> None:
     assert in_params(error(told), PARAMS, "pretrain", read_params(PARAMS).pretrain).do == key
 
 
 @pytest.mark.parametrize("name", list(_ELSEWHERE.values()))
-def test_names_decided_by_other_sections_are_keys_of_params(name: str) -> None:
+def test_every_key_of_another_section_exists_in_params(name: str) -> None:
     assert is_knob_of(Params, name)
 
 
-def test_names_decided_by_other_sections_become_keys_only_in_the_advice() -> None:
+def test_keys_of_other_sections_are_rewritten_only_in_the_advice() -> None:
     """In the other parts of an error, the name may be a label or a word of the text."""
     told = in_params(error("another", "label `models` has no words"), PARAMS, "pretrain", read_params(PARAMS).pretrain)
     assert told.problem == "label `models` has no words"

@@ -41,7 +41,7 @@ def plan(*arguments: str) -> dict[str, str]:
     return {" ".join(name.split()): last for name, last in rows}
 
 
-def test_the_figures_are_those_of_the_params(project: Path) -> None:
+def test_the_figures_match_the_params(project: Path) -> None:
     params = read_params(project / "params.yaml")
     count = ParameterCount.of(outline(params.pretrain.model, "mlm", params.tokenize.vocab_size))
     shown = plan("--no-timing")
@@ -58,12 +58,12 @@ def test_options_override_params(project: Path) -> None:
     )
 
 
-def test_the_sizes_are_those_of_the_params() -> None:
+def test_the_sizes_match_the_params() -> None:
     literal, _ = get_args(get_type_hints(verb)["size"])
     assert get_args(literal) == SIZE_NAMES
 
 
-def test_before_there_are_tokens_the_vocabulary_is_that_of_the_checkpoint(project: Path, small_encoder: Path) -> None:
+def test_before_tokenization_the_vocabulary_size_is_that_of_the_checkpoint(project: Path, small_encoder: Path) -> None:
     lines = (project / "params.yaml").read_text(encoding="utf-8")
     (project / "params.yaml").write_text(lines.replace("start: null ", f"start: {small_encoder} "), encoding="utf-8")
     vocab_size = json.loads((small_encoder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
@@ -79,7 +79,7 @@ def test_a_few_steps_are_timed(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_zoo_is_a_line_for_each_family_and_size_in_plain_text(project: Path) -> None:
+def test_the_zoo_has_a_plain_text_line_for_each_family_and_size(project: Path) -> None:
     result = CliRunner().invoke(app, ["plan", "--all", "--vocab-size", "300"], catch_exceptions=False)
     rows = [line.split() for line in result.stdout.splitlines()[2:]]
     assert len([row for row in rows if row]) == 60  # ELECTRA's five sizes count twice: alone, and as a pair
@@ -89,7 +89,7 @@ def test_the_zoo_is_a_line_for_each_family_and_size_in_plain_text(project: Path)
     assert not set("│─┃━") & set(result.stdout)
 
 
-def test_in_a_terminal_there_are_lines(project: Path) -> None:
+def test_a_terminal_gets_a_table_with_borders(project: Path) -> None:
     leader, follower = pty.openpty()
     subprocess.run([sys.executable, "-m", "clozeline", "plan", "--for", "long"], stdout=follower, check=True)
     shown = os.read(leader, 65_536).decode()
@@ -98,13 +98,13 @@ def test_in_a_terminal_there_are_lines(project: Path) -> None:
     assert "┃" in shown
 
 
-def test_the_chooser_needs_no_project_and_ends_with_lines_for_params(tmp_path: Path) -> None:
+def test_the_chooser_needs_no_project_and_ends_with_lines_for_params_yaml(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["plan", "--for", "long", "--for", "fastest"], catch_exceptions=False)
     assert "max_position_embeddings: 8192" in result.stdout
     assert "fastest recommends another" in result.stdout
 
 
-def test_an_encoder_of_ones_own_lies_in_the_project_s_folder(project: Path) -> None:
+def test_a_custom_encoder_is_imported_from_the_project_folder(project: Path) -> None:
     """This holds for the installed script too, for which Python does not look for modules in the current folder."""
     (project / "mine.py").write_text("from torch import nn\n\n\ndef build(params, ids):\n    return nn.Linear(1, 1)\n")
     as_script = [sys.executable, "-P", "-c", "from clozeline.cli import main; main()"]
@@ -133,9 +133,7 @@ def test_invalid_options_are_refused(project: Path, options: list[str]) -> None:
         ("--for long --serving", "only one table can be made at a time"),
     ],
 )
-def test_options_that_would_change_nothing_are_refused_with_what_to_leave_out(
-    project: Path, options: str, meaningless: str
-) -> None:
+def test_options_without_effect_are_refused_by_name(project: Path, options: str, meaningless: str) -> None:
     error = CliRunner().invoke(app, ["plan", *options.split()]).exception
     assert isinstance(error, ParamsError)
     assert error.problem == meaningless
@@ -143,7 +141,7 @@ def test_options_that_would_change_nothing_are_refused_with_what_to_leave_out(
 
 
 @pytest.mark.slow
-def test_options_that_a_table_is_made_with_are_taken(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_affect_a_table_are_accepted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
     monkeypatch.setattr(plan_module, "_serving", lambda *given: asked.append(given[-1]) or [])
     for options in ("--serving --family bert --size tiny --vocab-size 300", "--serving"):
@@ -171,15 +169,13 @@ def told_by_the_page() -> dict[str, list[str]]:
     return {family: columns for family, *columns in rows}
 
 
-def test_the_page_has_every_family_that_is_served_in_every_precision() -> None:
+def test_the_page_lists_every_served_family_in_every_precision() -> None:
     told = told_by_the_page()
     assert list(told) == served_families()
     assert {len([float(figure) for figure in column.split(" / ")]) for row in told.values() for column in row} == {3}
 
 
-def test_a_ladder_without_a_scheme_has_no_cost_in_int8(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_ladder_has_no_int8_cost(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who exports only fp32 should not read about INT8."""
     monkeypatch.setattr(serving, "_cost", lambda graph, *given: len(graph.graph.node))
     params = read_params(project / "params.yaml")

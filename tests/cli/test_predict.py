@@ -46,13 +46,13 @@ def test_fill_writes_a_line_for_each_candidate_of_each_mask(project: Path) -> No
     assert lines[0][5] != "the [MASK] of [MASK]"
 
 
-def test_only_the_targets_compete(project: Path) -> None:
+def test_probabilities_are_normalized_over_the_targets(project: Path) -> None:
     lines = lines_of(project, "fill", "the [MASK]", "--targets", "list,file")
     assert {line[3] for line in lines} == {"list", "file"}
     assert math.isclose(sum(float(line[4]) for line in lines), 1, rel_tol=1e-4)
 
 
-def test_embed_writes_a_vector_of_length_1_for_each_text(project: Path) -> None:
+def test_embed_writes_a_unit_vector_for_each_text(project: Path) -> None:
     lines = lines_of(project, "embed", "open the file", "a\tb")
     assert [line[0] for line in lines] == ["open the file", r"a\tb"]
     for line in lines:
@@ -65,7 +65,7 @@ def test_classify_writes_the_likeliest_labels(project: Path) -> None:
     assert float(lines[0][3]) > float(lines[1][3])
 
 
-def test_a_model_of_pairs_reads_each_text_with_another(project: Path) -> None:
+def test_a_pair_model_reads_each_text_with_a_second_text(project: Path) -> None:
     ranker = load(project / "others" / "ranker")
     assert isinstance(ranker, Classifier)
     expected = [scores[0].score for scores in ranker.classify([("open", "the file"), ("a", "the file")])]
@@ -77,7 +77,7 @@ def test_a_model_of_pairs_reads_each_text_with_another(project: Path) -> None:
     assert [line[0] for line in by_tab] == [r"open\tthe file", r"a\tthe file"]
 
 
-def test_complete_writes_what_the_library_continues_and_why_it_ends(project: Path) -> None:
+def test_complete_writes_the_continuation_and_the_finish_reason(project: Path) -> None:
     completer = load(project / "causal" / "dist" / "encoder")
     assert isinstance(completer, Completer)
     texts = ["return the list", "open"]
@@ -100,14 +100,14 @@ def test_a_causal_encoder_embeds_without_being_named(project: Path) -> None:
 
 
 @pytest.mark.parametrize(("verb", "key"), [("fill", "masks"), ("embed", "embedding"), ("classify", "labels")])
-def test_each_line_of_standard_input_is_a_text_and_gets_an_object_of_json(project: Path, verb: str, key: str) -> None:
+def test_each_line_of_standard_input_is_a_text_and_gets_a_json_object(project: Path, verb: str, key: str) -> None:
     done = ask(project, verb, "-", "--json", given="é [MASK]\r\n\n  a [MASK]  \n".encode())
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [record["text"] for record in records] == ["é [MASK]", "a [MASK]"]
     assert all(record[key] for record in records)
 
 
-def test_many_lines_come_out_in_the_order_they_went_in(project: Path) -> None:
+def test_answers_keep_the_order_of_the_input_lines(project: Path) -> None:
     texts = [f"{'a ' * (number % 7)}b" for number in range(2500)]
     lines = lines_of(project, "classify", "-", "--top-k", "1", given="\n".join(texts).encode())
     assert [line[0] for line in lines] == texts

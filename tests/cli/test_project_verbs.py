@@ -58,7 +58,7 @@ def test_in_a_project_tools_keep_their_state_there(project: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["library", "clozeline-library"])
-def test_a_rollback_without_a_previous_version_says_so(project: Path, model: str) -> None:
+def test_a_rollback_without_a_previous_version_is_refused(project: Path, model: str) -> None:
     result = CliRunner().invoke(app, ["rollback", model])
     assert isinstance(result.exception, ArtifactError)
     assert "clozeline-library has no version to go back to" in str(result.exception)
@@ -105,7 +105,7 @@ def test_a_lineage_is_drawn_from_the_model_to_the_source() -> None:
     ]
 
 
-def test_no_hash_of_a_lineage_is_cut_short_where_lines_are_narrow(
+def test_a_narrow_terminal_does_not_truncate_the_hashes_of_a_lineage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")

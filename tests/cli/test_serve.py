@@ -6,7 +6,7 @@ from clozeline.cli.serve import serve
 from clozeline.serving.models.service import Capacity
 
 
-def test_queue_and_timeout_defaults_are_those_of_the_server() -> None:
+def test_queue_and_timeout_defaults_equal_those_of_the_server() -> None:
     options = {name: option.default for name, option in signature(serve).parameters.items()}
     capacity = Capacity(num_workers=1)
     assert options["queue_tokens"] == capacity.admission.max_waiting_tokens

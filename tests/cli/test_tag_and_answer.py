@@ -86,7 +86,7 @@ def test_tag_writes_a_line_for_each_entity_with_its_place(tagger: Tagger) -> Non
     assert [float(line[3]) for line in lines] == pytest.approx([one.score for one in expected], abs=1e-4)
 
 
-def test_every_aggregation_can_be_asked(tagger: Tagger) -> None:
+def test_every_aggregation_can_be_requested(tagger: Tagger) -> None:
     option = get_type_hints(tag)["aggregation"]
     assert get_args(option) == get_args(Aggregation)
     for strategy in get_args(Aggregation):
@@ -95,7 +95,7 @@ def test_every_aggregation_can_be_asked(tagger: Tagger) -> None:
         assert record == {"text": TEXT, "entities": [asdict(one) for one in expected]}
 
 
-def test_each_line_of_standard_input_is_tagged_or_asked() -> None:
+def test_each_line_of_standard_input_is_tagged_or_answered() -> None:
     tagged = records_of("tag", "-", given=f"{TEXT}\n\n é \n".encode())
     assert [record["text"] for record in tagged] == [TEXT, "é"]
     asked = records_of("answer", "-", "--context", CONTEXT, given=b"open\nreturn the list\n")
@@ -103,7 +103,7 @@ def test_each_line_of_standard_input_is_tagged_or_asked() -> None:
     assert [len(record["answers"]) for record in asked] == [3, 3]
 
 
-def test_answers_are_stretches_of_the_text_best_first(answerer: Answerer) -> None:
+def test_answers_are_spans_of_the_text_best_first(answerer: Answerer) -> None:
     (expected,) = answerer.ask([(QUESTION, CONTEXT)], search=SpanSearch(top_k=3))
     lines = lines_of("answer", QUESTION, "--context", CONTEXT)
     assert [line[:3] for line in lines] == [

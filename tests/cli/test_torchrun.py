@@ -52,11 +52,11 @@ def small(tiny_pretraining: PretrainParams) -> PretrainParams:
         ("pretrain", {torchrun.VARIABLE: TWO, "TORCHELASTIC_RUN_ID": "none"}),
     ],
 )
-def test_one_process_stays_one(stage: str, environment: dict[str, str]) -> None:
+def test_a_single_process_is_not_started_through_torchrun(stage: str, environment: dict[str, str]) -> None:
     assert not torchrun.is_wanted(stage, environment)
 
 
-def test_pretraining_is_divided_when_the_environment_says_so() -> None:
+def test_pretraining_runs_in_several_processes_when_the_environment_says_so() -> None:
     assert torchrun.is_wanted("pretrain", {torchrun.VARIABLE: TWO})
 
 
@@ -79,7 +79,7 @@ def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(
             assert told[name].count(told_once) == told["one"].count(told_once) == 1
 
 
-def test_an_error_in_the_processes_has_the_exit_code_it_has_in_one(
+def test_an_error_has_the_same_exit_code_with_one_or_several_processes(
     small: PretrainParams, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     folder = project_with(small, tmp_path / "project")
@@ -89,7 +89,7 @@ def test_an_error_in_the_processes_has_the_exit_code_it_has_in_one(
     assert "do:" in told
 
 
-def test_a_signal_ends_all_of_them(
+def test_a_signal_ends_all_processes(
     small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     folder = project_with(small.model_copy(update={"steps": 4000}), tmp_path / "project")

@@ -15,14 +15,14 @@ WHOLE_WORDS = {"whole_word_mask": True, "mask_replace_prob": 1.0, "random_replac
 """The only shares that transformers' collator supports for whole words."""
 
 
-def test_theirs_masks_otherwise_with_two_workers(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
+def test_their_masks_depend_on_workers_and_batch_size(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
     """P4: transformers seeds a stream for each worker, and draws from it in the order of batches."""
     none, two = (collated(theirs(wordpiece, seed=3), rows, num_workers=workers) for workers in (0, 2))
     assert none != two
     assert collated(theirs(wordpiece, seed=3), rows, batch_size=7) != none
 
 
-def test_theirs_repeats_its_masks_in_each_epoch_of_new_workers(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
+def test_their_masks_repeat_in_each_epoch_with_new_workers(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
     """P5: a seeded generator that begins anew in each process of each epoch."""
     collator = theirs(wordpiece, seed=3)
     loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, num_workers=2)
@@ -50,7 +50,7 @@ def fates(given: np.ndarray, batch: Any, mask_id: int) -> list[float]:
     return [float(is_mask.mean()), float((~is_mask & ~is_kept).mean()), float(is_kept.mean())]
 
 
-def test_80_10_10_holds_for_whole_words_and_not_in_theirs(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_whole_words_follow_80_10_10_but_theirs_do_not(wordpiece: PreTrainedTokenizerFast) -> None:
     """P8: transformers supports 100/0/0 only, and warns about it."""
     rows = even_rows(wordpiece, 500, 64)
     given = np.array([row["input_ids"] for row in rows])
@@ -61,7 +61,7 @@ def test_80_10_10_holds_for_whole_words_and_not_in_theirs(wordpiece: PreTrainedT
     assert fates(given, theirs(wordpiece, **WHOLE_WORDS, seed=1)(rows), 4) == [1.0, 0.0, 0.0]
 
 
-def test_two_ranks_share_no_stream_of_masks_as_they_do_in_theirs(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_two_ranks_draw_different_masks_but_theirs_draw_the_same(wordpiece: PreTrainedTokenizerFast) -> None:
     """P6: with one seed on all ranks, transformers hides the same places of different rows on each."""
     rows = even_rows(wordpiece, 200, 64)
     ranks = rows[:100], rows[100:]
@@ -73,7 +73,9 @@ def test_two_ranks_share_no_stream_of_masks_as_they_do_in_theirs(wordpiece: PreT
 
 
 @pytest.mark.slow
-def test_words_of_byte_level_bpe_are_masked_at_the_rate_and_rows_in_theirs(byte_level: PreTrainedTokenizerFast) -> None:
+def test_byte_level_bpe_words_are_masked_at_the_rate_but_theirs_mask_whole_rows(
+    byte_level: PreTrainedTokenizerFast,
+) -> None:
     """P9: to transformers, whose words end at a gap between offsets, a row without gaps is one word."""
     rows = even_rows(byte_level, 1000, 64)
 
@@ -93,7 +95,7 @@ def test_words_of_byte_level_bpe_are_masked_at_the_rate_and_rows_in_theirs(byte_
     assert ((ours > 0) & (ours < 0.6)).mean() > 0.95
 
 
-def test_punctuation_is_not_glued_to_words_as_in_theirs(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_punctuation_is_a_word_of_its_own_but_theirs_joins_it_to_words(wordpiece: PreTrainedTokenizerFast) -> None:
     """P9: `word.` is one word to transformers, so its full stop is always hidden with it."""
     rows = even_rows(wordpiece, 300, 64, after_a_word=". ")
 
@@ -111,7 +113,9 @@ def stop(tokenizer: PreTrainedTokenizerFast) -> int:
     return int(tokenizer.convert_tokens_to_ids("."))
 
 
-def test_whole_words_of_ragged_rows_are_masked_but_theirs_refuses_them(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_whole_words_are_masked_in_rows_of_unequal_length_which_theirs_refuses(
+    wordpiece: PreTrainedTokenizerFast,
+) -> None:
     """P9."""
     encoded = wordpiece(sentences(200, 2), return_offsets_mapping=True, return_special_tokens_mask=True)
     rows = [{name: encoded[name][row] for name in encoded} for row in range(200)]

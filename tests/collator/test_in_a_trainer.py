@@ -49,7 +49,7 @@ def trained(wordpiece: PreTrainedTokenizerFast, rows: Rows, tmp_path: Path) -> C
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_a_trainer_sees_the_same_masks_for_any_workers_and_new_ones_in_the_second_epoch(
+def test_masks_in_a_trainer_do_not_depend_on_workers_and_change_with_the_epoch(
     trained: Callable[..., list[Any]],
 ) -> None:
     """P4, P5."""

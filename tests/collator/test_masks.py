@@ -55,7 +55,7 @@ def test_rows_may_be_lists_arrays_or_tensors_padded_or_not(wordpiece: PreTrained
     assert len({collated(collator, [row])[0] for row in given}) == 1
 
 
-def test_types_of_tokens_are_passed_on(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_token_type_ids_are_passed_on(wordpiece: PreTrainedTokenizerFast) -> None:
     rows = [{"input_ids": [2, 20, 3, 21, 3], "token_type_ids": [0, 0, 0, 1, 1]}, {"input_ids": [2, 3]}]
     rows[1]["token_type_ids"] = [0, 0]
     batch = MaskingCollator(wordpiece)(rows)
@@ -76,7 +76,7 @@ def test_masks_do_not_depend_on_batch_size_order_or_workers(
 
 
 @pytest.mark.parametrize("loading", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
-def test_each_epoch_has_masks_of_its_own_for_any_kind_of_worker(
+def test_each_epoch_has_different_masks_for_any_kind_of_worker(
     wordpiece: PreTrainedTokenizerFast, rows: Rows, loading: dict[str, Any]
 ) -> None:
     """P5: the epoch is in memory shared by all workers, whether they persist or start anew."""
@@ -98,7 +98,7 @@ def in_one_process(tokenizer: PreTrainedTokenizerFast, rows: Rows, epoch: int) -
     return [tuple(batch["labels"].flatten().tolist()) for batch in loader]
 
 
-def test_no_special_token_is_hidden_drawn_or_asked_for(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_special_tokens_are_never_masked_drawn_or_labelled(wordpiece: PreTrainedTokenizerFast) -> None:
     """P2, P3: this includes special tokens in mid-row, tokens added later, and tokens that the row marks as special."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, **SPECIAL_TOKENS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["[NEW]"]})
@@ -125,7 +125,7 @@ def test_the_global_random_states_stay_as_they_are(wordpiece: PreTrainedTokenize
     assert states == (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
 
 
-def test_rows_of_equal_tokens_have_equal_masks_unless_they_are_numbered(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_identical_rows_have_identical_masks_unless_they_are_numbered(wordpiece: PreTrainedTokenizerFast) -> None:
     collator, ids = MaskingCollator(wordpiece, mask_rate=0.5), [2, *range(20, 60), 3]
     one, two = collated(collator, [{"input_ids": ids}] * 2)
     assert one == two
@@ -133,14 +133,16 @@ def test_rows_of_equal_tokens_have_equal_masks_unless_they_are_numbered(wordpiec
     assert one != two
 
 
-def test_rows_of_the_same_tokens_in_another_order_have_masks_of_their_own(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_rows_with_the_same_tokens_in_another_order_have_different_masks(wordpiece: PreTrainedTokenizerFast) -> None:
     middle = range(20, 60)
     rows = [{"input_ids": [2, *middle[turn:], *middle[:turn], 3]} for turn in range(40)]
     labels = labels_of(MaskingCollator(wordpiece, mask_rate=0.5)(rows))
     assert len({tuple(row) for row in (labels != -100).tolist()}) == 40
 
 
-def test_the_rate_goes_to_its_end_in_the_last_epoch(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
+def test_the_mask_rate_reaches_its_final_value_in_the_last_epoch(
+    wordpiece: PreTrainedTokenizerFast, rows: Rows
+) -> None:
     collator = MaskingCollator(wordpiece, mask_rate=0.4, final_mask_rate=0.1)
     shares = []
     for epoch in range(3):

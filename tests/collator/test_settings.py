@@ -11,7 +11,7 @@ from clozeline.params import MaskingParams
 from tests.collator.rows import Rows, collated
 
 
-def test_settings_are_those_of_params_yaml(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
+def test_settings_have_the_names_of_params_yaml(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
     settings: dict[str, Any] = {"unit": "word", "mask_rate": 0.4, "protected_tokens": ("to",)}
     defaults = {"final_mask_rate": None, "mask_share": 0.8, "random_share": 0.1, "keep_share": 0.1}
     params = MaskingParams(**defaults, **settings, mean_span_tokens=None, word_dropout=0.0)
@@ -79,12 +79,12 @@ def test_no_rows_are_refused(wordpiece: PreTrainedTokenizerFast) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
-def test_a_seed_that_makes_no_bits_is_refused(wordpiece: PreTrainedTokenizerFast, seed: int) -> None:
+def test_an_out_of_range_seed_is_refused(wordpiece: PreTrainedTokenizerFast, seed: int) -> None:
     with pytest.raises(ParamsError, match=f"(?s)seed.*{seed}"):
         MaskingCollator(wordpiece, seed=seed)
 
 
-def test_a_section_and_single_settings_are_not_given_both(wordpiece: PreTrainedTokenizerFast) -> None:
+def test_a_section_together_with_single_settings_is_refused(wordpiece: PreTrainedTokenizerFast) -> None:
     masking = MaskingParams(
         unit="token",
         mask_rate=0.15,

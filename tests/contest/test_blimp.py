@@ -54,7 +54,7 @@ def test_a_folder_without_pairs_is_reported(tmp_path: Path) -> None:
         read_pairs(tmp_path / "nowhere")
 
 
-def test_accuracy_is_by_phenomenon_and_the_mean_is_of_paradigms() -> None:
+def test_accuracy_is_per_phenomenon_and_its_mean_is_over_paradigms() -> None:
     pairs = [Pair("g", "b", paradigm, name, "f") for paradigm, name in [("p", "x"), ("p", "x"), ("q", "x"), ("r", "y")]]
     verdicts = Verdicts(np.array([True, False, True, False]), np.array([False, False, False, True]))
     figures = BlimpFigures.of(pairs, verdicts)
@@ -68,7 +68,7 @@ def test_accuracy_is_by_phenomenon_and_the_mean_is_of_paradigms() -> None:
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_the_likelier_sentence_is_chosen_and_a_tie_is_not_right(
+def test_the_likelier_sentence_is_chosen_and_a_tie_counts_as_wrong(
     model: LanguageModel, causal_model: LanguageModel, is_causal: bool, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     asked = causal_model if is_causal else model

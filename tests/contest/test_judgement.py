@@ -92,7 +92,7 @@ def test_the_better_model_is_found_on_the_same_masks(encoder: Path, fond_of_w5: 
     assert test.high - test.low < better.loss_nats_per_token_high - better.loss_nats_per_token_low
 
 
-def test_models_of_different_tokens_compare_by_bytes_alone(
+def test_models_with_different_tokenizers_are_compared_per_byte_only(
     encoder: Path, model: LanguageModel, tiny_tokenizer: Path, text: Path, tmp_path: Path
 ) -> None:
     other = saved(model, tiny_tokenizer, tmp_path / "other")
@@ -106,7 +106,7 @@ def test_models_of_different_tokens_compare_by_bytes_alone(
 
 
 @torch.inference_mode()
-def test_pseudo_log_likelihood_is_the_sum_over_tokens_hidden_alone(encoder: Path, text: Path, tmp_path: Path) -> None:
+def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(encoder: Path, text: Path, tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
     questions = Questions(text, read_as(text), None)
     settings = Settings(replace(ASKING, estimator="pll"), is_length_given=True, num_samples=200)
@@ -152,7 +152,7 @@ def test_a_tokenizer_of_another_model_is_refused(
         judge(folder, text=text)
 
 
-def test_rows_longer_than_a_model_reads_are_refused_if_they_were_asked_for(encoder: Path, text: Path) -> None:
+def test_a_requested_length_beyond_the_model_is_refused_and_the_default_is_shortened(encoder: Path, text: Path) -> None:
     questions, long = Questions(text, read_as(text), None), replace(ASKING, max_length=100)
     with pytest.raises(ParamsError, match="--max-length"):
         judge_models([str(encoder)], questions, Settings(long, is_length_given=True, num_samples=200), None)
@@ -180,7 +180,7 @@ def test_the_command_prints_a_table_or_json(
     assert judged["comparison"]["nats_per_byte"]["difference"] < 0
 
 
-def test_a_causal_model_beside_a_masked_one_is_not_called_better(
+def test_a_causal_and_a_masked_model_are_not_ranked_against_each_other(
     encoder: Path,
     causal_model: LanguageModel,
     tiny_tokenizer: Path,

@@ -61,7 +61,7 @@ def accepted(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_first_night_is_accepted_and_recorded(accepted: Path) -> None:
+def test_the_first_nightly_run_is_accepted_and_recorded(accepted: Path) -> None:
     text = Accepted.read(accepted).text
     assert text is not None
     assert (text.documents, text.kept, text.num_sampled) == (610, 600, 600)
@@ -69,7 +69,7 @@ def test_a_first_night_is_accepted_and_recorded(accepted: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [540, 600, 700, 6_000])
-def test_a_normal_night_trains(accepted: Path, number: int) -> None:
+def test_a_nightly_run_within_the_contract_trains(accepted: Path, number: int) -> None:
     write(accepted, night(ENGLISH, number, seed=1))
     train(accepted)
     text = Accepted.read(accepted).text
@@ -86,7 +86,7 @@ def test_a_normal_night_trains(accepted: Path, number: int) -> None:
         (night(ENGLISH, length=200), "stability index of lengths"),
     ],
 )
-def test_a_short_or_foreign_feed_stops_before_the_training_and_names_what_differs(
+def test_a_short_or_foreign_feed_stops_the_run_before_training_and_names_the_difference(
     accepted: Path, texts: list[str], found: str
 ) -> None:
     before = (accepted / FILE).read_bytes()
@@ -129,7 +129,7 @@ def test_more_dropped_texts_or_unknown_tokens_stop_a_run(accepted: Path, changes
 @pytest.mark.parametrize(
     ("limits", "stops"), [({"min_documents": 611}, True), ({"max_documents": 609}, True), ({}, False)]
 )
-def test_the_number_of_documents_has_limits_without_an_accepted_night(
+def test_without_an_accepted_run_the_number_of_documents_still_has_limits(
     tmp_path: Path, limits: dict[str, int], stops: bool
 ) -> None:
     params = read_params(PROJECT / "params.yaml")
@@ -142,7 +142,7 @@ def test_the_number_of_documents_has_limits_without_an_accepted_night(
         train(tmp_path, params)
 
 
-def test_a_training_that_fails_accepts_nothing(tmp_path: Path) -> None:
+def test_a_failed_training_is_not_recorded_as_accepted(tmp_path: Path) -> None:
     write(tmp_path, night(ENGLISH))
     with (
         pytest.raises(RuntimeError, match="NaN"),
@@ -152,7 +152,7 @@ def test_a_training_that_fails_accepts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
-def test_a_damaged_record_is_an_error_that_says_how_to_go_on(accepted: Path) -> None:
+def test_a_damaged_contract_record_is_reported_with_what_to_do(accepted: Path) -> None:
     (accepted / FILE).write_text('{"text": 7}')
     with pytest.raises(ArtifactError, match=r"contract\.lock cannot be read"):
         train(accepted)
@@ -178,9 +178,7 @@ def fine_tune(root: Path) -> None:
         (lambda rows: [(text, {"good": "bad", "bad": "good"}[label]) for text, label in rows], "relabelled"),
     ],
 )
-def test_labels_that_conflict_shift_or_change_in_the_test_rows_stop_a_fine_tuning(
-    tmp_path: Path, change: object, found: str
-) -> None:
+def test_conflicting_shifted_or_changed_labels_stop_fine_tuning(tmp_path: Path, change: object, found: str) -> None:
     rows = [(f"text number {number}", ("good", "bad")[number % 2]) for number in range(400)]
     labelled(tmp_path, rows)
     fine_tune(tmp_path)

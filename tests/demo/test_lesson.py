@@ -42,7 +42,7 @@ def examiner(corpus: DemoCorpus, objective: LanguageHead) -> Examiner:
     return Examiner(split, tokenizer, Spelling.open(corpus.tokenizer), objective, is_frequent_V)
 
 
-def test_a_question_is_held_out_text_with_its_truth_taken_out(corpus: DemoCorpus) -> None:
+def test_a_question_is_held_out_text_with_the_right_word_masked(corpus: DemoCorpus) -> None:
     asked = examiner(corpus, "mlm").questions(3)
     assert len(asked) == 3
     for question in asked:
@@ -61,13 +61,15 @@ def test_a_causal_question_ends_before_the_true_token(corpus: DemoCorpus) -> Non
         assert question.slot == len(question.input_ids) - 1
 
 
-def test_rare_words_are_never_hidden(corpus: DemoCorpus) -> None:
+def test_rare_words_are_never_masked(corpus: DemoCorpus) -> None:
     asking = examiner(corpus, "mlm")
     asking.is_frequent_V[:] = False
     assert asking.questions(3) == []
 
 
-def test_asking_leaves_a_model_as_it_was(corpus: DemoCorpus, tiny_pretraining: PretrainParams) -> None:
+def test_asking_a_question_leaves_the_model_in_training_mode(
+    corpus: DemoCorpus, tiny_pretraining: PretrainParams
+) -> None:
     model = language_model.build(tiny_pretraining.model, "clm", TokenIds(64, 0, 2, 3), seed=1).train()
     asking = examiner(corpus, "clm")
     answer = asking.ask(model, asking.questions(1)[0])
@@ -78,7 +80,7 @@ def test_asking_leaves_a_model_as_it_was(corpus: DemoCorpus, tiny_pretraining: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("objective", "steps"), [("mlm", 200), ("clm", 60)])
-def test_a_lesson_teaches(
+def test_a_lesson_lowers_the_loss_and_gets_the_answers_right(
     corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, objective: LanguageHead, steps: int
 ) -> None:
     params = short(tiny_pretraining, objective, steps).model_copy(update={"batch_tokens": 512})
@@ -89,7 +91,7 @@ def test_a_lesson_teaches(
         assert answer.guesses[0][0] == question.truth
 
 
-def test_a_lesson_is_the_same_each_time(corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path) -> None:
+def test_a_lesson_is_deterministic(corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path) -> None:
     params = short(tiny_pretraining, "clm", 10).model_copy(update={"batch_tokens": 256})
     lessons = [teach(params, corpus, 1, tmp_path / str(turn), []) for turn in range(2)]
     assert lessons[0] == lessons[1]

@@ -16,14 +16,14 @@ counts = st.fixed_dictionaries(dict.fromkeys(BOUNDS, st.integers(0, 10_000)))
 
 
 @given(counts, counts)
-def test_the_index_is_never_negative_and_the_same_both_ways(ours: dict[str, int], theirs: dict[str, int]) -> None:
+def test_the_stability_index_is_symmetric_and_never_negative(ours: dict[str, int], theirs: dict[str, int]) -> None:
     index = stability_index(ours, theirs)
     assert index >= 0
     assert index == pytest.approx(stability_index(theirs, ours))
     assert stability_index(ours, ours) == 0
 
 
-def test_the_index_is_the_formula_of_its_source() -> None:
+def test_the_stability_index_follows_the_published_formula() -> None:
     """Shares of 0.9 and 0.1 against 0.5 and 0.5, with counts so large that half a count does not matter."""
     index = stability_index({"a": 9_000_000, "b": 1_000_000}, {"a": 5_000_000, "b": 5_000_000})
     assert index == pytest.approx(-0.4 * math.log(5 / 9) + 0.4 * math.log(5), rel=1e-5)
@@ -39,7 +39,7 @@ def drawn(seed: int, mean: float) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_chance_alone_is_no_drift_and_texts_of_another_length_are(seed: int) -> None:
+def test_sampling_noise_is_not_drift_but_a_change_in_length_is(seed: int) -> None:
     reference = drawn(1000, mean=12)
     limit = Limits().max_index
     assert stability_index(reference, drawn(seed, mean=12)) < limit / 3
@@ -56,7 +56,7 @@ def test_each_figure_says_whether_it_is_drift() -> None:
     assert unknown.as_record()["is_drift"] is True
 
 
-def test_confidence_is_compared_where_there_is_enough_of_it() -> None:
+def test_confidence_is_compared_only_with_enough_answers() -> None:
     def of(confidences: dict[str, int]) -> Traffic:
         return Traffic(texts_by_length={"8.0": 1_000}, answers_by_confidence=confidences)
 
@@ -65,7 +65,7 @@ def test_confidence_is_compared_where_there_is_enough_of_it() -> None:
     assert len(shifts(sure, of({"0.5": 10}), Limits())) == 2
 
 
-def test_limits_that_are_not_given_keep_their_defaults() -> None:
+def test_unset_limits_keep_their_defaults() -> None:
     assert Limits.of({"max_index": 0.3}) == Limits(max_index=0.3)
 
 

@@ -72,7 +72,7 @@ def test_a_server_that_refuses_or_does_not_answer_is_reported(client: httpx.Clie
 
 
 @pytest.mark.parametrize("text", ["", "python_info 1.0\n", "<html>", "a{b=\n"])
-def test_counters_of_another_make_are_refused(text: str) -> None:
+def test_malformed_counters_are_refused(text: str) -> None:
     with pytest.raises(DataError, match="not the counters"):
         read(text, "http://127.0.0.1:8000")
 
@@ -82,7 +82,7 @@ def test_a_file_url_is_refused() -> None:
         ask("file:///metrics")
 
 
-def test_traffic_adds_and_subtracts() -> None:
+def test_traffic_counts_can_be_added_and_subtracted() -> None:
     first = Traffic(texts_by_length={"4.0": 1, "8.0": 2}, answers_by_confidence={"1.0": 3}, tokens=9, unknown_tokens=1)
     more = Traffic(texts_by_length={"4.0": 5, "8.0": 2}, answers_by_confidence={"1.0": 3}, tokens=20, unknown_tokens=1)
     came = more.since(first)

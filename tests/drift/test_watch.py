@@ -35,7 +35,7 @@ def test_later_texts_are_compared_with_the_first_ones_of_the_version() -> None:
     assert (third.num_texts, third.is_drift) == (100, False)
 
 
-def test_other_texts_are_drift_once_there_are_enough_of_them() -> None:
+def test_different_texts_count_as_drift_once_there_are_enough() -> None:
     *_, few, enough = looked(counted(200, 0), counted(200, 90), counted(200, 110))
     assert few.waits_for == "90 of 100 texts since the last comparison"
     assert (enough.num_texts, enough.is_drift) == (110, True)
@@ -77,7 +77,7 @@ def scored(right: int, wrong: int) -> dict[str, Served]:
     return {"library": Served(version="1", sha256="1", traffic=Traffic(right=right, wrong=wrong))}
 
 
-def test_more_wrong_answers_than_at_first_are_drift_once_enough_are_scored() -> None:
+def test_an_increase_of_wrong_answers_is_drift_once_enough_are_scored() -> None:
     first, few, worse, as_before = looked(scored(180, 20), scored(280, 70), scored(330, 120), scored(510, 140))
     assert not first.shifts
     assert not few.shifts

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.drill.kills import Tally, drill_pushes, drill_runs
 
 
-def test_a_killed_run_and_a_killed_push_are_finished_by_their_repetition(tmp_path: Path) -> None:
+def test_repeating_a_killed_run_and_a_killed_push_finishes_both(tmp_path: Path) -> None:
     tally = Tally()
     drill_runs(tmp_path / "runs", rounds=1, seed=1, tally=tally)
     drill_pushes(tmp_path / "pushes", rounds=1, seed=1, tally=tally)

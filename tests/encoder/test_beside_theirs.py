@@ -70,7 +70,7 @@ def test_documents_do_not_attend_to_each_other_but_theirs_do(
     assert torch.equal(one, other)
 
 
-def test_no_token_is_dropped_and_in_theirs_the_rest_of_each_batch_is(
+def test_no_token_is_dropped_but_theirs_drops_the_rest_of_each_batch(
     make_tokens: Callable[..., Path], tiny_tokenizer: Path
 ) -> None:
     """P15."""
@@ -82,7 +82,7 @@ def test_no_token_is_dropped_and_in_theirs_the_rest_of_each_batch_is(
     assert opened(make_tokens(documents, documents)).rows.length_R.sum() == num_tokens
 
 
-def test_the_end_of_a_text_is_learned_and_not_by_theirs_where_padding_is_the_same_token(
+def test_the_end_of_text_token_is_a_target_but_theirs_ignores_it_if_it_is_also_padding(
     make_tokens: Callable[..., Path], tiny_pretraining: PretrainParams, tiny_tokenizer: Path
 ) -> None:
     """P19: as in GPT-2's tokenizer."""

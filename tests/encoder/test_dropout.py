@@ -22,7 +22,7 @@ def test_neighbouring_elements_are_dropped_independently() -> None:
         assert both == pytest.approx(0.09, abs=0.003)
 
 
-def test_the_gradient_goes_where_the_value_went() -> None:
+def test_dropout_uses_the_same_mask_for_values_and_gradients() -> None:
     torch.manual_seed(3)
     given = torch.randn(7, 13, requires_grad=True)
     out = DropoutOf16Bits(0.4)(given)

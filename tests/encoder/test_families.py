@@ -33,7 +33,7 @@ def assert_same_logits(model: PreTrainedModel, one: TargetBatch, two: TargetBatc
 
 
 @every_form
-def test_a_row_has_the_same_logits_alone_padded_and_beside_others(model, batch_of) -> None:
+def test_the_logits_of_a_row_do_not_depend_on_padding_or_other_rows(model, batch_of) -> None:
     alone = batch_of(ROW)
     assert_same_logits(model, alone, batch_of(ROW, pad_to=20))
     assert_same_logits(model, alone, batch_of(ROW, [2, *range(20, 60), 3]))
@@ -51,7 +51,9 @@ def test_projecting_targets_alone_gives_the_logits_of_the_stock_forward_pass(mod
 
 @every_form
 @torch.inference_mode()
-def test_attention_looks_both_ways_if_masked_and_only_back_if_causal(model, objective, batch_of) -> None:
+def test_attention_is_bidirectional_in_masked_models_and_backward_only_in_causal_ones(
+    model, objective, batch_of
+) -> None:
     torch.manual_seed(0)
     for parameter in model.parameters():
         parameter += torch.randn_like(parameter) * 0.3  # fresh weights hide the effect of the mask
@@ -91,7 +93,7 @@ def test_the_initial_loss_of_a_wide_model_is_higher_by_half_the_variance_of_its_
 
 
 @every_form
-def test_one_batch_can_be_learned_by_heart(model, batch_of) -> None:
+def test_a_model_can_memorize_one_batch(model, batch_of) -> None:
     shown = batch_of([2, 4, 11, 4, 13, 4, 3], [2, 20, 4, 22, 4, 24, 3])
     hidden_T = torch.tensor([10, 11, 12, 13, 14, 20, 21, 22, 23, 24])
     model.train()
@@ -108,7 +110,7 @@ def test_one_batch_can_be_learned_by_heart(model, batch_of) -> None:
 
 @every_form
 @torch.inference_mode()
-def test_padding_gives_no_nan_even_where_a_row_is_nothing_else(model, batch_of) -> None:
+def test_padding_gives_no_nan_even_in_an_all_padding_row(model, batch_of) -> None:
     batch = batch_of(ROW, [2, 33, 3], [], pad_to=12)
     assert bool(language_model.target_logits(model, batch).isfinite().all())
     whole = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL)

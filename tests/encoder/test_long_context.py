@@ -71,7 +71,7 @@ def published_name(model: Model | StockModel, name: str) -> str:
     return model.layout.published([name], model.config, model.kind)[name]
 
 
-def test_a_longformer_of_four_thousand_tokens_is_a_roberta_that_sees_a_window(params_of, ids) -> None:
+def test_longformer_equals_roberta_with_windowed_attention_on_4096_tokens(params_of, ids) -> None:
     """Its sliding chunks, against full attention under a mask of 64 tokens to each side."""
     model = long_model("longformer", params_of, ids)
     row_1L, position_L = one_row(4096).input_ids_BL, torch.arange(4096)
@@ -96,7 +96,9 @@ def block_sparse(params_of, ids, folder: Path, tokenizer: Path) -> BigBirdForMas
     return model.eval()
 
 
-def test_a_bigbird_trained_here_reads_long_texts_in_block_sparse_attention(params_of, ids, tiny_tokenizer, tmp_path):
+def test_a_bigbird_trained_here_runs_with_block_sparse_attention_on_long_texts(
+    params_of, ids, tiny_tokenizer, tmp_path
+):
     """The weights were trained with full attention; block-sparse outputs are close to it, but not equal."""
     sparse = block_sparse(params_of, ids, tmp_path, tiny_tokenizer)
     dense = language_model.load(tmp_path)
@@ -107,7 +109,9 @@ def test_a_bigbird_trained_here_reads_long_texts_in_block_sparse_attention(param
     assert 1e-3 < difference.mean() < math.inf
 
 
-def test_block_sparse_attention_of_transformers_is_no_function_of_its_row(params_of, ids, tiny_tokenizer, tmp_path):
+def test_block_sparse_attention_of_transformers_depends_on_more_than_its_input(
+    params_of, ids, tiny_tokenizer, tmp_path
+):
     """Why BigBird is trained with full attention: theirs looks elsewhere in training than in evaluation, sets numpy's
     random state, and stays full for good once it has met a short row."""
     sparse = block_sparse(params_of, ids, tmp_path, tiny_tokenizer)

@@ -59,7 +59,7 @@ every_row = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case)
 padded_or_not = pytest.mark.parametrize("is_padded", [False, True], ids=["whole", "padded"])
 
 
-def test_every_head_of_every_row_is_compared() -> None:
+def test_every_head_of_every_layout_is_compared() -> None:
     assert {(PUBLISHED[name][0], kind) for name, kind in CASES} == HEADS_OF_ROWS
 
 
@@ -116,7 +116,7 @@ def largest(value: Tensor) -> float:
 
 @padded_or_not
 @every_row
-def test_outputs_and_gradients_are_those_of_the_stock_model(name, kind, is_padded) -> None:
+def test_outputs_and_gradients_equal_those_of_the_stock_model(name, kind, is_padded) -> None:
     theirs, ours = both(name, kind)
     given = rows(theirs.config, is_padded=is_padded)
     with torch.inference_mode():
@@ -141,7 +141,7 @@ def test_outputs_and_gradients_are_those_of_the_stock_model(name, kind, is_padde
 
 @pytest.mark.parametrize("name", PUBLISHED)
 @torch.inference_mode()
-def test_a_padding_token_inside_a_text_moves_positions_where_it_does_in_the_stock_model(name) -> None:
+def test_a_padding_token_inside_a_text_shifts_positions_as_in_the_stock_model(name) -> None:
     """RoBERTa counts positions by real tokens alone, whatever the mask says."""
     theirs, ours = both(name, "feature-extraction")
     given = rows(theirs.config, is_padded=False)
@@ -151,7 +151,7 @@ def test_a_padding_token_inside_a_text_moves_positions_where_it_does_in_the_stoc
 
 
 @every_row
-def test_a_saved_model_is_that_of_the_stock_class_and_opens_again(name, kind, tmp_path: Path) -> None:
+def test_a_saved_model_loads_in_the_stock_class_and_in_ours(name, kind, tmp_path: Path) -> None:
     _, ours = both(name, kind)
     ours.save(tmp_path)
     stock = getattr(transformers, LAYOUTS[ours.config.model_type].heads[kind].class_name)
@@ -169,7 +169,7 @@ def test_a_saved_model_is_that_of_the_stock_class_and_opens_again(name, kind, tm
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert", "distilbert", "electra", "modernbert"])
 @torch.inference_mode()
-def test_a_vocabulary_that_is_not_tied_is_opened_with_its_bias_by_the_stock_class_and_here(name, tmp_path) -> None:
+def test_an_untied_output_layer_keeps_its_bias_in_the_stock_class_and_ours(name, tmp_path) -> None:
     """Transformers 5 reads that bias by one of two names, and draws what it does not find."""
     config = configuration(name, "mlm")
     config.tie_word_embeddings = False
@@ -188,7 +188,7 @@ def test_a_vocabulary_that_is_not_tied_is_opened_with_its_bias_by_the_stock_clas
 
 
 @every_row
-def test_weights_are_drawn_as_the_stock_model_draws_them(name, kind) -> None:
+def test_initial_weights_have_the_standard_deviations_of_the_stock_model(name, kind) -> None:
     """Not the same numbers: the same deviation of each matrix, the same zeros and ones."""
     config = configuration(name, kind)
     config.update({"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2000, "initializer_range": 0.02})
@@ -233,7 +233,7 @@ def test_a_configuration_that_our_layers_do_not_cover_is_refused_by_name(model_t
         Model(config, "mlm")
 
 
-def test_every_family_that_is_trained_runs_on_our_layers_but_for_those_that_attend_otherwise() -> None:
+def test_only_families_with_special_attention_train_on_stock_layers() -> None:
     stock = {
         name
         for name, family in FAMILIES.items()

@@ -66,7 +66,7 @@ def test_hidden_states_and_gradients_at_positions_equal_those_of_the_whole_layer
     assert all(largest(at_positions[name] - whole[name]) <= 1e-5 * scale for name in whole)
 
 
-def test_the_first_of_each_row_is_among_the_chosen_and_others_fill_up() -> None:
+def test_chosen_positions_include_the_first_of_each_row_and_are_padded_with_others() -> None:
     _, mask_BL = texts()
     chosen = ChosenPositions.where(some(mask_BL))
     assert chosen.position_BQ.shape == (4, 20)
@@ -89,7 +89,7 @@ def test_the_last_layer_computes_only_the_requested_positions(name, monkeypatch)
     assert seen == [LENGTH, LENGTH, 1, LENGTH, LENGTH, 25]
 
 
-def test_a_classifier_requests_only_the_positions_that_its_head_reads(monkeypatch) -> None:
+def test_a_classifier_computes_only_the_positions_that_its_head_reads(monkeypatch) -> None:
     seen: list[int] = []
     attended = Attention._attended
     monkeypatch.setattr(
@@ -104,7 +104,7 @@ def test_a_classifier_requests_only_the_positions_that_its_head_reads(monkeypatc
     assert set(last.values()) == {1}
 
 
-def test_many_targets_take_the_whole_layer_and_none_too() -> None:
+def test_the_whole_layer_is_computed_for_many_targets_and_for_none() -> None:
     assert Slots(torch.arange(10), 4, 10, 10).are_few
     assert not Slots(torch.arange(20), 4, 10, 10).are_few
     assert not Slots(torch.arange(0), 4, 10, 0).are_few
@@ -122,7 +122,7 @@ def test_dropout_also_applies_at_the_targets_during_training_only(knob, params_o
     assert torch.equal(*judged)
 
 
-def test_a_batch_and_its_parts_know_the_largest_number_of_targets_in_a_row() -> None:
+def test_a_batch_and_its_parts_store_the_largest_number_of_targets_in_a_row() -> None:
     batch = TargetBatch(torch.zeros(3, 10, dtype=torch.long), None, torch.tensor([1, 2, 3, 11, 25]), torch.zeros(5))
     assert batch.positions.most_in_row == 3
     assert batch.to(torch.device("cpu")).rows(1, 3).positions.most_in_row >= 1

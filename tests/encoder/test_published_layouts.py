@@ -122,7 +122,7 @@ LAYOUTS = [with_old_names, in_half, in_shards]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_weights_of_every_layout_give_what_stock_transformers_gives(
+def test_every_published_layout_gives_the_outputs_of_stock_transformers(
     layout, published, start, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     folder, out = tmp_path / "published", tmp_path / "out"
@@ -183,7 +183,7 @@ class Caller:
         return Path.touch, (self.path,)
 
 
-def test_weights_of_tensorflow_alone_are_refused_with_how_to_convert_them(start, tmp_path: Path) -> None:
+def test_tensorflow_only_weights_are_refused_with_how_to_convert_them(start, tmp_path: Path) -> None:
     with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
     weights_of(tmp_path)
     (tmp_path / "tf_model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")

@@ -19,13 +19,13 @@ def every_token(split: Split) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
-def test_targets_are_named_in_the_order_of_their_labels(split: Split, objective: str) -> None:
+def test_targets_come_in_the_order_of_their_labels(split: Split, objective: str) -> None:
     for asked in in_folds(objective, split, seed=1, num_folds=5, batch_tokens=256):
         assert asked.tokens.input_ids_N[asked.target_T].tolist() == asked.batch.labels_T.tolist()
 
 
 @pytest.mark.parametrize("batch_tokens", [40, 500, 100_000])
-def test_each_token_is_hidden_once_and_alone_in_its_copy_of_the_row(split: Split, batch_tokens: int) -> None:
+def test_each_token_is_masked_alone_in_its_own_copy_of_the_row(split: Split, batch_tokens: int) -> None:
     asked_all = list(one_by_one(split, batch_tokens=batch_tokens))
     assert sorted(identity for asked in asked_all for identity in identities(asked)) == every_token(split)
     assert sum(asked.num_rows for asked in asked_all) == num_copies(split) == split.shards.num_tokens

@@ -37,7 +37,7 @@ def test_intervals_of_many_samples_hold_the_truth_as_often_as_they_say() -> None
     assert 0.88 * 200 <= held <= 0.99 * 200
 
 
-def test_documents_are_drawn_whole_so_that_many_tokens_of_one_are_no_more_certain() -> None:
+def test_many_tokens_in_one_document_do_not_narrow_the_interval() -> None:
     loss_D1, targets_D1 = documents(60, seed=0)
     longer = ratio_intervals(100 * loss_D1, 100 * targets_D1, seed=1, num_samples=500)[:, 0]
     assert longer.tolist() == pytest.approx(interval(), rel=1e-9)
@@ -55,7 +55,7 @@ def test_p_values_of_equal_models_are_calibrated() -> None:
     assert np.mean(p_values) == pytest.approx(0.5, abs=0.06)
 
 
-def test_a_constant_difference_gets_the_least_p_value_and_no_difference_gets_1() -> None:
+def test_a_constant_difference_has_the_smallest_p_value_and_no_difference_has_1() -> None:
     assert sign_flip_p_value(np.full(30, 0.1), seed=1, num_samples=999) == 1 / 1000
     assert sign_flip_p_value(np.zeros(30), seed=1, num_samples=999) == 1
     assert sign_flip_p_value(np.array([0.5]), seed=1, num_samples=999) == 1  # one document proves nothing

@@ -62,7 +62,7 @@ def answers(pair: ReplacedTokenPair, split: Split) -> tuple[np.ndarray, np.ndarr
     return np.concatenate(scores), np.concatenate(truths)
 
 
-def test_the_figures_are_those_of_counting_answers_one_by_one(pair: ReplacedTokenPair, split: Split) -> None:
+def test_the_figures_equal_those_computed_from_single_answers(pair: ReplacedTokenPair, split: Split) -> None:
     score_N, is_replaced_N = answers(pair, split)
     found = measure(pair, split)
     says_N = score_N > 0
@@ -77,7 +77,7 @@ def test_the_figures_are_those_of_counting_answers_one_by_one(pair: ReplacedToke
     assert 0.5 < found.majority_accuracy < 1
 
 
-def test_two_measurements_are_equal_whatever_the_batches(pair: ReplacedTokenPair, split: Split) -> None:
+def test_a_measurement_does_not_depend_on_the_batches(pair: ReplacedTokenPair, split: Split) -> None:
     """P32, P33: except for the one token in thousands whose score moves to another bin by rounding."""
     one, same, other = (measure(pair, split, batch_tokens) for batch_tokens in (512, 512, 64))
     assert one == same
@@ -103,7 +103,9 @@ def test_every_real_token_is_judged_in_every_pass(pair: ReplacedTokenPair, split
     ],
     ids=["finds all", "takes each for the other", "says always original", "nothing was replaced"],
 )
-def test_scores_that_are_clear_have_clear_figures(counts: list[list[int]], accuracy: float, auc: float | None) -> None:
+def test_perfect_and_useless_scores_have_the_expected_figures(
+    counts: list[list[int]], accuracy: float, auc: float | None
+) -> None:
     found = figures_of(np.array(counts))
     assert (found.accuracy, found.auc) == (accuracy, auc)
     assert found.f1 == (1.0 if accuracy == 1.0 and auc else 0.0)

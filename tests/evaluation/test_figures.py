@@ -75,7 +75,7 @@ def test_sums_do_not_depend_on_the_process_or_the_order(
 
 
 @torch.inference_mode()
-def test_figures_equal_those_worked_out_row_by_row_with_the_stock_model(model: PreTrainedModel, split: Split) -> None:
+def test_figures_equal_those_computed_row_by_row_with_the_stock_model(model: PreTrainedModel, split: Split) -> None:
     losses, ranks = [], []
     for row in range(len(split.rows)):
         tokens = split.read(np.array([row]))
@@ -94,7 +94,7 @@ def test_figures_equal_those_worked_out_row_by_row_with_the_stock_model(model: P
     assert measured.nats_per_byte == pytest.approx(np.sum(losses) / split.shards.text_bytes, rel=1e-5)
 
 
-def test_text_that_the_tokenizer_did_not_know_is_not_free(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
+def test_unknown_tokens_are_charged_log_256_nats_per_byte(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
     unknown, known = 1, 7
     documents = [np.array([5, 6, unknown, 8, unknown]), np.array([known, 9])]
     split = Split.open(TokenShards.open(make_tokens(documents, documents), "validation"), max_length=32)
@@ -130,7 +130,7 @@ def test_calibration_error_is_the_mean_gap_between_confidence_and_accuracy() -> 
     assert expected_calibration_error(sums) == pytest.approx(0.75 * 0.15 + 0.25 * 0.35)
 
 
-def test_one_pass_gives_every_target_to_every_grouping(model: PreTrainedModel, split: Split) -> None:
+def test_every_grouping_sees_every_target_in_one_pass(model: PreTrainedModel, split: Split) -> None:
     questions = asking.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512)
     groupings = {"document": ByDocument(10), "confidence": ByConfidence()}
     rows_done: list[int] = []

@@ -27,7 +27,7 @@ def split_of(make_tokens: TokensMaker, *documents: list[int], max_length: int = 
     return Split.open(TokenShards.open(make_tokens(arrays, arrays), "validation"), max_length)
 
 
-def test_targets_are_known_by_their_document(make_tokens: TokensMaker) -> None:
+def test_targets_are_grouped_by_their_document(make_tokens: TokensMaker) -> None:
     asked = everything_asked(split_of(make_tokens, [5, 6], [7, 8, 9], [5, 6, 7, 8]))
     assert ByDocument(3).groups(asked, NONE).tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2]
     assert ByDocument(2).groups(asked, NONE).tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0]
@@ -49,7 +49,7 @@ def test_bins_of_frequency_are_decades_of_the_training_text(make_tokens: TokensM
     assert grouping.num_kinds_G.tolist() == [55, 2, 1, 0, 1]  # of 59 ordinary tokens
 
 
-def test_places_are_counted_in_the_row_and_reach_its_end(make_tokens: TokensMaker) -> None:
+def test_places_are_positions_in_the_row_up_to_its_end(make_tokens: TokensMaker) -> None:
     split = split_of(make_tokens, list(range(5, 45)), max_length=42)
     grouping = ByPlace.of(42)
     groups = grouping.groups(everything_asked(split), NONE).tolist()

@@ -6,7 +6,7 @@ from torch.nn import functional
 from clozeline.evaluation.judged import Judged, Sums, judge
 
 
-def test_answers_are_those_of_a_softmax_over_each_row_of_logits() -> None:
+def test_probabilities_equal_a_softmax_over_each_row_of_logits() -> None:
     torch.manual_seed(0)
     logits_TV, labels_T = torch.randn(150, 40) * 2, torch.randint(40, (150,))
     judged = judge(logits_TV, labels_T)
@@ -31,7 +31,7 @@ def test_half_precision_logits_are_judged_in_single_precision() -> None:
     )
 
 
-def test_sums_are_kept_apart_by_group() -> None:
+def test_sums_are_kept_separately_for_each_group() -> None:
     judged = Judged(
         loss_nats_T=np.array([1.0, 2.0, 4.0]),
         is_top1_T=np.array([True, False, True]),

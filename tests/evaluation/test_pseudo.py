@@ -28,7 +28,7 @@ def measured(model: LanguageModel, split: Split, num_documents: int, batch_token
 
 
 @torch.inference_mode()
-def test_the_figures_are_those_of_hiding_each_token_alone_in_the_stock_model(
+def test_the_figures_equal_those_of_the_stock_model_with_one_token_masked_at_a_time(
     model: LanguageModel, split: Split
 ) -> None:
     some, document_D = pseudo.spread(split, 5)
@@ -52,7 +52,9 @@ def test_the_figures_are_those_of_hiding_each_token_alone_in_the_stock_model(
         assert figures[f"pseudo_{name}_low"] < figures[f"pseudo_{name}"] < figures[f"pseudo_{name}_high"]
 
 
-def test_batches_change_nothing_and_all_documents_are_enough(model: LanguageModel, split: Split) -> None:
+def test_batch_size_changes_nothing_and_asking_for_too_many_documents_uses_all(
+    model: LanguageModel, split: Split
+) -> None:
     assert measured(model, split, 5, batch_tokens=40) == pytest.approx(measured(model, split, 5), rel=1e-6)
     assert measured(model, split, 1000)["pseudo_target_tokens"] == split.shards.num_tokens
 

@@ -126,7 +126,7 @@ def test_one_text_gets_its_entities_and_several_a_list_each(client: httpx.Client
 
 
 @pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
-def test_every_aggregation_can_be_asked(client: httpx.Client, catalogue: Catalogue, strategy: Aggregation) -> None:
+def test_every_aggregation_can_be_requested(client: httpx.Client, catalogue: Catalogue, strategy: Aggregation) -> None:
     parameters = {"aggregation_strategy": strategy, "ignore_labels": [], "stride": 2}
     found = client.post("/tag", json={"inputs": TEXT, "parameters": parameters}).json()
     (expected,) = catalogue.answering(TAGGING).model.tag([TEXT], strategy=strategy, ignored=())

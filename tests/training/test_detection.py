@@ -112,7 +112,7 @@ def test_the_generator_learns_nothing_from_the_discriminator(prepare: Prepare) -
     assert not torch.equal(gradients[1.0][1], gradients[1000.0][1])
 
 
-def test_one_batch_can_be_learned_by_heart(prepare: Prepare) -> None:
+def test_a_model_can_memorize_one_batch(prepare: Prepare) -> None:
     job = prepare()
     batch = first_batch(job).rows(0, 3)
     batch = batch.as_part_of(len(batch.labels_T), int((batch.text_ids_BL != 0).sum()))

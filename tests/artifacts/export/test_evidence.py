@@ -16,7 +16,7 @@ SCHEME = QuantizationScheme(
 )
 
 
-def test_weights_have_the_names_of_params_yaml_in_the_description() -> None:
+def test_the_description_names_weight_types_as_params_yaml_does() -> None:
     assert "weights int7 per column" in str(SCHEME)
     assert "weights int8 per column" in str(SCHEME.model_copy(update={"reduce_range": False}))
 
@@ -30,10 +30,10 @@ def test_weights_have_the_names_of_params_yaml_in_the_description() -> None:
         {"static_activations": ("h",), "static_ratio": 2.4},
     ],
 )
-def test_schemes_that_differ_read_differently(change: dict[str, object]) -> None:
+def test_different_schemes_have_different_descriptions(change: dict[str, object]) -> None:
     assert str(SCHEME.model_copy(update=change)) != str(SCHEME)
 
 
-def test_products_that_stay_in_fp32_are_counted() -> None:
+def test_products_kept_in_fp32_are_counted() -> None:
     worst = SCHEME.model_copy(update={"exact_matmuls": ("a", "b"), "quantized_matmuls": 7})
     assert "2 of 9 weight products in fp32" in str(worst)

@@ -44,12 +44,12 @@ def test_a_missing_file_is_named(package: Path) -> None:
     assert "`dvc repro export@NAME`" in told, "`dvc checkout` refuses to overwrite a changed file"
 
 
-def test_only_the_named_files_are_looked_at(package: Path) -> None:
+def test_only_the_named_files_are_verified(package: Path) -> None:
     (package / FILES.fp32).unlink()
     verify(package, read_manifest(package), names=[FILES.int8])
 
 
-def test_a_folder_without_manifest_is_no_package(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"manifest\.json"):
         read_manifest(tmp_path / "nowhere")
 
@@ -57,7 +57,7 @@ def test_a_folder_without_manifest_is_no_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("format_version", 3), ("served", "int4"), ("lock_sha256", "abc"), ("surprise", 1)]
 )
-def test_a_manifest_of_another_make_is_refused_by_key(package: Path, key: str, value: object) -> None:
+def test_a_manifest_with_an_invalid_key_is_refused_with_the_key(package: Path, key: str, value: object) -> None:
     manifest = json.loads((package / FILES.manifest).read_text(encoding="utf-8")) | {key: value}
     (package / FILES.manifest).write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(ArtifactError, match=key):

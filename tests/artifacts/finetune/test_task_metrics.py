@@ -34,6 +34,6 @@ def test_unbeaten_baselines_are_named(value: float, named: tuple[str, ...]) -> N
     assert tuple(name for name, _ in of(value).unbeaten) == named
 
 
-def test_a_baseline_that_is_not_a_number_is_beaten_by_any() -> None:
+def test_every_model_beats_a_nan_baseline() -> None:
     figure = of(0.6).model_copy(update={"baseline_value": math.nan})
     assert figure.unbeaten == ()

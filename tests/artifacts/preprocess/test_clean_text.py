@@ -21,12 +21,12 @@ def read(path: Path) -> list[str]:
     return [text for batch in texts_of(path) for text in batch]
 
 
-def test_the_columns_of_a_row_are_these_strings() -> None:
+def test_the_schema_has_these_four_string_columns() -> None:
     """Stages that only read the clean text depend on its bytes: renaming a column changes those."""
     assert pa.schema([(name, pa.string()) for name in ("doc_id", "text", "source", "title")]) == SCHEMA
 
 
-def test_columns_come_in_the_order_asked_for_and_rows_in_the_order_of_the_file(path: Path) -> None:
+def test_columns_come_in_the_requested_order_and_rows_in_file_order(path: Path) -> None:
     number_R = list(range(3000))
     pq.write_table(
         pa.table({"source": map(str, number_R), "n": number_R, "text": ["x"] * 3000}), path, row_group_size=1300
@@ -42,7 +42,7 @@ def test_columns_come_in_the_order_asked_for_and_rows_in_the_order_of_the_file(p
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
 )
-def test_text_of_every_arrow_type_is_read_as_string(path: Path, kind: pa.DataType) -> None:
+def test_every_arrow_text_type_is_read_as_string(path: Path, kind: pa.DataType) -> None:
     pq.write_table(pa.table({"text": pa.array(["one", None, "", "two"]).cast(kind)}), path)
     assert read(path) == ["one", None, "", "two"]
     assert [text.type for (text,) in columns_of(path, TEXT)] == [pa.string()]
@@ -64,7 +64,7 @@ def test_a_missing_column_is_refused_with_the_existing_ones(path: Path) -> None:
     assert refused.value.expected.endswith("columns doc_id, text")
 
 
-def test_a_file_that_is_missing_or_no_parquet_is_refused_by_name(path: Path) -> None:
+def test_a_missing_or_non_parquet_file_is_refused_by_name(path: Path) -> None:
     with pytest.raises(ArtifactError, match=str(path)):
         read(path)
     path.write_text("text\none\n", encoding="utf-8")
@@ -74,7 +74,7 @@ def test_a_file_that_is_missing_or_no_parquet_is_refused_by_name(path: Path) -> 
 
 @pytest.mark.parametrize("damage", [b"\0" * 8, b"\xff" * 8])
 @pytest.mark.parametrize("compression", ["zstd", "none"])
-def test_a_file_that_is_damaged_inside_is_refused_by_name(path: Path, damage: bytes, compression: str) -> None:
+def test_a_corrupt_parquet_file_is_refused_by_name(path: Path, damage: bytes, compression: str) -> None:
     """The end of the file, which names the columns, is intact."""
     pq.write_table(pa.table({"text": [f"text {place * 7919}" for place in range(500)]}), path, compression=compression)
     content = bytearray(path.read_bytes())
@@ -85,7 +85,7 @@ def test_a_file_that_is_damaged_inside_is_refused_by_name(path: Path, damage: by
         read(path)
 
 
-def test_a_fault_of_the_disk_is_no_fault_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_is_not_reported_as_a_damaged_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(path: Path) -> None:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
@@ -94,7 +94,7 @@ def test_a_fault_of_the_disk_is_no_fault_of_the_file(path: Path, monkeypatch: py
         read(path)
 
 
-def test_reading_a_longer_file_holds_no_more_of_it(path: Path) -> None:
+def test_memory_does_not_grow_with_the_length_of_the_file(path: Path) -> None:
     draw = random.Random(1)
     texts = [draw.randbytes(1_000).hex() for _ in range(4_000)]
     pq.write_table(pa.table({"text": texts}), path, row_group_size=100, compression="zstd")

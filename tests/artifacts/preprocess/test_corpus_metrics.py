@@ -7,7 +7,7 @@ from clozeline.errors import ArtifactError
 from tests.text_metrics import corpus_metrics
 
 
-def test_counts_that_lose_a_text_are_refused(tmp_path: Path) -> None:
+def test_counts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     whole = corpus_metrics(train=80, validation=10, too_short=9, empty=0)
     whole.write(tmp_path / "whole.json")
     assert CorpusMetrics.read(tmp_path / "whole.json") == whole

@@ -16,7 +16,7 @@ from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
     ],
     ids=str,
 )
-def test_facts_survive_the_way_through_config_json(facts: ConfigFacts) -> None:
+def test_facts_survive_a_round_trip_through_config_json(facts: ConfigFacts) -> None:
     config = BertConfig()
     facts.add_to(config)
     assert ConfigFacts.of(BertConfig.from_dict(config.to_dict())) == facts

@@ -22,7 +22,7 @@ ITEMS = [
 ]
 
 
-def test_held_out_items_survive_a_round_trip_and_their_order_changes_no_byte(tmp_path: Path) -> None:
+def test_held_out_items_survive_a_round_trip_and_the_file_does_not_depend_on_their_order(tmp_path: Path) -> None:
     write_held_out(tmp_path, ITEMS)
     first = (tmp_path / FILE).read_bytes()
     assert sorted(read_held_out(tmp_path), key=str) == sorted(ITEMS, key=str)
@@ -30,7 +30,7 @@ def test_held_out_items_survive_a_round_trip_and_their_order_changes_no_byte(tmp
     assert (tmp_path / FILE).read_bytes() == first
 
 
-def test_few_are_kept_of_many(tmp_path: Path) -> None:
+def test_only_a_limited_number_of_held_out_items_is_kept(tmp_path: Path) -> None:
     write_held_out(tmp_path, [HeldOut(text=str(number)) for number in range(2 * MAX_ITEMS)])
     numbers = [int(item.text) for item in read_held_out(tmp_path)]
     assert len(numbers) == MAX_ITEMS
