@@ -42,7 +42,7 @@ def test_a_fixed_scale_is_near_fp32_but_not_fp32(scheme: Scheme) -> None:
     assert (quantized.num_activations, dict(quantized.static)) == (1, RANGES)
 
 
-def test_a_token_is_answered_the_same_beside_any_other() -> None:
+def test_the_answer_for_a_token_does_not_depend_on_other_tokens() -> None:
     beside = np.concatenate([ACTIVATION_TK, 1000 * ACTIVATION_TK[:1]])
     model = quantize(linear(), DEFAULT, ranges=RANGES).model
     np.testing.assert_array_equal(answer(model, {"x": beside})[:5], answer(model, {"x": ACTIVATION_TK}))
@@ -55,7 +55,7 @@ def test_activations_outside_their_range_are_clipped() -> None:
 
 
 @pytest.mark.parametrize("low", [-3.0, -0.17, 0.0])
-def test_zero_is_a_step_and_both_ends_are_within_half_of_one(low: float) -> None:
+def test_zero_is_exact_and_both_ends_are_within_half_a_step(low: float) -> None:
     scale, zero_point = scale_of(Range(low, 4.0, 1.0))
     assert 0 <= zero_point <= 255
     assert abs(-zero_point * scale - low) <= 0.51 * scale
@@ -69,7 +69,7 @@ def test_a_range_of_width_0_does_not_divide_by_zero() -> None:
     assert not answer(model, {"x": np.zeros((2, 24), np.float32)}).any()
 
 
-def test_one_quantization_and_one_product_are_all_that_is_left() -> None:
+def test_a_fixed_scale_leaves_one_quantization_and_one_product() -> None:
     model = graph_of(BIASED, {"x": ACTIVATION_TK}, W=WEIGHT_KN, bias=BIAS_N)
     quantized = quantize(model, DEFAULT, ranges=RANGES).model
     assert op_counts(quantized) == {"QuantizeLinear": 1, PRODUCT: 1}
@@ -105,7 +105,7 @@ def test_activations_without_a_range_keep_a_scale_for_each_token() -> None:
     )
 
 
-def test_the_vocabulary_reads_a_fixed_scale_too() -> None:
+def test_the_output_projection_also_uses_a_fixed_scale() -> None:
     reach = range_of(seen_in(TABLE_VH))
     quantized = quantize(tied(), DEFAULT, ranges={"h": reach}).model
     ids = np.array([3, 0, 39])
@@ -113,13 +113,13 @@ def test_the_vocabulary_reads_a_fixed_scale_too() -> None:
     np.testing.assert_allclose(answer(quantized, {"ids": ids}), exact, atol=0.03 * np.abs(exact).max())
 
 
-def test_no_rows_are_no_error() -> None:
+def test_an_empty_batch_gives_an_empty_result() -> None:
     model = quantize(linear(), DEFAULT, ranges=RANGES).model
     assert answer(model, {"x": np.zeros((0, 24), np.float32)}).shape == (0, 16)
 
 
 @pytest.mark.parametrize("weights", ["int7", "uint8"])
-def test_nothing_saturates(weights: str) -> None:
+def test_no_integer_product_saturates(weights: str) -> None:
     """Every weight and every activation at its limit."""
     feeds = {"x": np.full((4, 24), 9, dtype=np.float32)}
     model = graph_of([helper.make_node("MatMul", ["x", "W"], ["y"])], feeds, W=np.ones((24, 16), dtype=np.float32))

@@ -22,7 +22,7 @@ TEXTS = ["the encoder reads a sentence and fills in the word", "small models ans
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=80))
-def test_about_one_in_seven_is_hidden_never_a_special_token_and_always_the_same(ids: list[int]) -> None:
+def test_one_token_in_seven_is_masked_deterministically_and_never_a_special_one(ids: list[int]) -> None:
     ids_L = np.array(ids, dtype=np.int64)
     places = hidden_places(ids_L, SPECIALS)
     num_ordinary = sum(token_id not in SPECIALS for token_id in ids)
@@ -31,7 +31,7 @@ def test_about_one_in_seven_is_hidden_never_a_special_token_and_always_the_same(
     assert (places == hidden_places(ids_L.copy(), SPECIALS)).all()
 
 
-def test_hidden_places_differ_between_texts_and_are_spread() -> None:
+def test_masked_positions_differ_between_texts_and_cover_the_row() -> None:
     places = [hidden_places(np.arange(60) + shift, ()) for shift in range(100)]
     counts = np.bincount(np.concatenate(places), minlength=60)
     assert counts.min() > 0
@@ -60,7 +60,7 @@ def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: E
     assert (np.delete(hidden.text.ids_L, places) == np.delete(text.ids_L, places)).all()
 
 
-def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Encoder) -> None:
+def test_answers_equal_those_of_the_encoder_in_text_order(encoder: Encoder) -> None:
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
     found = exam_with(TokensExam, hidden).answers(encoder, encoder.batches(hidden))
     logits, embeddings = (

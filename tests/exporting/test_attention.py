@@ -84,7 +84,7 @@ SHAPES = [(1, 1, 1), (1, 1, 7), (3, 5, 5), (4, 2, 33)]
 
 
 @pytest.mark.parametrize("is_turned", [False, True])
-def test_heads_are_read_side_by_side_and_the_answers_stay(is_turned: bool) -> None:
+def test_attention_without_transposes_gives_the_same_output(is_turned: bool) -> None:
     before = block(is_turned=is_turned)
     after = settled(before)
     assert op_counts(before)["Transpose"] == 4
@@ -94,7 +94,7 @@ def test_heads_are_read_side_by_side_and_the_answers_stay(is_turned: bool) -> No
         np.testing.assert_allclose(run(after, *shape), run(before, *shape), rtol=1e-5, atol=1e-6)
 
 
-def test_a_mask_of_one_row_gets_a_row_for_each_query() -> None:
+def test_a_one_row_mask_is_expanded_to_a_row_per_query() -> None:
     after = settled(block(mask=("texts", 1, 1, "keys")))
     assert op_counts(after)["Expand"] == 1
     for texts, queries, keys in SHAPES:
@@ -102,7 +102,7 @@ def test_a_mask_of_one_row_gets_a_row_for_each_query() -> None:
         np.testing.assert_allclose(run(after, texts, queries, keys, 1), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_layers_of_as_many_queries_share_their_rows() -> None:
+def test_layers_with_equally_many_queries_share_the_expanded_mask() -> None:
     parts = [part for name in NAMES for part in apart(name, is_turned=False)]
     swap = node("Transpose", "second", "second_swapped", perm=[0, 2, 1, 3])
     again = [node("Reshape", "swapped joined", "first_joined"), swap, node("Reshape", "second_swapped joined", "other")]
@@ -112,7 +112,7 @@ def test_layers_of_as_many_queries_share_their_rows() -> None:
     assert op_counts(settled(model))["Expand"] == 1
 
 
-def test_layers_of_other_numbers_of_queries_have_rows_of_their_own() -> None:
+def test_layers_with_different_numbers_of_queries_have_separate_expanded_masks() -> None:
     """As the last layer has, where it is computed at few positions."""
     parts = [part for name in NAMES for part in apart(name, is_turned=False)]
     swap = node("Transpose", "second", "second_swapped", perm=[0, 2, 1, 3])
@@ -130,7 +130,7 @@ def test_a_mask_with_a_row_per_query_is_not_expanded() -> None:
 
 
 @pytest.mark.parametrize("what", ["read apart too", "swapped in another way"])
-def test_heads_that_are_read_in_another_way_stay_apart(what: str) -> None:
+def test_heads_with_other_readers_keep_their_layout(what: str) -> None:
     parts = [part for name in NAMES for part in apart(name, is_turned=False)]
     end = [*TOGETHER[:1], node("Reshape", "swapped joined", "rows"), node("ReduceMax", "context", "most", keepdims=0)]
     if what == "swapped in another way":
@@ -141,14 +141,14 @@ def test_heads_that_are_read_in_another_way_stay_apart(what: str) -> None:
     assert settled(model).SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
 
 
-def test_a_text_of_nothing_but_padding_gives_no_nan() -> None:
+def test_an_all_padding_text_gives_no_nan() -> None:
     model = settled(block())
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = {name: np.ones((2, 5, HIDDEN), np.float32) for name in NAMES}
     assert np.isfinite(session.run(["y"], inputs | {"mask": np.zeros((2, 1, 5, 5), np.bool_)})[0]).all()
 
 
-def test_scores_are_an_output_on_request_before_the_mask() -> None:
+def test_scores_before_the_mask_are_an_output_on_request() -> None:
     model = settled(block())
     show_scores(model.graph, "{}/scores", set())
     model.graph.output.append(ValueInfoProto(name="context/scores"))
@@ -157,7 +157,7 @@ def test_scores_are_an_output_on_request_before_the_mask() -> None:
     np.testing.assert_allclose(run(model, 3, 5, 7, 5), run(block(), 3, 5, 7, 5), rtol=1e-5, atol=1e-6)
 
 
-def test_scores_are_shown_with_a_mask_that_is_added_to_them() -> None:
+def test_scores_include_an_additive_mask() -> None:
     inputs = {name: np.ones((2, 5, HIDDEN), np.float32) for name in NAMES}
     inputs["mask"] = np.full((2, 1, 5, 5), -7, np.float32)
     shown = []

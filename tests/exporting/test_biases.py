@@ -19,12 +19,12 @@ def graph(*nodes: onnx.NodeProto, **constants: np.ndarray) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("inputs", [["p", "bias"], ["bias", "p"]])
-def test_a_vector_is_found_on_either_side(inputs: list[str]) -> None:
+def test_a_bias_is_found_on_either_side_of_the_sum(inputs: list[str]) -> None:
     model = graph(helper.make_node("Add", inputs, ["y"]), bias=BIAS_N)
     assert biases(model.graph) == {"p": Bias("bias", 16, "y")}
 
 
-def test_a_product_that_something_else_reads_keeps_its_sum() -> None:
+def test_a_product_with_another_reader_keeps_its_separate_sum() -> None:
     twice = [helper.make_node("Add", ["p", "bias"], ["s"]), helper.make_node("Mul", ["s", "p"], ["y"])]
     model = graph(*twice, bias=BIAS_N)
     assert biases(model.graph) == {}
@@ -34,11 +34,11 @@ def test_a_product_that_something_else_reads_keeps_its_sum() -> None:
 
 
 @pytest.mark.parametrize("other", [np.ones((1, 16), np.float32), np.array(1, np.float32)])
-def test_other_shapes_are_no_bias(other: np.ndarray) -> None:
+def test_tensors_of_other_shapes_are_not_taken_for_a_bias(other: np.ndarray) -> None:
     assert biases(graph(helper.make_node("Add", ["p", "other"], ["y"]), other=other).graph) == {}
 
 
-def test_a_vector_of_one_number_for_many_outputs_stays_a_sum() -> None:
+def test_a_one_element_vector_stays_a_separate_sum() -> None:
     """The operator needs one number for each output."""
     model = graph(helper.make_node("Add", ["p", "one"], ["y"]), one=np.array([7], np.float32))
     quantized = quantize(model, DEFAULT, ranges=RANGES).model

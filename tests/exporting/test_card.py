@@ -23,7 +23,7 @@ def test_the_package_card_keeps_the_model_card_and_reports_missing_int8(
     assert "none of 0 INT8 schemes passed" in card.sections["Package"]
 
 
-def test_the_package_of_a_model_without_a_card_has_one(classifier_package: Path, tmp_path: Path) -> None:
+def test_a_package_gets_a_card_even_if_the_model_has_none(classifier_package: Path, tmp_path: Path) -> None:
     manifest = read_manifest(classifier_package)
     write_card(tmp_path / "none", tmp_path, manifest, NOTHING_PASSED)
     card = card_in(tmp_path)

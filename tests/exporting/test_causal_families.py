@@ -22,7 +22,7 @@ from tests.exporting.test_families import CHANGES, IDS, LENGTH, OPSET, PROJECT, 
 
 
 @pytest.mark.parametrize("family", ["modernbert", "roberta", "big_bird"])
-def test_the_graph_predicts_what_the_model_predicts(family: str, save_trained: object, tmp_path: Path) -> None:
+def test_the_graph_gives_the_predictions_of_the_model(family: str, save_trained: object, tmp_path: Path) -> None:
     params = read_params(PROJECT / "params.yaml").pretrain.model
     shape = {"family": family, "size": None, "max_position_embeddings": LENGTH, **SHAPE}
     config = FAMILIES[family].forms["clm"].configure(params.model_copy(update=shape), IDS)

@@ -76,7 +76,7 @@ def test_a_family_that_is_not_registered_has_no_configuration() -> None:
         ("big_bird", {}, TEXTS),
     ],
 )
-def test_a_masked_language_model_takes_types_and_the_switch_if_its_family_does(
+def test_a_masked_language_model_has_the_optional_inputs_of_its_family(
     family: str, changes: dict[str, int], inputs: list[str]
 ) -> None:
     configuration = configuration_of(family, "fill-mask", BertConfig(**changes))

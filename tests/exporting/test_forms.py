@@ -64,7 +64,7 @@ def test_the_manifest_records_that_the_last_layer_runs_at_masks(trained: Trained
 
 
 @pytest.mark.parametrize("masks", [(), (1,), (29,), (0, 1, 28), tuple(range(1, 30))])
-def test_the_logits_are_the_same_and_the_last_layer_is_at_the_masks(
+def test_computing_the_last_layer_only_at_masks_gives_the_same_logits(
     trained: TrainedModel, with_last_product: tuple[ModelProto, str], masks: tuple[int, ...]
 ) -> None:
     model, product = with_last_product
@@ -85,7 +85,7 @@ def test_a_text_without_a_mask_has_no_logits(trained: TrainedModel, graph: Path)
     assert len(logits_MV) == len(ids_MK) == 0
 
 
-def test_our_sessions_ask_for_the_whole_layer_only_where_embeddings_are_wanted(
+def test_our_sessions_compute_the_whole_last_layer_only_for_embeddings(
     trained: TrainedModel, graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = GraphSession(graph, input_names=INPUTS, num_threads=1)
@@ -104,7 +104,7 @@ def test_our_sessions_ask_for_the_whole_layer_only_where_embeddings_are_wanted(
     assert fed == [True, True, False, False]
 
 
-def test_opening_such_a_graph_is_quiet(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_opening_a_graph_with_an_optional_input_logs_no_warning(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """This also holds outside Clozeline: ONNX Runtime warns of inputs that have defaults."""
     onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     assert capfd.readouterr().err == ""

@@ -55,13 +55,13 @@ def test_unread_nodes_are_dropped_and_those_read_by_a_branch_are_kept(model: onn
     assert "Neg" not in op_counts(model)
 
 
-def test_outputs_say_their_shape(model: onnx.ModelProto) -> None:
+def test_outputs_declare_their_shape(model: onnx.ModelProto) -> None:
     declare(model, [TensorSpec(name="y", dtype="float32", shape=("batch", 3), meaning="a test")])
     axes = model.graph.output[0].type.tensor_type.shape.dim
     assert [axis.dim_param or axis.dim_value for axis in axes] == ["batch", 3]
 
 
-def test_weights_that_one_file_cannot_hold_lie_beside_it_and_come_back(
+def test_weights_too_large_for_one_file_survive_a_round_trip_through_external_data(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = numpy_helper.from_array(np.arange(9000, dtype=np.float32).reshape(3, 3000), "large")

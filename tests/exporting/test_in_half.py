@@ -73,7 +73,7 @@ def types_of(model: onnx.ModelProto) -> dict[str, set[int]]:
 IDS = np.array([[5, 2999, 7], [1, 2, 0]])
 
 
-def test_lookups_and_products_are_narrow_and_inputs_and_outputs_are_not() -> None:
+def test_lookups_and_products_are_float16_and_inputs_and_outputs_float32() -> None:
     model = graph(LOOKUP, node("MatMul", ["x", "weight"], "p"), node("Add", ["p", "bias"], "y"))
     half = in_half(model)
     types = types_of(half)
@@ -85,7 +85,7 @@ def test_lookups_and_products_are_narrow_and_inputs_and_outputs_are_not() -> Non
     assert {tensor.data_type for tensor in model.graph.initializer} == {TensorProto.FLOAT}
 
 
-def test_a_place_far_into_a_text_keeps_its_angle() -> None:
+def test_a_position_late_in_a_text_keeps_its_exact_rotary_angle() -> None:
     model = graph(
         LOOKUP,
         node("Cast", ["ids"], "places", to=TensorProto.FLOAT),
@@ -101,7 +101,7 @@ def test_a_place_far_into_a_text_keeps_its_angle() -> None:
     np.testing.assert_allclose(run(half, ids_1L), run(model, ids_1L), atol=0.01)
 
 
-def test_a_row_that_is_all_masked_gives_no_nan() -> None:
+def test_an_all_masked_row_gives_no_nan() -> None:
     model = graph(
         LOOKUP,
         node("Mul", ["x", "hundred"], "scores"),
@@ -138,7 +138,7 @@ def test_a_division_by_a_constant_runs_in_float16() -> None:
 
 
 @pytest.mark.parametrize("factor", ["hundred", "rate"])
-def test_the_largest_value_is_that_of_all_that_is_narrowed(factor: str) -> None:
+def test_the_largest_value_is_taken_over_all_float16_tensors(factor: str) -> None:
     model = graph(LOOKUP, node("Neg", ["x"], "n"), node("Mul", ["n", factor], "m"), node("Tanh", ["m"], "y"))
     largest = np.abs(TABLE_VH[IDS]).max() * max(1, CONSTANTS[factor])
     assert run(watched(model), IDS, LARGEST) == pytest.approx(largest, rel=1e-5)

@@ -53,7 +53,7 @@ def test_large_logits_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [7, LARGE])
-def test_no_mask_has_no_likeliest_token(vocab_size: int) -> None:
+def test_a_text_without_a_mask_has_no_likeliest_token(vocab_size: int) -> None:
     """Older versions of ONNX Runtime divided by the number of rows."""
     assert named(np.zeros((0, vocab_size), dtype=np.float32)) == []
 

@@ -8,7 +8,7 @@ from clozeline.exporting.lookups import lookups
 CONSTANTS = {"zero": np.array([0]), "one": np.array([1])}
 
 
-def test_rows_by_number_and_rows_from_one_to_another_are_looked_up() -> None:
+def test_gathers_and_slices_of_rows_count_as_lookups() -> None:
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["rows"]),
         helper.make_node("Gather", ["table", "ids"], ["columns"], axis=1),

@@ -46,7 +46,7 @@ def difference(trained: TrainedModel, graph: Path) -> float:
     return largest_difference(trained, graph, ("input_ids", "attention_mask", MASKS_ONLY))
 
 
-def test_a_right_graph_differs_by_rounding_alone(trained: TrainedModel, graph: Path) -> None:
+def test_a_correct_graph_differs_only_by_rounding(trained: TrainedModel, graph: Path) -> None:
     assert difference(trained, graph) < 1e-6
 
 
@@ -82,7 +82,7 @@ def test_lengths_include_128_tokens_and_only_rows_too_long_for_memory_run_in_sma
     assert max(shape[0] for shape in shapes if shape[1] == max_length) == num_texts
 
 
-def test_the_trained_model_may_read_a_batch_row_by_row(
+def test_parity_holds_if_the_trained_model_runs_row_by_row(
     trained: TrainedModel, graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parity, "_MAX_LOGITS", 1)
@@ -148,7 +148,7 @@ def test_a_graph_that_gives_nan_for_some_token_is_detected(trained: TrainedModel
     assert math.isnan(difference(trained, graph))
 
 
-def test_exporting_leaves_the_trained_model_as_it_was(trained: TrainedModel, graph: Path) -> None:
+def test_exporting_does_not_change_the_trained_model(trained: TrainedModel, graph: Path) -> None:
     input_ids = torch.tensor([[2, 7, 4, 9, 3]])
     with torch.inference_mode():
         assert trained.model(input_ids=input_ids).logits.shape == (1, 5, 90)

@@ -39,7 +39,7 @@ def answer(model: ModelProto) -> np.ndarray:
     return given
 
 
-def test_a_linear_layer_is_a_product_by_its_turned_weight_and_a_bias() -> None:
+def test_a_linear_layer_is_a_product_with_its_transposed_weight_plus_a_bias() -> None:
     model = graph()
     make_plain(model)
     assert op_counts(model) == {"Transpose": 2, "MatMul": 2, "Add": 2}
@@ -64,13 +64,13 @@ def test_an_activation_is_named_after_the_first_product_that_reads_it() -> None:
     np.testing.assert_allclose(answer(model), 2 * np.maximum(X, 0) @ WEIGHT_NK.T + 1, rtol=1e-5)
 
 
-def test_a_scaled_gemm_is_left_alone() -> None:
+def test_a_scaled_gemm_stays_unchanged() -> None:
     model = graph(alpha=0.5)
     make_plain(model)
     assert op_counts(model) == {"Gemm": 2, "Add": 1}
 
 
-def test_nothing_is_left_that_names_a_source_file_or_a_shape_on_the_way() -> None:
+def test_source_file_names_and_intermediate_shapes_are_stripped() -> None:
     model = graph()
     for part in (model, model.graph, model.graph.node[0], model.graph.initializer[0], model.graph.input[0]):
         entry = part.metadata_props.add()

@@ -84,7 +84,7 @@ def test_the_package_passes_every_gate(package: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OF_INT8)
-def test_int8_is_held_to_every_figure(package: Path, name: str) -> None:
+def test_int8_fails_if_any_single_gate_fails(package: Path, name: str) -> None:
     limit, value = OF_INT8[name]
     assert failed(rung_of(package, GATES.model_copy(update={limit: value})).checks) == [name]
 
@@ -131,7 +131,7 @@ def test_the_served_outputs_are_checked_not_the_logits_alone(
     assert failed(half_of(package).checks) == [figure]
 
 
-def test_one_text_proves_nothing(package: Path) -> None:
+def test_one_text_is_too_few_to_pass_the_gates(package: Path) -> None:
     rung = rung_of(package, sample=Sample(["small models answer"], [None]))
     assert rung.agreement.value == 1
     assert failed(rung.checks) == ["agreement_texts", "metric_items"]
@@ -176,7 +176,7 @@ def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package
     assert different.different_answers == len(set(named)) == 3
 
 
-def test_absent_labels_do_not_hide_those_that_neighbours_change(
+def test_labels_changed_by_other_texts_are_counted_relative_to_given_labels(
     topics_package: Path, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Among others, one text loses the labels that it has alone: of few labels that are given, not of all there are."""
@@ -196,7 +196,7 @@ def test_absent_labels_do_not_hide_those_that_neighbours_change(
     assert rung.batch_flips.num_items == 15
 
 
-def test_words_are_those_that_the_graph_names_first(package: Path) -> None:
+def test_fill_mask_answers_are_the_argmax_of_the_logits(package: Path) -> None:
     model = load(package, precision="fp32")
     exam = exam_of(model, Sample(SENTENCES[:1], [None]))
     (logits_MV,) = logits(model, exam.texts)
@@ -253,7 +253,7 @@ THREE_TEXTS = SENTENCES[:3]
     ("labels", "metric", "num_items"),
     [(["jax", "torch", None], "accuracy", 2), (["jax", "cobol", None], "label agreement", 3)],
 )
-def test_a_classifier_is_held_to_labels_if_half_of_the_texts_have_one_it_knows(
+def test_a_classifier_is_judged_by_labels_if_half_of_the_texts_have_a_known_one(
     classifier_package: Path, labels: list[str | None], metric: str, num_items: int
 ) -> None:
     rung = rung_of(classifier_package, sample=Sample(THREE_TEXTS, labels))

@@ -80,7 +80,7 @@ def tensors(quantized: Quantized) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize(("weights", "reduce_range"), [("int7", True), ("int8", False)])
-def test_the_arithmetic_is_that_of_onnxruntime(
+def test_quantization_gives_the_same_results_as_onnxruntime(
     tmp_path: Path, per_channel: bool, weights: Weights, reduce_range: bool
 ) -> None:
     onnx.save(linear(), tmp_path / "fp32.onnx")
@@ -104,7 +104,7 @@ def test_int8_is_near_fp32_but_not_fp32(scheme: Scheme) -> None:
     assert 0 < error < 0.03 * np.abs(exact).max()
 
 
-def test_a_token_is_answered_the_same_alone_and_beside_an_outlier() -> None:
+def test_an_outlier_does_not_change_the_answer_for_another_token() -> None:
     beside = np.concatenate([ACTIVATION_TK, 1000 * ACTIVATION_TK[:1]])
     quantized = quantize(linear(), DEFAULT).model
     np.testing.assert_array_equal(answer(quantized, {"x": beside})[:5], answer(quantized, {"x": ACTIVATION_TK}))
@@ -121,7 +121,7 @@ def test_fusions_of_onnxruntime_do_not_change_the_result(scheme: Scheme) -> None
     np.testing.assert_allclose(answer(quantized, {"x": ACTIVATION_TK}), plain, atol=1e-5)
 
 
-def test_a_tied_table_is_stored_once_in_8_bits_and_serves_both_ends() -> None:
+def test_a_tied_table_is_stored_once_in_8_bits_for_input_and_output() -> None:
     quantized = quantize(tied(), DEFAULT)
     matrices = [value for value in tensors(quantized).values() if value.ndim == 2]
     assert [(matrix.dtype, matrix.shape) for matrix in matrices] == [(np.int8, TABLE_VH.shape)]
@@ -148,7 +148,7 @@ def test_an_untied_table_uses_all_8_bits_of_each_row() -> None:
     assert (error_V <= np.abs(rows).max(axis=1) / 254 * 1.001).all()
 
 
-def test_a_table_of_positions_that_rows_are_cut_from_is_in_8_bits_too() -> None:
+def test_a_sliced_position_table_is_also_stored_in_8_bits() -> None:
     nodes = [helper.make_node("Slice", ["P", "zero", "length", "zero"], ["y"])]
     model = graph_of(nodes, {"length": np.array([7])}, P=TABLE_VH, zero=np.array([0]))
     quantized = quantize(model, DEFAULT)
@@ -158,7 +158,7 @@ def test_a_table_of_positions_that_rows_are_cut_from_is_in_8_bits_too() -> None:
     assert (error_L <= np.abs(TABLE_VH[:7]).max(axis=1) / 254 * 1.001).all()
 
 
-def test_products_of_activations_and_gemm_are_left_alone() -> None:
+def test_products_of_activations_and_gemm_stay_unchanged() -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["x_t"], perm=[1, 0]),
         helper.make_node("MatMul", ["x", "x_t"], ["scores"]),
@@ -181,7 +181,7 @@ def test_products_named_as_exact_are_not_quantized() -> None:
     assert (quantized.num_matmuls, quantized.exact) == (1, ("second",))
 
 
-def test_a_tied_vocabulary_that_stays_is_made_of_the_rows_that_lookups_read() -> None:
+def test_an_exact_output_projection_reuses_the_8_bit_embedding_table() -> None:
     """The file does not grow: it has no second copy in floats."""
     model = tied()
     (name,) = products_by_constants(model)
@@ -207,7 +207,7 @@ def test_an_activation_read_by_two_layers_is_quantized_once(scheme: Scheme, oper
     assert (counts[operator], counts["MatMulInteger"] + counts[PRODUCT]) == (1, 2)
 
 
-def test_onnxruntime_folds_what_is_done_to_weights(tmp_path: Path) -> None:
+def test_onnxruntime_folds_the_operations_on_weights_into_constants(tmp_path: Path) -> None:
     """A transposed weight, signed or not, costs nothing at run time; one scale for the batch is one fused kernel."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
@@ -228,14 +228,14 @@ def extreme(feeds: dict[str, np.ndarray], scheme: Scheme) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH, UNSIGNED])
-def test_nothing_saturates_in_the_reduced_range_or_unsigned(scheme: Scheme) -> None:
+def test_reduced_range_and_unsigned_weights_do_not_saturate(scheme: Scheme) -> None:
     feeds = {"x": np.full((4, 24), 9, dtype=np.float32)}
     model = extreme(feeds, scheme)
     np.testing.assert_array_equal(answer(model, feeds), answer(model, feeds, widened=True))
     np.testing.assert_allclose(answer(model, feeds), 9 * 24, rtol=0.01)
 
 
-def test_nothing_saturates_in_the_vocabulary_though_it_has_8_bits() -> None:
+def test_the_8_bit_output_projection_does_not_saturate() -> None:
     model = graph_of(list(tied().graph.node), {"ids": np.arange(5)}, E=np.ones((40, 24), dtype=np.float32))
     quantized = quantize(model, DEFAULT).model
     feeds = {"ids": np.array([3, 0])}
@@ -243,7 +243,7 @@ def test_nothing_saturates_in_the_vocabulary_though_it_has_8_bits() -> None:
     np.testing.assert_allclose(answer(quantized, feeds), 24, rtol=0.01)
 
 
-def test_unsigned_weights_lose_half_as_much_as_those_of_7_bits() -> None:
+def test_unsigned_weights_have_half_the_error_of_7_bit_weights() -> None:
     feeds = {"x": np.eye(24, dtype=np.float32)}  # which is exact in 8 bits, so the error comes from the weights
     lost = {
         scheme: np.abs(answer(quantize(linear(), scheme).model, feeds) - WEIGHT_KN).mean()
@@ -255,7 +255,7 @@ def test_unsigned_weights_lose_half_as_much_as_those_of_7_bits() -> None:
 
 
 @pytest.mark.parametrize("limit", [64, 127])
-def test_the_largest_weight_of_each_column_is_the_limit(limit: int) -> None:
+def test_the_largest_weight_of_each_column_maps_to_the_limit(limit: int) -> None:
     integers, scale_N = symmetric(WEIGHT_KN, 1, limit)
     assert (np.abs(integers.astype(int)).max(axis=0) == limit).all()
     np.testing.assert_allclose(integers * scale_N, WEIGHT_KN, atol=scale_N.max() / 2 * 1.001)
@@ -268,13 +268,13 @@ def test_a_column_of_zeros_stays_zeros() -> None:
 
 
 @pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
-def test_no_rows_are_no_error(scheme: Scheme) -> None:
+def test_an_empty_batch_gives_an_empty_result(scheme: Scheme) -> None:
     """A batch without masks gives the vocabulary head no rows."""
     assert answer(quantize(linear(), scheme).model, {"x": np.zeros((0, 24), np.float32)}).shape == (0, 16)
 
 
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (2, 0, 24), (1, 2, 3, 24)])
-def test_tokens_have_scales_of_their_own_in_a_tensor_of_any_axes(shape: tuple[int, ...]) -> None:
+def test_each_token_has_its_own_scale_in_tensors_of_any_rank(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(2).normal(size=shape).astype(np.float32)
     x *= 10.0 ** np.arange(x.size // 24).reshape(*shape[:-1], 1)
     model = linear()

@@ -71,20 +71,20 @@ def rows_of(tagger: Path) -> np.ndarray:
     return rows_TH
 
 
-def test_tokens_and_channels_are_seen_over_all_texts(tagger: Path) -> None:
+def test_token_and_channel_ranges_are_measured_over_all_texts(tagger: Path) -> None:
     seen, expected = seen_of(tagger, "embedded_BLH"), seen_in(rows_of(tagger))
     for figure in fields(Seen):
         np.testing.assert_allclose(getattr(seen, figure.name), getattr(expected, figure.name), rtol=1e-5)
 
 
-def test_the_range_holds_every_token_and_a_little_more(tagger: Path) -> None:
+def test_the_range_covers_every_token_with_some_headroom(tagger: Path) -> None:
     rows_TH = rows_of(tagger)
     reach = reach_of(tagger, "embedded_BLH")
     assert 1.05 <= reach.high / rows_TH.max() <= 1.12
     assert 1.05 <= reach.low / rows_TH.min() <= 1.12
 
 
-def test_a_token_unlike_the_others_shows_in_the_ratio(tagger: Path) -> None:
+def test_an_outlier_token_raises_the_ratio(tagger: Path) -> None:
     assert reach_of(tagger, "embedded_BLH").ratio < 2.5
     assert reach_of(tagger, "embedded_BLH", plant_outlier(tagger)).ratio > 50
 
@@ -98,7 +98,7 @@ def tokens(*values: tuple[float, float]) -> Seen:
     return seen_in(np.array(values, dtype=np.float32).reshape(-1, 2))
 
 
-def test_the_ratio_divides_the_fixed_step_by_that_of_the_typical_token() -> None:
+def test_the_ratio_is_the_fixed_step_over_the_step_of_a_typical_token() -> None:
     """A token's own scale is symmetric: values of one sign leave half of it unused, but use all of a fixed scale."""
     assert range_of(tokens((-1, 1), (-1, 1), (-1, 1))).ratio == 1
     assert range_of(tokens((0, 1), (0, 1), (0, 1))).ratio == 0.5

@@ -6,7 +6,7 @@ import pytest
 from clozeline.exporting.ratios import Counts, per_text, ratio, ratio_of_figures, share
 
 
-def test_a_share_and_its_interval() -> None:
+def test_a_share_has_the_interval_of_a_binomial() -> None:
     text_A = np.arange(1000)
     measured = share(text_A % 10 != 0, text_A)
     assert measured.value == 0.9
@@ -16,7 +16,7 @@ def test_a_share_and_its_interval() -> None:
     assert measured.value - measured.low == pytest.approx(measured.high - measured.value)
 
 
-def test_answers_that_go_together_in_a_text_widen_the_interval() -> None:
+def test_correlated_answers_within_a_text_widen_the_interval() -> None:
     text_A = np.repeat(np.arange(100), 10)
     scattered = share(np.arange(1000) % 10 != 0, text_A)
     together = share(text_A % 10 != 0, text_A)
@@ -62,7 +62,7 @@ def f1_counts(right_T: np.ndarray, said_T: np.ndarray, true_T: np.ndarray) -> Co
     return Counts(2 * right_T, said_T + true_T)
 
 
-def test_the_interval_of_a_ratio_of_two_f1_is_that_of_the_bootstrap() -> None:
+def test_the_interval_of_a_ratio_of_two_f1_equals_that_of_the_bootstrap() -> None:
     random = np.random.default_rng(0)
     true_T = random.integers(0, 5, size=400)
     theirs_T, their_said_T = random.binomial(true_T, 0.8), true_T + random.integers(0, 2, size=400)
@@ -84,7 +84,7 @@ def test_the_interval_of_a_ratio_of_two_f1_is_that_of_the_bootstrap() -> None:
     assert measured.high == pytest.approx(high, abs=0.1 * (high - low))
 
 
-def test_the_ratio_with_equal_totals_is_the_plain_ratio_and_to_zero_it_is_0() -> None:
+def test_a_ratio_with_equal_totals_is_the_plain_ratio_and_with_divisor_zero_it_is_0() -> None:
     ones = np.ones(6)
     ours, theirs = Counts(np.array([1, 0, 1, 1, 0, 1]), ones), Counts(np.array([1, 1, 1, 1, 0, 1]), ones)
     assert ratio_of_figures(ours, theirs, 6) == ratio(ours.part_T, theirs.part_T, 6)

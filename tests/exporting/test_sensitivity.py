@@ -16,7 +16,7 @@ def test_a_common_shift_of_all_logits_costs_nothing(monkeypatch: pytest.MonkeyPa
     assert cost_of(np.array([[5.0], [-3.0], [0.0]]) * np.ones(4), monkeypatch) == 0
 
 
-def test_a_difference_between_logits_costs_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_logit_difference_is_quadratic(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = np.array([[1.0, -1.0, 1.0, -1.0]] * 3)
     assert cost_of(apart + 7, monkeypatch) == pytest.approx(1)
     assert cost_of(3 * apart, monkeypatch) == pytest.approx(9)

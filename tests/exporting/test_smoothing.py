@@ -77,21 +77,21 @@ def test_smoothing_leaves_the_product_bit_identical(graph: onnx.ModelProto) -> N
     np.testing.assert_array_equal(given, answer(graph, {"x": OUTLYING_TK}))
 
 
-def test_outlying_channels_are_divided_by_powers_of_two_and_the_others_are_not() -> None:
+def test_only_outlier_channels_are_divided_and_by_powers_of_two() -> None:
     factor_K = smoothing(OUTLYING_TK).factor_K
     assert set(np.flatnonzero(factor_K > 1)) == set(OUTLIERS)
     np.testing.assert_array_equal(np.log2(factor_K), np.round(np.log2(factor_K)))
 
 
 @pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED, replace(DEFAULT, per_channel=False)])
-def test_a_fixed_scale_leaves_less_error_smoothed(scheme: Scheme) -> None:
+def test_smoothing_lowers_the_error_of_a_fixed_scale(scheme: Scheme) -> None:
     chosen = smoothing(OUTLYING_TK, scheme=scheme)
     as_it_is = error_of(np.ones(24), scheme)
     assert error_of(chosen.factor_K, scheme) < 0.5 * as_it_is
 
 
 @pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED, replace(DEFAULT, per_channel=False)])
-def test_the_factors_are_those_that_leave_the_least_error(scheme: Scheme) -> None:
+def test_the_smoothing_factors_minimize_the_error(scheme: Scheme) -> None:
     """Of the outlying channels, by each power of two; measured in the integers of both."""
     chosen = smoothing(OUTLYING_TK, scheme=scheme).factor_K
     outlying_K = np.isin(np.arange(24), OUTLIERS)
@@ -120,7 +120,7 @@ def test_channels_of_similar_range_are_not_smoothed() -> None:
     assert replace(even.reach, is_smoothed=False) == range_of(seen_in(np.sign(ALIKE_TK)))
 
 
-def test_a_channel_whose_weights_leave_no_room_is_not_divided() -> None:
+def test_a_channel_without_headroom_in_its_weights_is_not_divided() -> None:
     heavy_KN = WEIGHT_KN.copy()
     heavy_KN[OUTLIERS] *= 1000
     assert (smoothing(OUTLYING_TK, others_KN=heavy_KN).factor_K[OUTLIERS] == 1).all()
@@ -147,7 +147,7 @@ def test_an_unmeasured_activation_is_not_smoothed(values_TK: np.ndarray, weight_
     assert kept.reach == Range(0, 0, np.inf, is_smoothed=True)
 
 
-def test_weights_of_nothing_but_zeros_are_no_division_by_zero() -> None:
+def test_all_zero_weights_cause_no_division_by_zero() -> None:
     assert np.isfinite(smoothing(OUTLYING_TK, others_KN=np.zeros_like(WEIGHT_KN)).reach.ratio)
 
 
@@ -170,7 +170,7 @@ def test_products_of_one_activation_share_its_smoothed_copy() -> None:
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_a_normalization_that_products_alone_read_smooths_by_its_own_vectors(has_bias: bool) -> None:
+def test_a_normalization_read_only_by_products_absorbs_the_smoothing_factors(has_bias: bool) -> None:
     graph = normalized(has_bias=has_bias)
     assert smoothed_at_no_cost(graph.graph, ["product"]) == {"x"}
     eased = smoothed(graph, {"x": smoothing(OUTLYING_TK).factor_K}, ["product"])
@@ -192,7 +192,7 @@ def test_a_normalization_with_other_readers_is_not_smoothed() -> None:
     np.testing.assert_array_equal(answer(eased, {"h": OUTLYING_TK}), answer(graph, {"h": OUTLYING_TK}))
 
 
-def test_a_weight_with_other_readers_is_left_alone() -> None:
+def test_a_weight_with_other_readers_stays_unchanged() -> None:
     """It would be in the file twice: of layers that are one, and of a vocabulary that is the embedding table."""
     twice = [
         helper.make_node("MatMul", ["x", "S"], ["h"], name="first"),

@@ -128,7 +128,7 @@ def test_a_tensor_too_large_for_a_graph_is_refused_before_any_work(
         ({"decision_threshold": 1.5}, "decision_threshold 1.5"),
     ],
 )
-def test_labels_with_a_gap_and_thresholds_that_are_none_are_refused(
+def test_gaps_in_label_ids_and_invalid_thresholds_are_refused(
     small_topics: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     folder = Path(shutil.copytree(small_topics, tmp_path / "topics"))
@@ -180,7 +180,7 @@ def test_the_configuration_states_how_labels_are_scored(
         ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
     ],
 )
-def test_a_cross_encoder_is_known_by_its_configuration(
+def test_a_cross_encoder_is_recognized_by_its_configuration(
     small_classifier: Path, tmp_path: Path, changes: dict[str, object], is_of_pairs: bool
 ) -> None:
     folder = Path(shutil.copytree(small_classifier, tmp_path / "classifier"))
@@ -188,14 +188,14 @@ def test_a_cross_encoder_is_known_by_its_configuration(
     assert open_trained(folder).reads_pairs == is_of_pairs
 
 
-def test_every_head_is_known(small_tagger: Path, small_answerer: Path, small_topics: Path) -> None:
+def test_every_head_is_recognized(small_tagger: Path, small_answerer: Path, small_topics: Path) -> None:
     tagger, answerer, topics = (open_trained(folder) for folder in (small_tagger, small_answerer, small_topics))
     assert (tagger.task, tagger.labels) == ("token-classification", ("O", "B-thing", "I-thing", "B-act", "I-act"))
     assert (answerer.task, answerer.labels, answerer.no_answer_margin) == ("question-answering", (), 0.25)
     assert (topics.task, topics.label_scores, topics.decision_threshold) == ("text-classification", "sigmoid", 0.45)
 
 
-def test_tags_of_a_token_exclude_each_other_and_a_tagger_reads_no_pairs(small_tagger: Path, tmp_path: Path) -> None:
+def test_a_tagger_ignores_the_multi_label_and_pair_settings(small_tagger: Path, tmp_path: Path) -> None:
     """The configuration's setting for the labels of a text does not apply to tags."""
     folder = Path(shutil.copytree(small_tagger, tmp_path / "tagger"))
     change_config(folder, problem_type="multi_label_classification", reads_pairs=True)

@@ -44,7 +44,7 @@ def events_about(resource: str) -> list[dict[str, Any]]:
         return heard
 
 
-def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(asked: Asked, tmp_path: Path) -> None:
+def test_only_a_run_that_sees_drift_fails_and_it_reports_the_figures(asked: Asked, tmp_path: Path) -> None:
     asked(1_200, 0)
     (first,) = drift(tmp_path)
     assert first.num_texts == 0
@@ -72,7 +72,7 @@ def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(as
     assert "encoder version 7" in str(shown.data)
 
 
-def test_answers_that_feedback_calls_wrong_are_the_same_event(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_answers_reported_by_feedback_count_as_drift(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def served(right: int, wrong: int) -> None:
         traffic = Traffic(right=right, wrong=wrong)
         model = Served(version="3", sha256="e" * 64, traffic=traffic)

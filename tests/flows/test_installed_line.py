@@ -31,7 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_the_line_runs_where_there_is_a_wheel_and_no_checkout(installed: Path, toy: Path) -> None:
+def test_the_pipeline_runs_from_an_installed_wheel_without_a_checkout(installed: Path, toy: Path) -> None:
     params = YAML().load(toy / "params.yaml")
     params["export"]["models"] = {}  # the toy's stages make no model
     YAML().dump(params, toy / "params.yaml")

@@ -41,7 +41,7 @@ def test_a_cache_that_cannot_be_written_stops_the_flow_before_any_stage(toy: Pat
     assert not (toy / "work/mlflow").exists()
 
 
-def test_a_flow_ends_when_a_stage_did_not_make_what_another_one_reads(toy: Path) -> None:
+def test_a_flow_fails_if_a_stage_did_not_make_the_input_of_another(toy: Path) -> None:
     dvc_yaml = (toy / "dvc.yaml").read_text().replace("outs: [upper.txt]", "outs: [made]")
     dvc_yaml = dvc_yaml.replace("raw.txt upper.txt", "raw.txt made/upper.txt")
     (toy / "dvc.yaml").write_text(dvc_yaml.replace("deps: [upper.txt]", "deps: [made/lower.txt]"))

@@ -21,7 +21,7 @@ def work() -> None:
     pass
 
 
-def test_a_run_beside_a_living_one_leaves_it_the_work_and_corrects_its_state(tmp_path: Path) -> None:
+def test_a_second_run_stops_and_resets_the_running_one_from_crashed_to_running(tmp_path: Path) -> None:
     with get_client(sync_client=True) as client:
         living = str(client.create_flow_run(work, state=Running()).id)
         client.set_flow_run_state(UUID(living), Crashed(message="no heartbeat"), force=True)
@@ -33,7 +33,7 @@ def test_a_run_beside_a_living_one_leaves_it_the_work_and_corrects_its_state(tmp
     assert living_run(tmp_path / "run.lock", wait_seconds=0) is None
 
 
-def test_only_crashes_in_a_row_are_counted() -> None:
+def test_only_consecutive_crashes_are_counted() -> None:
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow(work), "crashing")
         for state in (Crashed(), Completed(), Crashed(), Crashed()):
@@ -45,14 +45,14 @@ def test_only_crashes_in_a_row_are_counted() -> None:
         assert _last_crashes(client, deployment) == 2
 
 
-def test_the_nightly_flow_looks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nightly_flow_checks_for_a_running_flow_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clozeline.flows.nightly.living_run", lambda lock_file: "the id of the living run")
     monkeypatch.setattr("clozeline.flows.nightly.leave_to", lambda run: Completed(message=run))
     monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project: pytest.fail("it ran beside the other"))
     assert nightly(tmp_path, return_state=True).message == "the id of the living run"
 
 
-def test_a_night_whose_data_break_the_contract_ends_in_a_state_of_its_own(
+def test_a_nightly_run_with_contract_violations_ends_in_its_own_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pipeline(project: Path, refresh: bool) -> None:

@@ -73,7 +73,7 @@ def history(prefect_server: None, lasting_toy: Path) -> History:
     return History(lasting_toy, results)
 
 
-def test_a_refresh_reads_again_only_what_dvc_cannot_watch(
+def test_a_refresh_rereads_only_sources_that_dvc_cannot_watch(
     prefect_server: None, toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
@@ -86,7 +86,7 @@ def test_a_refresh_reads_again_only_what_dvc_cannot_watch(
     assert outcomes(pipeline(toy, refresh=True)) == every("unchanged") | {"upper": "executed"}
 
 
-def test_a_second_run_changes_nothing_and_a_change_taken_back_is_restored(history: History) -> None:
+def test_a_second_run_changes_nothing_and_a_reverted_change_is_restored_from_the_cache(history: History) -> None:
     first, again, changed, back = history.results
     assert outcomes(first) == every("executed")
     assert outcomes(again) == every("unchanged")
@@ -94,7 +94,7 @@ def test_a_second_run_changes_nothing_and_a_change_taken_back_is_restored(histor
     assert outcomes(back) == every("restored")
 
 
-def test_an_unchanged_project_is_done_in_no_time(history: History) -> None:
+def test_an_unchanged_project_takes_less_than_a_second(history: History) -> None:
     assert sum(result.seconds for result in history.results[1]) < 1
 
 
@@ -129,7 +129,7 @@ def test_mlflow_has_a_parent_for_each_run_and_a_child_for_each_stage_that_execut
     assert {run.info.status for names in children for run in names.values()} == {"FINISHED"}
 
 
-def test_a_child_has_what_the_stage_was_given_and_what_it_made(history: History) -> None:
+def test_a_child_run_has_the_inputs_params_and_results_of_its_stage(history: History) -> None:
     child = children_of(history.root, history.parents[0])["upper"]
     assert child.data.params == {"seed": "20260101"}
     assert child.data.tags["dvc.outcome"] == "executed"
@@ -143,7 +143,7 @@ def test_a_child_has_what_the_stage_was_given_and_what_it_made(history: History)
     assert files == {"count.json", "count.log"}
 
 
-def test_a_parent_has_how_each_stage_ended_and_what_the_run_can_be_repeated_from(history: History) -> None:
+def test_a_parent_run_has_the_outcome_of_each_stage_and_the_files_to_reproduce_it(history: History) -> None:
     restored = history.parents[3]
     assert {restored.data.tags[f"dvc.outcome.{name.replace('@', '_')}"] for name in STAGES} == {"restored"}
     assert restored.data.metrics == {"count.words": 2}
@@ -153,13 +153,13 @@ def test_a_parent_has_how_each_stage_ended_and_what_the_run_can_be_repeated_from
     assert files == {"dvc.lock", "params.yaml"}
 
 
-def test_dvc_alone_finds_nothing_to_do_after_the_flow_and_makes_the_same_lock(history: History, toy: Path) -> None:
+def test_after_the_flow_dvc_repro_has_nothing_to_do_and_writes_the_same_lock(history: History, toy: Path) -> None:
     assert "up to date" in dvc(history.root, "repro")
     dvc(toy, "repro")
     assert (toy / "dvc.lock").read_bytes() == (history.root / "dvc.lock").read_bytes()
 
 
-def test_a_stage_that_looks_unchanged_is_unchanged_to_dvc_too(toy: Path) -> None:
+def test_a_stage_that_is_skipped_as_unchanged_is_unchanged_for_dvc_too(toy: Path) -> None:
     """For this reason an unchanged stage needs no `dvc repro` of its own."""
     dvc(toy, "repro")
     changes = {
@@ -184,7 +184,9 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_input_is_not_retried_and_the_error_is_that_of_the_stage(
+    toy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (toy / "raw.txt").write_text("bad")
     with pytest.raises(DataError, match="is bad") as caught:
         pipeline(toy)
@@ -202,7 +204,7 @@ def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path, cap
     assert "dvc.outcome.count" not in failed.data.tags
 
 
-def test_a_run_forgets_the_logs_of_old_ones(toy: Path) -> None:
+def test_a_run_deletes_the_logs_of_old_runs(toy: Path) -> None:
     old = [toy / "work/logs" / str(UUID(int=number)) for number in range(NUM_KEPT + 1)]
     for number, folder in enumerate(old):
         folder.mkdir(parents=True)

@@ -50,7 +50,7 @@ def shown() -> str:
 
 
 @pytest.mark.usefixtures("no_server")
-def test_before_the_first_release_and_without_servers_it_says_what_to_type(project: Path) -> None:
+def test_before_the_first_release_status_names_the_commands_to_run(project: Path) -> None:
     found = status()
     assert (found["models"], found["runs"], found["remote"]) == ([], None, None)
     assert found["disk"]["free_bytes"] > 0
@@ -63,7 +63,7 @@ def test_before_the_first_release_and_without_servers_it_says_what_to_type(proje
 
 
 @pytest.mark.usefixtures("no_server")
-def test_the_champion_is_shown_with_since_when_and_why_and_a_held_candidate_with_what_to_type(project: Path) -> None:
+def test_status_shows_date_and_reason_of_the_champion_and_the_command_for_a_held_candidate(project: Path) -> None:
     write_registry(project)
     publisher = Publisher(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
     publisher.registry.roll_back(ENCODER, why="wrong labels")
@@ -80,7 +80,7 @@ def test_the_champion_is_shown_with_since_when_and_why_and_a_held_candidate_with
 
 
 @pytest.mark.usefixtures("no_server")
-def test_an_mlflow_that_does_not_answer_hides_nothing_else(
+def test_status_shows_everything_else_if_mlflow_does_not_answer(
     project: Path, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
@@ -111,7 +111,7 @@ def night() -> None:
     pass
 
 
-def test_the_last_run_and_the_next_are_those_of_the_schedule(prefect_server: None, project: Path) -> None:
+def test_status_shows_the_last_and_the_next_scheduled_run(prefect_server: None, project: Path) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with get_client(sync_client=True) as client:
         tags = [scheduled_runs.OWNED_TAG]

@@ -50,14 +50,14 @@ def test_a_local_folder_is_opened_without_a_log_line(tmp_path: Path, caplog: pyt
     assert [record.message for record in caplog.records] == ["something else"]
 
 
-def test_the_client_speaks_again_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_hub_client_logs_again_after_the_block(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(OSError, match="broken"), asking_hub("nobody/nowhere"):
         raise OSError("broken")
     logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
     assert "Retrying" in caplog.text
 
 
-def test_a_model_whose_files_cannot_be_inspected_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_not_opened_if_its_files_cannot_be_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub fails only during the inspection; it would answer again when the model is loaded."""
 
     def fail_once(*_: object, **__: object) -> None:

@@ -138,13 +138,13 @@ def test_a_configuration_alone_never_causes_an_import(
     assert not (tmp_path / "it-ran").exists()
 
 
-def test_a_nested_kernel_of_the_hub_is_refused(folder: Path) -> None:
+def test_a_hub_kernel_in_a_nested_section_is_refused(folder: Path) -> None:
     change(folder, "config.json", {"text_config": {"layers": [{"attn_implementation": {"": "somebody/kernel"}}]}})
     with pytest.raises(ArtifactError, match="requires a kernel of the hub"):
         inspect_model(str(folder))
 
 
-def test_a_generator_inside_is_inspected_with_its_discriminator(folder: Path, small_encoder: Path) -> None:
+def test_a_nested_generator_is_inspected_with_its_discriminator(folder: Path, small_encoder: Path) -> None:
     inner = Path(shutil.copytree(small_encoder, folder / "generator"))
     inspect_model(str(folder))
     change(inner, "config.json", {"quantization_config": {"quant_method": "gptq"}})
@@ -152,7 +152,7 @@ def test_a_generator_inside_is_inspected_with_its_discriminator(folder: Path, sm
         inspect_model(str(folder))
 
 
-def test_an_adapter_which_would_open_another_model_is_refused(folder: Path) -> None:
+def test_an_adapter_that_would_open_another_model_is_refused(folder: Path) -> None:
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else", "peft_type": "LORA"}')
     with pytest.raises(ArtifactError, match="holds an adapter"):
         start(folder)
@@ -166,15 +166,13 @@ def test_an_index_that_names_no_shard_of_its_folder_is_refused(place: str, folde
         inspect_model(str(folder))
 
 
-def test_a_pickle_beside_safetensors_is_left_alone(folder: Path) -> None:
+def test_a_pickle_beside_safetensors_is_ignored(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"not even a pickle")
     start(folder)
 
 
 @pytest.mark.parametrize("attention", [None, "eager", "sdpa", "flash_attention_2"])
-def test_an_attention_of_transformers_itself_is_no_foreign_code_and_is_chosen_here(
-    attention: str | None, tmp_path: Path
-) -> None:
+def test_attention_named_in_the_configuration_is_accepted_and_overridden(attention: str | None, tmp_path: Path) -> None:
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     DebertaV2ForMaskedLM(DebertaV2Config(vocab_size=16, **shape)).save_pretrained(tmp_path)
     change(tmp_path, "config.json", {"_attn_implementation": attention, "quantization_config": None})

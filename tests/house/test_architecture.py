@@ -20,7 +20,7 @@ def test_every_path_named_on_the_page_exists(name: str) -> None:
     assert any((folder / name).exists() for folder in (PROJECT, PACKAGE))
 
 
-def test_the_page_has_every_room_in_the_order_of_the_floors() -> None:
+def test_the_page_lists_every_room_in_floor_order() -> None:
     table = PAGE.partition("## The rooms, from the roof down")[2].partition("\n## ")[0]
     told = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines() if row.startswith("| `")]
     floor_of = {room: place for place, floor in enumerate(FLOORS) for room in floor}
@@ -29,7 +29,7 @@ def test_the_page_has_every_room_in_the_order_of_the_floors() -> None:
     assert places == sorted(places)
 
 
-def test_the_page_names_every_section_of_which_a_stage_lists_knobs_one_by_one() -> None:
+def test_the_page_names_every_section_with_individually_listed_knobs() -> None:
     stages = YAML(typ="safe").load(PROJECT / "dvc.yaml")["stages"].values()
     listed = [str(name) for stage in stages for name in stage.get("do", stage).get("params", [])]
     sections = [name.rpartition(".")[0] for name in listed if "." in name and "$" not in name]

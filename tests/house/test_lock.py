@@ -45,7 +45,7 @@ def asked_by(name: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_dependency_is_pinned_to_a_version_that_its_dependents_accept(python: str) -> None:
+def test_every_pinned_version_satisfies_the_packages_that_require_it(python: str) -> None:
     assert python in SpecifierSet(PROJECT["requires-python"])
     pins = {canonicalize_name(pin.name): pin for pin in LOCK if is_for(pin, python)}
     asked = {one for one in needed(python) if canonicalize_name(one.name) not in OPEN}

@@ -48,11 +48,11 @@ def task_table() -> str:
     return "\n".join(lines)
 
 
-def test_the_stage_table_is_that_of_the_stage_graph() -> None:
+def test_the_stage_table_matches_the_stage_graph() -> None:
     assert generated("docs/pipeline.md", STAGES) == stage_table(), f"put this between the markers:\n{stage_table()}"
 
 
-def test_the_table_of_tasks_is_that_of_the_kinds() -> None:
+def test_the_table_of_tasks_matches_the_kinds() -> None:
     assert generated("docs/tasks.md", TASKS) == task_table(), f"put this between the markers:\n{task_table()}"
 
 
@@ -71,7 +71,7 @@ def laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("without_labels", [False, True])
-def test_the_lines_for_own_text_are_those_of_params(without_labels: bool) -> None:
+def test_the_readme_lines_for_own_text_are_valid_params(without_labels: bool) -> None:
     (lines,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     read = YAML(typ="safe").load
     changed = laid_over(read(page("params.yaml")), read(lines))
@@ -82,7 +82,7 @@ def test_the_lines_for_own_text_are_those_of_params(without_labels: bool) -> Non
     assert Params.model_validate(changed).preprocess.source.kind == "files"
 
 
-def test_the_knobs_in_the_table_of_formats_are_those_of_params() -> None:
+def test_the_knobs_in_the_table_of_formats_exist_in_params() -> None:
     params = YAML(typ="safe").load(page("params.yaml"))
     known = {*params["preprocess"], *params["preprocess"]["source"]}
     known |= {f"{section}.{key}" for section in ("tokenize", "pretrain") for key in params[section]}
@@ -117,7 +117,7 @@ def python_blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
 
 
-def test_the_five_lines_of_python_are_those_that_a_test_runs() -> None:
+def test_the_five_lines_of_python_equal_the_tested_ones() -> None:
     """tests/test_api.py runs the same lines from the docstring."""
     told = page("src/clozeline/pretraining/job.py")
     block = next(block for block in python_blocks("README.md") if "read_params" in block)
@@ -139,7 +139,7 @@ def links() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "target"), sorted(set(links())))
-def test_a_relative_link_leads_to_a_page_and_a_heading(name: str, target: str) -> None:
+def test_every_relative_link_leads_to_an_existing_page_and_heading(name: str, target: str) -> None:
     path, _, anchor = target.partition("#")
     linked = (PROJECT / name).parent / path if path else PROJECT / name
     assert linked.is_file(), f"{name} links to {target}"
@@ -153,7 +153,7 @@ def test_every_page_of_docs_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("image", sorted((PROJECT / "docs" / "images").iterdir()), ids=lambda image: image.name)
-def test_an_image_is_small_and_shown(image: Path) -> None:
+def test_every_image_is_small_and_used(image: Path) -> None:
     assert image.stat().st_size <= MOST_IMAGE_BYTES
     assert any(f"images/{image.name})" in page(name) for name in PAGES)
 
@@ -166,7 +166,7 @@ def texts_in(path: Path) -> list[str]:
     return [node.value for node in strings if isinstance(node.value, str)]
 
 
-def test_the_messages_that_troubleshooting_quotes_are_those_of_the_code() -> None:
+def test_the_messages_quoted_in_troubleshooting_exist_in_the_code() -> None:
     code = "\n".join(text for path in (PROJECT / "src").rglob("*.py") for text in texts_in(path))
     quoted = re.findall("“(.+?)”", page("docs/troubleshooting.md"))
     assert len(quoted) > 40

@@ -52,10 +52,10 @@ def astray(text: str) -> list[str]:
     return [f"{place} names {literal}" for place, literal in paths_of_code() if not is_of(paths, literal)]
 
 
-def test_every_path_that_code_names_is_one_of_dvc_yaml() -> None:
+def test_every_path_named_in_code_is_in_dvc_yaml() -> None:
     assert astray((PROJECT / "dvc.yaml").read_text(encoding="utf-8")) == []
 
 
-def test_a_path_that_is_renamed_in_dvc_yaml_alone_is_noticed() -> None:
+def test_a_path_renamed_only_in_dvc_yaml_is_detected() -> None:
     text = (PROJECT / "dvc.yaml").read_text(encoding="utf-8")
     assert all(astray(text.replace(path, f"other/{path}")) for path in ("data/clean", "metrics/evaluate.json", "dist/"))

@@ -69,7 +69,7 @@ def private_names_of_others(nodes: list[ast.AST]) -> Iterator[str]:
                 yield str(name.value)
 
 
-def test_private_names_of_other_packages_are_those_of_the_list() -> None:
+def test_the_private_names_used_from_other_packages_match_the_list() -> None:
     found = {
         (str(file.relative_to(PROJECT)), name)
         for file in SOURCES

@@ -12,7 +12,7 @@ def test_every_requirement_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_the_tests_named_for_a_requirement_exist_or_there_is_a_reason(number: str) -> None:
+def test_each_requirement_names_existing_tests_or_a_reason(number: str) -> None:
     requirement = requirements("reliability.md")[number]
     assert requirement.tests or requirement.reason
     assert missing(requirement.tests) == []

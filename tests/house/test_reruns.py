@@ -77,14 +77,16 @@ def runs_again(root: Path, before: Inputs) -> set[str]:
         ("seed: ", "seed: 1", STAGES - EXPORTS - {"snapshot", "tokenize"}),
     ],
 )
-def test_an_edit_of_params(project: Path, before: Inputs, line: str, edited: str, stages: set[str]) -> None:
+def test_an_edit_of_params_reruns_only_the_affected_stages(
+    project: Path, before: Inputs, line: str, edited: str, stages: set[str]
+) -> None:
     text = (project / "params.yaml").read_text(encoding="utf-8")
     assert line in text
     (project / "params.yaml").write_text(text.replace(line, edited, 1), encoding="utf-8")
     assert runs_again(project, before) == stages
 
 
-def test_an_edit_of_a_preset_runs_the_tasks_that_use_it(project: Path) -> None:
+def test_an_edit_of_a_preset_reruns_only_the_tasks_that_use_it(project: Path) -> None:
     params = project / "params.yaml"
     tasks = "\nfinetune:\n  one: {<<: *sst2}\n  two: {<<: *sst2, text_field: body}\n  other: {<<: *cola}\n"
     text = params.read_text(encoding="utf-8").replace("\nfinetune:\n", tasks)
@@ -124,13 +126,15 @@ def test_an_edit_of_a_preset_runs_the_tasks_that_use_it(project: Path) -> None:
         ("cli/knobs.py", set()),
     ],
 )
-def test_an_edit_of_the_code(project: Path, before: Inputs, file: str, stages: set[str]) -> None:
+def test_an_edit_of_the_code_reruns_only_the_affected_stages(
+    project: Path, before: Inputs, file: str, stages: set[str]
+) -> None:
     path = project / "src/clozeline" / file
     path.write_bytes(path.read_bytes() + b"# an edit\n")
     assert runs_again(project, before) == stages
 
 
-def test_new_labels_alone_fine_tune_their_task_alone(project: Path, before: Inputs) -> None:
+def test_new_labels_rerun_only_the_fine_tuning_of_their_task(project: Path, before: Inputs) -> None:
     params = (project / "params.yaml").read_text(encoding="utf-8")
     (project / "params.yaml").write_text(params.replace("\nfinetune:", f"\nfinetune:{MORE}", 1), encoding="utf-8")
     (project / "more.conll").write_text("Ada B-PER\n")

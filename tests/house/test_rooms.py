@@ -115,7 +115,7 @@ def test_every_room_is_on_one_floor() -> None:
     assert sorted(room for rooms in FLOORS for room in rooms) == sorted(folders | files)
 
 
-def test_a_room_imports_from_the_floors_below_it_alone() -> None:
+def test_a_room_imports_only_from_lower_floors() -> None:
     up = {(room, other) for room, other in imports_between_rooms() if floor_of()[other] >= floor_of()[room]}
     assert up == set()
 
@@ -124,7 +124,7 @@ def test_stages_do_not_import_each_other() -> None:
     assert not any(file.startswith("src/clozeline/stages/") for file in importers_of("clozeline.stages"))
 
 
-def test_only_flows_and_orchestration_import_prefect_and_one_file_what_it_does_not_document() -> None:
+def test_prefect_is_imported_only_in_two_rooms_and_its_undocumented_parts_in_one_file() -> None:
     assert only_in("flows/", "src/clozeline/orchestration/", importers=importers_of("prefect"))
     undocumented = {
         str(file.relative_to(PROJECT))
@@ -137,7 +137,7 @@ def test_only_flows_and_orchestration_import_prefect_and_one_file_what_it_does_n
 
 
 @pytest.mark.parametrize("file", BELOW_THE_DOORS, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_a_room_below_the_doors_names_its_own_fields_and_no_section_of_params(file: Path) -> None:
+def test_messages_below_the_command_line_name_no_section_of_params(file: Path) -> None:
     """The test reads the messages of the room; its docstrings may say where a field comes from."""
     docstrings = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
     told = [
@@ -156,7 +156,7 @@ def test_only_tracking_and_registry_import_mlflow() -> None:
     assert only_in("src/clozeline/tracking/", "src/clozeline/registry/", importers=importers_of("mlflow"))
 
 
-def test_the_tables_of_mlflow_are_opened_for_reading_alone() -> None:
+def test_the_tables_of_mlflow_are_opened_read_only() -> None:
     """Two files open the database without MLflow: one checks its pages, one asks which version is live."""
     readers = {"src/clozeline/tracking/database.py", "src/clozeline/registry/own_database.py"}
     assert importers_of("sqlite3") == readers
@@ -177,7 +177,7 @@ def test_only_inference_imports_onnxruntime() -> None:
     assert only_in("src/clozeline/inference/", importers=importers_of("onnxruntime"))
 
 
-def test_only_model_and_its_users_of_stock_tokenizers_import_transformers() -> None:
+def test_only_the_listed_rooms_import_transformers() -> None:
     importers = importers_of("transformers")
     places = (
         "foreign/",
@@ -210,7 +210,7 @@ def test_files_are_small_and_named_after_their_content(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["spans", "rows", "kinds", "task", "answers"])
-def test_a_general_word_names_one_file(name: str) -> None:
+def test_each_general_word_names_at_most_one_file(name: str) -> None:
     assert len([file for file in SOURCES if file.stem == name]) == 1
 
 
@@ -238,7 +238,7 @@ def test_importing_clozeline_is_quiet_and_loads_nothing_heavy(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_in_the_tree_names_a_registry_host_or_a_path_of_one_machine() -> None:
+def test_no_file_names_a_package_registry_host_or_a_path_of_one_machine() -> None:
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True)
     files = [PROJECT / name for name in filter(None, tracked.stdout.split("\0"))]
     for file in (file for file in files if not file.is_symlink()):

@@ -19,7 +19,7 @@ def accepted(settings: Any, check: str) -> Iterator[list[str]]:
         yield from accepted(inner, check)
 
 
-def test_a_valid_request_may_time_out_everywhere_or_be_too_much_for_its_timeout() -> None:
+def test_schemathesis_accepts_413_and_504_for_valid_requests() -> None:
     lists = list(accepted(tomllib.loads(SETTINGS.read_text(encoding="utf-8")), "positive_data_acceptance"))
     assert len(lists) >= 5
     assert all({"2xx", "413", "504"} <= set(statuses) for statuses in lists)

@@ -98,7 +98,7 @@ def covers(dep: str, file: Path) -> bool:
     return file == path or path in file.parents
 
 
-def test_the_files_of_stages_are_the_stages_of_the_graph() -> None:
+def test_each_stage_of_the_graph_has_a_file_and_each_file_a_stage() -> None:
     assert {file.stem for file in (PACKAGE / "stages").glob("[!_]*.py")} == set(stages())
 
 
@@ -121,7 +121,7 @@ def test_every_file_of_a_code_dep_is_imported_by_its_stage(name: str) -> None:
     assert idle == set(), f"{name} would re-run for nothing"
 
 
-def test_every_module_that_is_no_dep_is_imported_by_a_stage() -> None:
+def test_every_module_outside_all_code_deps_is_imported_by_a_stage() -> None:
     modules = {module for name in stages() for module in all_imports_of(f"clozeline.stages.{name}")}
     imported = {f"{other}." for module in modules for other in imports_of(file_of(module))}
     assert [free for free in NO_DEPS if not any(module.startswith(f"{free}.") for module in imported)] == []
@@ -132,7 +132,7 @@ def test_a_stage_has_few_code_deps(name: str) -> None:
     assert len(code_deps_of(name)) <= MOST_CODE_DEPS
 
 
-def test_no_edit_of_a_task_re_runs_the_pre_training() -> None:
+def test_editing_a_task_does_not_rerun_pre_training() -> None:
     """Nor does an edit of a room above the tasks: in a real project, pre-training again would cost days."""
     rooms = {module.split(".")[1] for module in all_imports_of("clozeline.stages.pretrain")}
     assert not rooms & {"tasks", "exporting", "evaluation", "inference", "artifacts", "records", "text"}
@@ -157,7 +157,7 @@ def test_a_stage_has_a_description_and_depends_on_the_seed_if_it_takes_it(name: 
         ("export", {f"export.{knob}" for knob in ExportParams.model_fields.keys() - {"models"}}),
     ],
 )
-def test_a_stage_depends_on_those_of_its_knobs_that_change_its_result(name: str, knobs: set[str]) -> None:
+def test_a_stage_depends_on_the_knobs_that_change_its_result(name: str, knobs: set[str]) -> None:
     assert {entry for entry in stages()[name]["params"] if entry.split(".")[0] == name} == knobs
 
 
@@ -168,7 +168,7 @@ def test_checkpoints_are_named_by_the_code_that_their_stage_depends_on(name: str
     assert set(code) == deps - {f"stages/{name}.py"}
 
 
-def test_a_snapshot_depends_on_the_knobs_that_say_what_is_read() -> None:
+def test_the_snapshot_stage_depends_on_the_knobs_that_select_its_source() -> None:
     reading_alone = {"one_document_per"}
     knobs = {f"preprocess.source.{knob}" for knob in SourceParams.model_fields.keys() - reading_alone}
     assert set(stages()["snapshot"]["params"]) == knobs
@@ -181,7 +181,7 @@ def test_params_have_a_section_for_each_stage_for_the_contract_and_for_the_relea
 
 
 @pytest.mark.parametrize("name", list(stages()))
-def test_no_stage_switches_the_run_cache_off(name: str) -> None:
+def test_no_stage_disables_the_run_cache(name: str) -> None:
     stage = stages()[name]
     outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
     flags = [flag for out in outs if isinstance(out, dict) for options in out.values() for flag in options]

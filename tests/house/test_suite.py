@@ -27,7 +27,7 @@ def test_tests_that_run_flows_in_this_process_come_last(request: pytest.FixtureR
     assert runs_flows == sorted(runs_flows)
 
 
-def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() -> None:
+def test_a_test_worker_limits_its_threads_before_a_named_test_file_imports_torch() -> None:
     """Pytest reads the conftest of a file named on the command line before it configures itself."""
     room = "tests/encoder/test_sizes.py"
     assert "import torch" in (ROOT / room).with_name("conftest.py").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_made_once_makes_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
+def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("made")
     made = []
 

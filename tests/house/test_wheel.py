@@ -97,7 +97,7 @@ def _extras_of(file: str) -> tuple[str, ...]:
     return ("", "flows") if room in OF_THE_FLOWS else ("", "train")
 
 
-def test_each_import_is_of_a_package_that_the_extra_of_its_room_asks_for(
+def test_each_imported_package_is_required_by_the_extra_of_its_room(
     asked: dict[str, set[str]], imported: dict[str, set[str]]
 ) -> None:
     owners = packages_distributions()
@@ -122,6 +122,6 @@ def test_every_declared_dependency_is_imported_or_has_a_reason(
     assert declared - used == set(UNNAMED)
 
 
-def test_the_base_asks_for_nothing_that_trains_or_orchestrates(asked: dict[str, set[str]]) -> None:
+def test_the_base_install_requires_no_training_or_orchestration_package(asked: dict[str, set[str]]) -> None:
     assert not asked[""] & {"datasets", "dvc", "mlflow", "optimum", "prefect", "pyarrow", "torch", "transformers"}
     assert asked[""] & (asked["train"] | asked["flows"]) == set()

@@ -62,7 +62,7 @@ REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b
 @pytest.mark.parametrize(
     "writing", [write_encoder, write_completer, write_embedder, write_classifier, write_tagger, write_answerer]
 )
-def test_texts_that_the_model_reads_as_one_are_one(writing: Writing, opened: Opened) -> None:
+def test_texts_with_the_same_tokens_count_as_one(writing: Writing, opened: Opened) -> None:
     """In a corpus of long texts that begin with the same licence, all texts are the same to the model."""
     model = opened(writing)
     once, again = (exam_of(model, Sample(texts, [None] * len(texts))) for texts in (REPEATED[::2], REPEATED))
@@ -128,7 +128,7 @@ def test_a_causal_model_predicts_a_few_tokens_of_each_text_from_those_before(ope
     assert exam.counts(given, given).value == pytest.approx(np.mean(right))
 
 
-def test_items_with_the_same_tokens_all_get_the_labels_of_the_first(opened: Opened) -> None:
+def test_items_with_the_same_tokens_get_the_labels_of_the_first(opened: Opened) -> None:
     tagger, answerer = opened(write_tagger), opened(write_answerer)
     spans = [(EntitySpan(start=0, end=size, type="PER"),) for size in (3, 8, 3, 5, 4)]
     sentences = [HeldOut(text=text, entities=of) for text, of in zip(REPEATED, spans, strict=True)]
@@ -141,7 +141,7 @@ def test_items_with_the_same_tokens_all_get_the_labels_of_the_first(opened: Open
     assert [list(right) for right in reading.right_T] == [["the "], ["a a "], ["open"]]
 
 
-def test_a_repeated_second_half_is_searched_for_once(opened: Opened) -> None:
+def test_a_repeated_second_half_is_one_search_candidate(opened: Opened) -> None:
     """Rounding would decide which of two equal halves is nearer: even a correct graph would not agree with itself."""
     model = opened(write_embedder)
     texts = ["return the list", "open the list", "a b", "é b", "c d"]
@@ -152,7 +152,7 @@ def test_a_repeated_second_half_is_searched_for_once(opened: Opened) -> None:
     assert exam.true_A.tolist() == [0, 1, 2]
 
 
-def test_micro_f1_of_label_sets_is_that_of_the_task(opened: Opened) -> None:
+def test_micro_f1_of_label_sets_equals_that_of_the_task(opened: Opened) -> None:
     labels = [("sport",), ("money", "travel"), (), ("health", "sport")]
     items = [HeldOut(text=text, right=right) for text, right in zip(TEXTS, labels, strict=True)]
     model = opened(write_topics)
@@ -179,7 +179,7 @@ def test_labels_that_neither_graph_gives_do_not_count_as_agreement(opened: Opene
     assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (2, 0)
 
 
-def test_single_labels_do_not_serve_as_truth_for_a_multi_label_model(opened: Opened) -> None:
+def test_a_multi_label_model_is_not_judged_by_single_labels(opened: Opened) -> None:
     """One known label of a text says nothing about other texts, nor about its other labels."""
     exam = exam_of(opened(write_topics), Sample(TEXTS, ["sport", "news", None, None]))
     assert exam.metric == "label agreement"
@@ -216,7 +216,7 @@ def test_the_exam_of_a_pair_classifier_uses_the_held_out_pairs(opened: Opened) -
     assert [len(text) for text in exam.texts] == [8, 5]
 
 
-def test_entity_f1_is_that_of_the_task(opened: Opened) -> None:
+def test_entity_f1_equals_that_of_the_task(opened: Opened) -> None:
     """Each whitespace word has the tag of its first token; an entity is right if its type and both ends are."""
     model = opened(write_tagger)
     items = [
@@ -270,7 +270,7 @@ def test_answer_f1_follows_squad_and_counts_answers_inside_the_window(opened: Op
     assert exam.counts(nothing, given).part_T.tolist() == [0, 1, 1]
 
 
-def test_questions_are_made_of_texts_where_there_are_none(opened: Opened) -> None:
+def test_questions_are_made_from_texts_if_there_are_none(opened: Opened) -> None:
     model = opened(write_answerer)
     exam = exam_of(model, SAMPLE)
     assert exam.metric == "answer agreement"

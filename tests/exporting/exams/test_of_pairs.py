@@ -74,7 +74,7 @@ def pairs_of(cosine_A: np.ndarray) -> Answers:
     return Answers(np.zeros(len(cosine_A), dtype=np.int64), embeddings_TH)
 
 
-def test_scored_pairs_are_held_to_the_correlation_of_the_task(model: Embedder) -> None:
+def test_scored_pairs_are_judged_by_the_correlation_of_the_task(model: Embedder) -> None:
     items = scored(model, 60, noise=0.2)
     exam, given = asked(model, items)
     assert isinstance(exam, CosinesExam)
@@ -88,7 +88,7 @@ def test_scored_pairs_are_held_to_the_correlation_of_the_task(model: Embedder) -
     assert given.top1_A.tolist() == [int(cosine_N[n] > cosine_N[n - 1]) for n in range(60)]
 
 
-def test_the_interval_of_a_correlation_is_that_of_a_bootstrap() -> None:
+def test_the_interval_of_a_correlation_equals_that_of_a_bootstrap() -> None:
     random = np.random.default_rng(0)
     score_A = random.uniform(-1, 1, size=300)
     fp32_A, int8_A = (np.clip(score_A + random.normal(size=300) * of, -1, 1) * 0.9 for of in (0.5, 0.7))
@@ -145,7 +145,7 @@ def searched(num: int, recall_at: int) -> list[HeldOut]:
     ]
 
 
-def test_pairs_that_belong_together_are_held_to_the_recall_of_the_task(model: Embedder) -> None:
+def test_matching_pairs_are_judged_by_the_recall_of_the_task(model: Embedder) -> None:
     items = searched(80, recall_at=3)
     items[0] = items[0].model_copy(update={"right": (items[4].right[0], items[0].right[0])})
     exam, given = asked(model, items)
@@ -168,7 +168,7 @@ def test_a_prefix_of_the_exam_texts_is_a_valid_exam(model: Embedder) -> None:
     assert len(few.embeddings_TH) == 64
 
 
-def test_second_texts_that_the_model_reads_as_one_are_one(model: Embedder) -> None:
+def test_second_texts_with_the_same_tokens_count_as_one(model: Embedder) -> None:
     items = [
         HeldOut(text="the list", right=("list of files", "a b"), recall_at=1),
         HeldOut(text="return", right=("LIST of  files",), recall_at=1),
@@ -231,7 +231,7 @@ def rung_of(package: Path, graph: Path, of_exam: Sample) -> Rung:
     return Proof(package / FILES.fp32, manifest, of_exam, METRIC_ALONE).rung(graph, manifest.quantization)
 
 
-def test_a_rung_is_read_as_it_was_written(package: Path) -> None:
+def test_a_rung_survives_a_round_trip_through_json(package: Path) -> None:
     rung = rung_of(package, package / FILES.int8, sample(searched(80, 3)))
     facts = rung.model_dump(mode="json")
     assert Rung.model_validate(facts) == rung

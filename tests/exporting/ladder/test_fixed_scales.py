@@ -23,7 +23,7 @@ def fixed(outspoken_encoder: Path, export_openly: ExportModel) -> Path:
     return export_openly(outspoken_encoder, static_ratios=RATIOS)
 
 
-def test_fixed_scales_are_served_if_tokens_are_alike(fixed: Path, at_run_time: Path) -> None:
+def test_fixed_scales_are_served_if_tokens_have_similar_ranges(fixed: Path, at_run_time: Path) -> None:
     manifest = read_manifest(fixed)
     dynamic, *_, static = manifest.ladder
     assert dynamic.is_passed
@@ -41,7 +41,7 @@ def test_fixed_scales_are_served_if_tokens_are_alike(fixed: Path, at_run_time: P
     assert metrics["int8_agreement"] == static.agreement.value
 
 
-def test_fixed_scales_may_not_show_less_than_the_intervals_of_those_at_run_time(
+def test_fixed_scales_must_reach_the_interval_of_the_run_time_scales(
     outspoken_encoder: Path, export_model: ExportModel
 ) -> None:
     package = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
@@ -59,7 +59,7 @@ def test_a_second_export_measures_the_same_ranges(
     assert (again / FILES.int8).read_bytes() == (fixed / FILES.int8).read_bytes()
 
 
-def test_fixed_scales_that_lose_something_are_shown_and_not_served(
+def test_fixed_scales_that_lose_accuracy_are_reported_and_not_served(
     outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ranges are far too narrow here: most values of a token are clipped."""
@@ -78,7 +78,7 @@ def test_fixed_scales_that_lose_something_are_shown_and_not_served(
     assert metrics["static_activations"] == 0
 
 
-def test_fixed_scales_are_not_tried_if_tokens_differ(
+def test_fixed_scales_are_not_tried_if_token_ranges_differ(
     outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel
 ) -> None:
     package = export_model(outspoken_encoder, gates=OPEN, static_ratios=(0.01,))

@@ -46,7 +46,7 @@ def test_a_scheme_without_int8_products_is_logged_as_such(
     assert "INT8 scheme: products in fp32, embeddings in INT8: " in caplog.text
 
 
-def test_the_plan_of_a_server_and_the_ladder_take_one_scheme_from_params() -> None:
+def test_a_scheme_has_the_options_of_its_rung_in_params() -> None:
     export = read_params(CHECKOUT / "params.yaml").export
     rung = export.ladder[-1]
     scheme = ladder.scheme_of(export, rung)
@@ -59,7 +59,7 @@ def refused(outlier_encoder: Path, export_model: ExportModel) -> Path:
     return export_model(outlier_encoder, ladder=LADDER[:1], gates=GATES)
 
 
-def test_the_plain_scheme_fails_and_leaving_the_spoiled_product_out_passes(climbed: Path) -> None:
+def test_the_plain_scheme_fails_and_keeping_the_spoiled_product_in_fp32_passes(climbed: Path) -> None:
     manifest = read_manifest(climbed)
     plain, mended = manifest.ladder
     assert not plain.is_passed
@@ -72,7 +72,7 @@ def test_the_plain_scheme_fails_and_leaving_the_spoiled_product_out_passes(climb
     assert mended.size_bytes == (climbed / FILES.int8).stat().st_size
 
 
-def test_a_rung_that_comes_to_the_same_is_not_tried_twice(climbed: Path) -> None:
+def test_two_rungs_with_the_same_scheme_are_tried_once(climbed: Path) -> None:
     """1 % and 10 % of nine products are both one product."""
     assert len(read_manifest(climbed).ladder) == 2
 
@@ -136,7 +136,7 @@ def test_the_worst_product_is_found_by_quantizing_each_alone(climbed: Path, tmp_
     assert not set(worst) & set(head)
 
 
-def test_the_worst_products_are_those_of_the_weights_that_a_rung_has(
+def test_each_rung_orders_its_worst_products_by_its_own_weight_type(
     small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each type of weights has its own order of products, however the embeddings are stored."""
@@ -158,7 +158,7 @@ def test_the_worst_products_are_those_of_the_weights_that_a_rung_has(
     assert orders["int7"][0] != orders["uint8"][0]
 
 
-def test_neighbours_show_where_a_batch_has_one_scale_and_not_where_each_token_has_its_own(
+def test_answers_depend_on_other_texts_with_one_scale_per_batch_but_not_per_token(
     climbed: Path, tmp_path: Path
 ) -> None:
     by_token, by_batch = (rung_with(climbed, tmp_path, per_token=each) for each in (True, False))

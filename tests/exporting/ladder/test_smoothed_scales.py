@@ -68,7 +68,7 @@ def test_an_activation_too_uneven_for_a_fixed_scale_is_smoothed(
     assert eased.static_ratio <= LIMIT
 
 
-def test_an_activation_is_always_smoothed_where_a_normalization_does_it_at_no_cost(
+def test_an_activation_is_always_smoothed_if_a_normalization_can_absorb_the_factors(
     eased: QuantizationScheme, not_eased: QuantizationScheme
 ) -> None:
     name = "model.encoder.layers.1.mlp.input/input"
@@ -86,7 +86,7 @@ def test_an_input_without_outlier_channels_is_not_smoothed(
     assert not any(".layers.0." in name for name in eased.smoothed_activations)
 
 
-def test_an_activation_too_uneven_even_when_smoothed_gets_no_fixed_scale(
+def test_an_activation_that_smoothing_cannot_even_out_gets_no_fixed_scale(
     outlying_encoder: Path, export_openly: ExportModel
 ) -> None:
     package = export_openly(outlying_encoder, static_ratios=(0.01,))
