@@ -71,7 +71,7 @@ def by_definition(folder: Path, pair: tuple[str, str], top_k: int, align: bool) 
 
 @pytest.mark.parametrize("align", [True, False])
 @pytest.mark.parametrize("top_k", [1, 4])
-def test_answers_and_their_scores_are_those_of_the_stock_model(
+def test_answers_and_scores_equal_those_of_the_stock_model(
     answerer: Answerer, small_answerer: Path, top_k: int, align: bool
 ) -> None:
     found = answerer.ask(PAIRS, search=SpanSearch(top_k=top_k, align_to_words=align))
@@ -81,7 +81,7 @@ def test_answers_and_their_scores_are_those_of_the_stock_model(
         assert [it.score for it in ours] == pytest.approx([it.score for it in theirs], rel=1e-3)
 
 
-def test_the_score_of_no_answer_is_that_of_the_stock_model(answerer: Answerer, small_answerer: Path) -> None:
+def test_the_no_answer_score_equals_that_of_the_stock_model(answerer: Answerer, small_answerer: Path) -> None:
     (ours,) = answerer.ask(PAIRS[:1], search=SpanSearch(top_k=999, may_be_unanswerable=True))
     (none,) = (one for one in ours if not one.answer)
     assert none.score == pytest.approx(by_definition(small_answerer, PAIRS[0], 1, True)[1], rel=1e-3)
@@ -89,9 +89,7 @@ def test_the_score_of_no_answer_is_that_of_the_stock_model(answerer: Answerer, s
 
 
 @pytest.mark.parametrize("overlap", [16, None])
-def test_the_best_answer_of_a_long_context_is_found_wherever_the_windows_part_it(
-    tmp_path: Path, overlap: int | None
-) -> None:
+def test_window_boundaries_do_not_change_the_best_answer_of_a_long_context(tmp_path: Path, overlap: int | None) -> None:
     """The graph reads each token alone, so the best span is the same if the context is read whole.
 
     The span's first and last word occur once, so that no other span has the same logits.
@@ -110,7 +108,7 @@ def test_the_best_answer_of_a_long_context_is_found_wherever_the_windows_part_it
         assert context[one.start : one.end] == one.answer
 
 
-def test_windows_can_be_made_smaller_and_a_question_that_is_too_long_is_cut(tmp_path: Path) -> None:
+def test_window_size_is_configurable_and_a_question_that_is_too_long_is_cut(tmp_path: Path) -> None:
     model = tiny(tmp_path / "reader")
     pairs = [("the " * 40, "list " * 60)]
     texts = model.asking(pairs, reading=Reading(window_tokens=20, question_tokens=5)).texts
@@ -123,7 +121,7 @@ def test_windows_can_be_made_smaller_and_a_question_that_is_too_long_is_cut(tmp_
         model.ask(pairs, search=SpanSearch(top_k=0))
 
 
-def test_the_margin_that_was_chosen_decides_whether_there_is_an_answer(tmp_path: Path) -> None:
+def test_the_trained_margin_decides_whether_there_is_an_answer(tmp_path: Path) -> None:
     asked = [("list", "the files of a list")]
     search = SpanSearch(top_k=3, may_be_unanswerable=True)
     (never,) = tiny(tmp_path / "never", margin=100.0).ask(asked, search=search)

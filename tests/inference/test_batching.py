@@ -41,7 +41,7 @@ def test_only_a_single_long_text_exceeds_the_token_budget(lengths: list[int]) ->
 
 
 @given(Lengths)
-def test_padding_is_at_the_end_and_nowhere_else(lengths: list[int]) -> None:
+def test_padding_is_only_at_the_end(lengths: list[int]) -> None:
     for batch in batches(texts_of(lengths), pad_id=PAD, batch_tokens=64):
         assert (np.diff(batch.attention_mask_BL, axis=1) <= 0).all()
         assert ((batch.input_ids_BL == PAD) == (batch.attention_mask_BL == 0)).all()
@@ -59,7 +59,7 @@ def test_the_order_of_the_texts_does_not_change_the_batches(lengths: list[int], 
     assert first == second
 
 
-def test_mixed_lengths_are_padded_little() -> None:
+def test_texts_of_mixed_lengths_need_little_padding() -> None:
     lengths = np.random.default_rng(0).integers(5, 200, size=200).tolist()
     made = list(batches(texts_of(lengths), pad_id=PAD, batch_tokens=512))
     padding = sum(int((batch.attention_mask_BL == 0).sum()) for batch in made)
@@ -67,5 +67,5 @@ def test_mixed_lengths_are_padded_little() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [7]])
-def test_none_and_one_are_no_special_case(lengths: list[int]) -> None:
+def test_zero_texts_and_one_text_are_batched_like_others(lengths: list[int]) -> None:
     assert len(list(batches(texts_of(lengths), pad_id=PAD, batch_tokens=64))) == len(lengths)

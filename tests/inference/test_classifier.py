@@ -23,7 +23,7 @@ def classifier(classifier_package: Path) -> Classifier:
     return opened
 
 
-def test_scores_are_those_of_the_trained_model(classifier: Classifier, small_classifier: Path) -> None:
+def test_scores_equal_those_of_the_trained_model(classifier: Classifier, small_classifier: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(small_classifier).eval()
     tokenizer = AutoTokenizer.from_pretrained(small_classifier)
     for text, answers in zip(TEXTS, classifier.classify(TEXTS, top_k=3), strict=True):
@@ -34,13 +34,13 @@ def test_scores_are_those_of_the_trained_model(classifier: Classifier, small_cla
         np.testing.assert_allclose([answer.score for answer in answers], scores_C[order], atol=1e-5)
 
 
-def test_as_many_labels_as_asked_for_best_first(classifier: Classifier) -> None:
+def test_the_requested_number_of_labels_comes_best_first(classifier: Classifier) -> None:
     (answers,) = classifier.classify(TEXTS[:1], top_k=2)
     assert len(answers) == 2
     assert answers[0].score >= answers[1].score
 
 
-def test_no_more_labels_than_there_are(classifier: Classifier) -> None:
+def test_a_request_for_too_many_labels_returns_all(classifier: Classifier) -> None:
     (answers,) = classifier.classify(TEXTS[:1], top_k=50)
     assert sum(answer.score for answer in answers) == pytest.approx(1)
     assert len(answers) == 3
@@ -51,7 +51,7 @@ def test_a_request_for_zero_labels_is_refused(classifier: Classifier) -> None:
         classifier.classify(TEXTS, top_k=0)
 
 
-def test_a_model_of_pairs_refuses_a_single_text(tmp_path: Path) -> None:
+def test_a_pair_model_refuses_a_single_text(tmp_path: Path) -> None:
     write_ranker(tmp_path / "ranker")
     ranker = load(tmp_path / "ranker")
     assert isinstance(ranker, Classifier)

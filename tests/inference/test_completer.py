@@ -32,7 +32,7 @@ def probabilities(completer: Completer, ids: list[int]) -> np.ndarray:
     return total
 
 
-def test_greedy_decoding_takes_the_likeliest_token_at_each_step(completer: Completer) -> None:
+def test_greedy_decoding_picks_the_likeliest_token_at_each_step(completer: Completer) -> None:
     (found,) = completer.complete(["return the list"], Decoding(max_tokens=5))
     ids = [CLS, *(VOCABULARY.index(word) for word in ("return", "the", "list"))]
     assert found.num_read == len(ids)
@@ -45,7 +45,7 @@ def test_greedy_decoding_takes_the_likeliest_token_at_each_step(completer: Compl
         ids.append(token_id)
 
 
-def test_the_answer_to_a_text_is_the_same_alone_among_others_and_again(completer: Completer) -> None:
+def test_a_completion_is_deterministic_and_independent_of_other_texts(completer: Completer) -> None:
     texts = ["return the list", "open", "the file of a", "open"]
     together = completer.complete(texts, DRAWN)
     assert together == completer.complete(texts, DRAWN)
@@ -60,7 +60,7 @@ def test_another_seed_gives_another_answer(completer: Completer) -> None:
     assert len(found) > 4
 
 
-def test_draws_follow_the_probabilities_of_the_model(completer: Completer) -> None:
+def test_sampled_tokens_follow_the_probabilities_of_the_model(completer: Completer) -> None:
     seeds = 400
     drawn = Counter(
         completer.complete(["return the"], Decoding(1, 1.0, seed=seed))[0].tokens[:1] for seed in range(seeds)
@@ -74,7 +74,7 @@ def test_draws_follow_the_probabilities_of_the_model(completer: Completer) -> No
         assert abs(drawn[key] / seeds - expected) < 4 * np.sqrt(expected * (1 - expected) / seeds)
 
 
-def test_each_token_is_a_draw_of_its_own(completer: Completer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_token_is_drawn_independently(completer: Completer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were it one draw for a whole text, two equally likely tokens would never alternate."""
     a, b = VOCABULARY.index("a"), VOCABULARY.index("b")
     monkeypatch.setattr(Completer, "answers", lambda self, asked: [[(a, 0.5), (b, 0.5)] for _ in asked.texts])
@@ -82,21 +82,21 @@ def test_each_token_is_a_draw_of_its_own(completer: Completer, monkeypatch: pyte
     assert 8 < found.tokens.count(a) < 32
 
 
-def test_a_low_temperature_and_a_small_nucleus_leave_the_likeliest_token(completer: Completer) -> None:
+def test_a_low_temperature_or_a_small_nucleus_gives_the_greedy_answer(completer: Completer) -> None:
     texts = ["return the list", "open the file", "a b c"]
     greedy = [one.tokens for one in completer.complete(texts, Decoding(6))]
     for narrow in (Decoding(6, temperature=1e-6, seed=5), Decoding(6, temperature=1.0, top_p=1e-9, seed=5)):
         assert [one.tokens for one in completer.complete(texts, narrow)] == greedy
 
 
-def test_no_more_tokens_come_than_are_allowed_or_fit_the_model(completer: Completer) -> None:
+def test_a_completion_respects_the_token_limit_and_the_length_of_the_model(completer: Completer) -> None:
     (few,) = completer.complete(["return the list"], Decoding(max_tokens=3))
     assert (len(few.tokens), few.finish_reason) == (3, "length")
     (many,) = completer.complete(["a " * (MAX_LENGTH - 4)], Decoding(max_tokens=1_000))
     assert many.num_read + len(many.tokens) <= MAX_LENGTH
 
 
-def test_a_text_that_leaves_no_room_is_refused_or_loses_its_beginning(completer: Completer) -> None:
+def test_a_text_that_leaves_no_room_is_refused_or_cut_at_the_start(completer: Completer) -> None:
     long = "a " * MAX_LENGTH + "return the list"
     with pytest.raises(TextTooLongError, match="leaves no room for a new token"):
         completer.complete(["a", long])
@@ -106,7 +106,7 @@ def test_a_text_that_leaves_no_room_is_refused_or_loses_its_beginning(completer:
     assert cut == same
 
 
-def test_it_ends_before_a_stop_string_even_inside_a_token(completer: Completer) -> None:
+def test_a_completion_ends_before_a_stop_string_even_inside_a_token(completer: Completer) -> None:
     (whole,) = completer.complete(["return the list"], Decoding(max_tokens=12))
     stop = whole.text[len(whole.text) // 2 :][:2]
     (cut,) = completer.complete(["return the list"], Decoding(max_tokens=12, stop=("never there", stop)))
@@ -120,14 +120,14 @@ def test_a_completion_ends_at_the_end_token_of_the_model(completer: Completer, m
     assert (found.text, found.tokens, found.finish_reason) == ("", (), "stop")
 
 
-def test_special_tokens_never_come(completer: Completer) -> None:
+def test_special_tokens_are_never_generated(completer: Completer) -> None:
     never = {VOCABULARY.index(one) for one in SPECIALS}
     for seed in range(20):
         (found,) = completer.complete(["the"], Decoding(20, temperature=100.0, seed=seed))
         assert not never & set(found.tokens)
 
 
-def test_a_continuation_is_what_follows_the_text_even_within_a_word(completer: Completer) -> None:
+def test_a_completion_continues_the_text_even_within_a_word(completer: Completer) -> None:
     """`open` + `##ed` is one word."""
     (draft,) = completer.drafts(["open"], Decoding(max_tokens=1))
     completer.extend(draft, [(VOCABULARY.index("##ed"), 0.5)], Decoding(max_tokens=1))
@@ -137,7 +137,7 @@ def test_a_continuation_is_what_follows_the_text_even_within_a_word(completer: C
     assert completer.completion(draft).text == " file"
 
 
-def test_the_work_of_later_steps_is_known_before_the_first(completer: Completer) -> None:
+def test_the_tokens_of_later_steps_are_counted_before_the_first(completer: Completer) -> None:
     (draft,) = completer.drafts(["return the list"], Decoding(max_tokens=4))
     assert draft.later_tokens == 5 + 6 + 7
     assert completer.drafts(["a"], Decoding(max_tokens=1))[0].later_tokens == 0
@@ -155,11 +155,11 @@ def test_the_work_of_later_steps_is_known_before_the_first(completer: Completer)
         ({"stop": ("a", "")}, "stop"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused_by_name(given: dict[str, object], name: str) -> None:
+def test_an_out_of_range_setting_is_refused_by_name(given: dict[str, object], name: str) -> None:
     with pytest.raises(DataError, match=f"`{name}` is out of bounds"):
         Decoding(**given)
 
 
-def test_it_embeds_as_any_embedder(completer: Completer) -> None:
+def test_a_causal_model_gives_unit_embeddings(completer: Completer) -> None:
     embeddings_TH = completer.embed(["return the list", "open"])
     assert np.linalg.norm(embeddings_TH, axis=1) == pytest.approx(1)

@@ -36,7 +36,7 @@ def int8(encoder_package: Path) -> Encoder:
     return opened
 
 
-def test_candidates_are_those_of_the_trained_model(encoder: Encoder, small_encoder: Path) -> None:
+def test_candidates_equal_those_of_the_trained_model(encoder: Encoder, small_encoder: Path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(small_encoder).eval()
     tokenizer = AutoTokenizer.from_pretrained(small_encoder)
     for text, masks in zip(TEXTS, encoder.fill(TEXTS, top_k=5), strict=True):
@@ -48,25 +48,25 @@ def test_candidates_are_those_of_the_trained_model(encoder: Encoder, small_encod
         np.testing.assert_allclose([[filled.score for filled in mask] for mask in masks], best.values, atol=1e-5)
 
 
-def test_one_mask_is_filled_at_a_time_in_the_text_as_it_was_given(encoder: Encoder) -> None:
+def test_each_mask_is_filled_separately_in_the_original_text(encoder: Encoder) -> None:
     (masks,) = encoder.fill(["Small MODELS answer [MASK] on ordinary [MASK]"], targets=["the"])
     assert masks[0][0].sequence == "Small MODELS answer the on ordinary [MASK]"
     assert masks[1][0].sequence == "Small MODELS answer [MASK] on ordinary the"
 
 
-def test_a_piece_joins_the_word_before_it(encoder: Encoder) -> None:
+def test_a_word_piece_is_joined_to_the_word_before_it(encoder: Encoder) -> None:
     (((filled,),),) = encoder.fill(["Small MODELS answer [MASK] on ordinary processors"], targets=["##er"])
     assert filled.sequence == "Small MODELS answerer on ordinary processors"
 
 
-def test_targets_compete_among_themselves(encoder: Encoder) -> None:
+def test_probabilities_are_normalized_over_the_targets(encoder: Encoder) -> None:
     (((first, second),),) = encoder.fill(["the [MASK] reads"], targets=["in", "the"])
     assert {first.token_str, second.token_str} == {"in", "the"}
     assert first.score >= second.score
     assert first.score + second.score == pytest.approx(1)
 
 
-def test_the_graph_names_the_words_that_its_logits_name(encoder: Encoder) -> None:
+def test_the_top_words_of_the_graph_equal_those_of_its_logits(encoder: Encoder) -> None:
     vocab_size = encoder.manifest.vocab_size
     named = encoder.filling(TEXTS, top_k=vocab_size)
     counted = encoder.filling(TEXTS, top_k=vocab_size + 1)  # more tokens than the graph returns by itself
@@ -80,7 +80,9 @@ def test_the_graph_names_the_words_that_its_logits_name(encoder: Encoder) -> Non
             )
 
 
-def test_targets_and_packages_that_are_older_are_answered_from_logits(encoder: Encoder, encoder_package: Path) -> None:
+def test_requests_with_targets_and_older_packages_are_answered_from_logits(
+    encoder: Encoder, encoder_package: Path
+) -> None:
     outputs = tuple(spec for spec in encoder.manifest.outputs if spec.name not in (TOP_IDS, TOP_SCORES))
     older = open_graph(encoder_package / FILES.fp32, encoder.manifest.model_copy(update={"outputs": outputs}))
     assert isinstance(older, Encoder)
@@ -109,7 +111,7 @@ def test_a_mask_that_was_cut_off_is_refused(encoder: Encoder) -> None:
         encoder.fill(["the " * 100 + "[MASK]"], truncate=True)
 
 
-def test_a_text_that_keeps_only_some_of_its_masks_is_refused_with_their_number(encoder: Encoder) -> None:
+def test_a_text_that_loses_masks_to_truncation_is_refused_with_their_number(encoder: Encoder) -> None:
     long = "the [MASK] " + "the " * 100 + "[MASK] [MASK]"
     with pytest.raises(MaskCutOffError, match="text 1 has masks beyond the 64 tokens") as raised:
         encoder.fill(["the [MASK]", long], truncate=True)
@@ -147,19 +149,19 @@ def test_the_order_of_texts_does_not_change_an_int8_answer(encoder_package: Path
     assert (encoder.embed(ordered[::-1])[::-1] == embeddings).all()
 
 
-def test_the_neighbours_of_a_text_do_not_change_an_int8_answer(int8: Encoder) -> None:
+def test_other_texts_of_the_batch_do_not_change_an_int8_answer(int8: Encoder) -> None:
     alone = np.concatenate([int8.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(int8.embed(TEXTS), alone, atol=1e-4)
 
 
-def test_threads_share_an_encoder(int8: Encoder) -> None:
+def test_threads_can_share_an_encoder(int8: Encoder) -> None:
     alone = [int8.fill([text]) for text in TEXTS]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda text: int8.fill([text]), TEXTS * 10))
     assert together == alone * 10
 
 
-def test_a_long_text_is_refused_unless_cutting_is_asked_for(int8: Encoder) -> None:
+def test_a_long_text_is_refused_unless_truncation_is_requested(int8: Encoder) -> None:
     long = "the model " * 60
     with pytest.raises(TextTooLongError, match="too long"):
         int8.embed([long])

@@ -48,14 +48,16 @@ def assert_same(known: KnownWords, tokenizer: Tokenizer, texts: Sequence[str]) -
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(texts=st.lists(odd_text, max_size=6))
 @settings(max_examples=300, deadline=None)
-def test_odd_texts(tokenizers: dict[str, Tokenizer], algorithm: str, texts: list[str]) -> None:
+def test_unusual_texts_get_the_ids_of_the_tokenizer(
+    tokenizers: dict[str, Tokenizer], algorithm: str, texts: list[str]
+) -> None:
     known = known_of(tokenizers[algorithm])
     assert_same(known, tokenizers[algorithm], texts)
     assert_same(known, tokenizers[algorithm], texts)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_text_of_words_that_came_before_is_not_encoded(tokenizers: dict[str, Tokenizer], algorithm: str) -> None:
+def test_a_text_of_known_words_is_not_encoded_again(tokenizers: dict[str, Tokenizer], algorithm: str) -> None:
     tokenizer = tokenizers[algorithm]
     known = known_of(tokenizer)
     first, second = (" ".join(["", *words]) for words in (WORDS, WORDS[::-1]))
@@ -75,7 +77,9 @@ def test_a_text_with_many_new_words_is_learned_over_several_calls(tokenizers: di
 
 
 @pytest.mark.parametrize("special", SPECIALS)
-def test_a_special_token_is_a_word_where_words_end_before_it(tokenizers: dict[str, Tokenizer], special: str) -> None:
+def test_a_special_token_is_cached_as_a_word_if_words_end_before_it(
+    tokenizers: dict[str, Tokenizer], special: str
+) -> None:
     known = known_of(tokenizers["wordpiece"])
     texts = [f"kato{special}mire", f"kato {special.lower()} mire", f"[{special}]", f"{special}{special[1:]}"]
     assert assert_same(known, tokenizers["wordpiece"], texts) == 0
@@ -83,7 +87,7 @@ def test_a_special_token_is_a_word_where_words_end_before_it(tokenizers: dict[st
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 @pytest.mark.parametrize("special", SPECIALS)
-def test_a_text_with_one_is_left_to_the_tokenizer_where_they_do_not(
+def test_a_text_with_a_special_token_inside_a_word_is_left_to_the_tokenizer(
     tokenizers: dict[str, Tokenizer], special: str, algorithm: str
 ) -> None:
     assert known_of(tokenizers[algorithm]).ids(f"kato{special}mire") is None
@@ -117,7 +121,7 @@ def test_an_evicted_word_is_learned_again(
         assert known.num_words <= 2 * (5 + 2)
 
 
-def test_words_of_the_earlier_generation_are_not_new(
+def test_words_of_the_earlier_cache_generation_do_not_count_as_new(
     tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_words, "_MOST_WORDS", 4)
@@ -129,13 +133,13 @@ def test_words_of_the_earlier_generation_are_not_new(
 
 
 @pytest.mark.parametrize("word", ["q" * 101, "x9z8w7v6u5t4"])
-def test_a_word_of_many_characters_or_ids_is_not_kept(tokenizers: dict[str, Tokenizer], word: str) -> None:
+def test_a_word_with_many_characters_or_ids_is_not_cached(tokenizers: dict[str, Tokenizer], word: str) -> None:
     known = known_of(tokenizers["wordpiece"])
     assert assert_same(known, tokenizers["wordpiece"], [f"kato {word}", word]) == 0
     assert known.num_words == 1
 
 
-def test_threads_do_not_disturb_each_other(tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_get_correct_ids(tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_words, "_MOST_WORDS", 3)
     tokenizer = tokenizers["wordpiece"]
     known = known_of(tokenizer)
@@ -161,7 +165,7 @@ def test_some_tokenizers_get_no_cache(tokenizers: dict[str, Tokenizer], change: 
     assert KnownWords.of(tokenizer) is None
 
 
-def test_a_tokenizer_may_add_no_special_tokens(tokenizers: dict[str, Tokenizer]) -> None:
+def test_a_tokenizer_without_special_tokens_is_supported(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = Tokenizer.from_str(tokenizers["bpe"].to_str())
     tokenizer.post_processor = processors.ByteLevel()
     assert (

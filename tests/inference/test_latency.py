@@ -8,7 +8,7 @@ import pytest
 from clozeline.inference.latency import Latency, _figures, agreed, as_fast, measure
 
 
-def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path) -> None:
+def test_every_figure_is_positive(encoder_package: Path, classifier_package: Path) -> None:
     for package in (encoder_package, classifier_package):
         latency = measure(package, batch_texts=4, repeats=1)
         times = (latency.int8_text_milliseconds, latency.fp32_text_milliseconds)
@@ -30,7 +30,9 @@ def test_a_slightly_slower_graph_is_not_shown_as_equally_fast() -> None:
 
 
 @pytest.mark.parametrize(("int8_text", "int8_batch", "speedup"), [(1.0, 20.0, 2.0), (4.0, 20.0, 0.5), (1.0, 50.0, 0.8)])
-def test_the_speedup_is_the_lesser_of_one_text_and_a_batch(int8_text: float, int8_batch: float, speedup: float) -> None:
+def test_the_speedup_is_the_smaller_of_single_text_and_batch(
+    int8_text: float, int8_batch: float, speedup: float
+) -> None:
     assert Latency(2.0, int8_text, 40.0, int8_batch, 32, 1).int8_speedup == pytest.approx(speedup, abs=1e-3)
 
 
@@ -38,7 +40,7 @@ def rounds(*speedups: float) -> Iterator[Latency]:
     return (Latency(speedup, 1.0, 10 * speedup, 10.0, batch_texts=32, num_threads=1) for speedup in speedups)
 
 
-def test_rounds_are_repeated_until_three_in_a_row_agree_and_their_median_counts() -> None:
+def test_rounds_repeat_until_three_in_a_row_agree_and_their_median_is_reported() -> None:
     made = rounds(0.74, 1.4, 1.02, 0.98, 1.0, 5.0)
     latency = agreed(lambda: next(made))
     assert latency.is_steady
@@ -47,7 +49,7 @@ def test_rounds_are_repeated_until_three_in_a_row_agree_and_their_median_counts(
     assert next(made).int8_speedup == 5.0, "it stopped there"
 
 
-def test_rounds_that_never_agree_end_and_say_so() -> None:
+def test_rounds_that_never_agree_stop_and_are_reported_as_unsteady() -> None:
     made = rounds(*[0.7, 1.0, 1.3] * 4)
     latency = agreed(lambda: next(made))
     assert not latency.is_steady
@@ -60,13 +62,13 @@ def test_a_package_without_int8_is_timed_once() -> None:
     assert agreed(lambda: next(made)).is_steady
 
 
-def test_the_two_graphs_take_turns_and_the_middle_time_counts() -> None:
+def test_the_two_graphs_run_alternately_and_the_median_time_is_reported() -> None:
     calls: list[str] = []
     assert len(_figures([lambda: calls.append("fp32"), lambda: calls.append("INT8")], repeats=3)) == 2
     assert calls == ["fp32", "INT8"] * 4
 
 
-def test_without_time_each_graph_runs_once_after_the_warm_up() -> None:
+def test_with_a_zero_time_budget_each_graph_runs_once_after_the_warm_up() -> None:
     calls: list[str] = []
     _figures([lambda: calls.append("fp32"), lambda: calls.append("INT8")], repeats=3, seconds=0.0)
     assert calls == ["fp32", "INT8"] * 2

@@ -14,7 +14,7 @@ from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
 
 
-def test_the_task_in_the_manifest_decides_what_answers(encoder_package: Path, classifier_package: Path) -> None:
+def test_the_task_in_the_manifest_decides_the_model_class(encoder_package: Path, classifier_package: Path) -> None:
     assert isinstance(load(encoder_package), Encoder)
     assert isinstance(load(classifier_package), Classifier)
 
@@ -27,7 +27,7 @@ def test_int8_and_fp32_are_different_graphs(encoder_package: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [FILES.int8, FILES.tokenizer])
-def test_a_damaged_package_is_not_opened(encoder_package: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_package_is_refused(encoder_package: Path, tmp_path: Path, name: str) -> None:
     package = Path(shutil.copytree(encoder_package, tmp_path / "package"))
     with (package / name).open("ab") as file:
         file.write(b" ")
@@ -35,7 +35,7 @@ def test_a_damaged_package_is_not_opened(encoder_package: Path, tmp_path: Path, 
         load(package)
 
 
-def test_the_serving_install_is_enough(encoder_package: Path) -> None:
+def test_a_package_opens_with_only_the_serving_install(encoder_package: Path) -> None:
     heavy = (
         "{'torch', 'transformers', 'optimum', 'onnx', 'pyarrow', 'pandas', 'sklearn', 'scipy', 'clozeline.exporting'}"
     )

@@ -19,7 +19,7 @@ def test_probabilities_are_the_softmax() -> None:
     assert list(probabilities) == sorted(probabilities, reverse=True)
 
 
-def test_few_answers_have_the_probabilities_that_they_have_among_all() -> None:
+def test_the_top_answers_keep_their_probabilities_over_all_answers() -> None:
     """The softmax covers all answers: those that are not returned keep their share."""
     values = np.random.default_rng(0).normal(size=50).astype(np.float32)
     assert likeliest(values, 3) == likeliest(values, 50)[:3]
@@ -45,7 +45,7 @@ def test_the_likeliest_tokens_equal_those_of_a_full_sort(top_k: int, step: float
     assert [place for place, _ in likeliest(values, top_k)] == expected.tolist()
 
 
-def test_a_request_for_more_than_exist_returns_all() -> None:
+def test_a_request_for_more_answers_than_exist_returns_all() -> None:
     assert [place for place, _ in likeliest(logits(2, 8), 10)] == [1, 0]
 
 

@@ -8,7 +8,7 @@ from clozeline.inference.session import GraphSession
 
 
 @pytest.mark.parametrize(("num_threads", "spins"), [(1, "0"), (2, "1")])
-def test_threads_spin_where_there_are_several_and_until_the_run_ends(
+def test_only_multi_threaded_sessions_spin_and_only_during_a_run(
     encoder_package: Path, num_threads: int, spins: str
 ) -> None:
     inputs = ("input_ids", "attention_mask")

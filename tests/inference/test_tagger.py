@@ -37,7 +37,9 @@ def opened(folder: Path, max_length: int) -> Tagger:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_entities_are_those_of_the_pipeline(tagger: Tagger, small_tagger: Path, strategy: Aggregation) -> None:
+def test_entities_equal_those_of_the_transformers_pipeline(
+    tagger: Tagger, small_tagger: Path, strategy: Aggregation
+) -> None:
     stock = pipeline("token-classification", model=str(small_tagger), aggregation_strategy=strategy)
     for text, ours in zip(TEXTS, tagger.tag(TEXTS, strategy=strategy), strict=True):
         theirs = stock(text)
@@ -59,7 +61,7 @@ def test_ignored_labels_are_left_out(tagger: Tagger) -> None:
 
 @pytest.mark.parametrize("strategy", ["none", "first"])
 @pytest.mark.parametrize("overlap", [None, 0, 3, 500])
-def test_a_text_of_many_windows_is_tagged_as_if_it_were_read_whole(
+def test_a_text_of_many_windows_gets_the_tags_of_the_whole_text(
     tmp_path: Path, strategy: Aggregation, overlap: int | None
 ) -> None:
     """The graph reads each token alone, so the cuts between windows can only affect how answers are combined."""
@@ -92,12 +94,12 @@ def test_a_token_is_labelled_by_the_window_with_more_context_around_it(tmp_path:
 
 
 @given(st.lists(st.sampled_from(["O", *TAGS[1:]]), max_size=12))
-def test_extents_are_those_of_seqeval(tags: list[str]) -> None:
+def test_extents_equal_those_of_seqeval(tags: list[str]) -> None:
     found = set(get_entities(tags)) if any(tag != "O" for tag in tags) else set()
     assert {(one.type, one.first, one.last) for one in extents(tags)} == found
 
 
-def test_extents_of_tags_that_do_not_follow_the_rules() -> None:
+def test_invalid_tag_sequences_have_the_expected_extents() -> None:
     assert extents(["I-a", "I-b", "O", "I-b", "B-b"]) == [
         *(Extent("a", 0, 0), Extent("b", 1, 1)),
         *(Extent("b", 3, 3), Extent("b", 4, 4)),

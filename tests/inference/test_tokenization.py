@@ -16,11 +16,11 @@ def tokenizer(encoder_package: Path) -> TextTokenizer:
     return TextTokenizer(encoder_package / FILES.tokenizer, max_length=8, mask_id=MASK)
 
 
-def test_the_specials_of_the_test_are_those_of_the_package(encoder_package: Path) -> None:
+def test_the_mask_id_of_this_test_is_that_of_the_package(encoder_package: Path) -> None:
     assert read_manifest(encoder_package).special_tokens.mask_id == MASK
 
 
-def test_a_text_is_framed_by_its_special_tokens(tokenizer: TextTokenizer) -> None:
+def test_a_text_is_framed_by_special_tokens(tokenizer: TextTokenizer) -> None:
     (text,) = tokenizer.tokenize(["the model"], truncate=False)
     assert text.ids_L[0] == CLS
     assert text.ids_L[-1] == SEP
@@ -49,7 +49,7 @@ def test_counting_works_for_texts_of_any_length(tokenizer: TextTokenizer) -> Non
     assert tokenizer.count(["the", "the " * 50]) == [3, 52]
 
 
-def test_masks_are_where_the_text_has_them(tokenizer: TextTokenizer) -> None:
+def test_mask_positions_match_the_masks_of_the_text(tokenizer: TextTokenizer) -> None:
     (text,) = tokenizer.tokenize(["[MASK] é [MASK]"], truncate=False)
     assert text.mask_spans == ((0, 6), (9, 15))
 
@@ -62,7 +62,7 @@ def test_mask_spans_are_the_same_with_cached_words(tokenizer: TextTokenizer) -> 
         assert [text.mask_spans for text in read] == spans
 
 
-def test_every_spelling_of_a_mask_is_one_mask(encoder_package: Path, tmp_path: Path) -> None:
+def test_every_spelling_of_a_mask_becomes_one_mask_token(encoder_package: Path, tmp_path: Path) -> None:
     saved = (encoder_package / FILES.tokenizer).read_text(encoding="utf-8").replace("[MASK]", "mask")
     (tmp_path / "tokenizer.json").write_text(saved, encoding="utf-8")
     tokenizer = TextTokenizer(tmp_path / "tokenizer.json", max_length=8, mask_id=MASK)
@@ -70,7 +70,7 @@ def test_every_spelling_of_a_mask_is_one_mask(encoder_package: Path, tmp_path: P
     assert [text.mask_spans for text in read] == [((2, 6),)] * 3
 
 
-def test_texts_keep_their_order_whether_their_words_are_known_or_not(tokenizer: TextTokenizer) -> None:
+def test_cached_and_uncached_texts_keep_their_order(tokenizer: TextTokenizer) -> None:
     tokenizer.tokenize(["the list"], truncate=False)
     given = ["list", ("the", "list"), "[MASK]", "the list", "a b c d e f g h i", "open"]
     alone = [tokenizer.tokenize([one], truncate=True)[0].ids_L.tolist() for one in given]
@@ -79,7 +79,7 @@ def test_texts_keep_their_order_whether_their_words_are_known_or_not(tokenizer: 
 
 
 @pytest.mark.parametrize(("token", "filled"), [("the", "Is the Model"), ("##s", "Iss Model"), ("##", "Is ## Model")])
-def test_a_token_takes_the_place_of_the_mask_and_a_piece_joins_the_word_before(
+def test_a_token_replaces_the_mask_and_a_word_piece_joins_the_word_before(
     tokenizer: TextTokenizer, token: str, filled: str
 ) -> None:
     assert tokenizer.with_token("Is [MASK] Model", (3, 9), token) == filled

@@ -31,7 +31,7 @@ def _tokenizer(pre_tokenizer: object, normalizer: object) -> Tokenizer:
         (_OWN_UNIGRAM, normalizers.Sequence([_ONE_BLANK, normalizers.Strip()]), "at blanks unless marked"),
     ],
 )
-def test_tokenizers_with_independent_words_get_a_cut(pre_tokenizer: object, normalizer: object, cut: Cut) -> None:
+def test_tokenizers_with_independent_words_have_a_word_cut(pre_tokenizer: object, normalizer: object, cut: Cut) -> None:
     assert cut_of(_tokenizer(pre_tokenizer, normalizer)) == cut
 
 
@@ -47,11 +47,11 @@ def test_tokenizers_with_independent_words_get_a_cut(pre_tokenizer: object, norm
         (_OWN_UNIGRAM, normalizers.Sequence([normalizers.Replace("a", " "), normalizers.Strip()])),
     ],
 )
-def test_tokenizers_with_dependent_words_get_no_cut(pre_tokenizer: object, normalizer: object) -> None:
+def test_tokenizers_with_dependent_words_have_no_word_cut(pre_tokenizer: object, normalizer: object) -> None:
     assert cut_of(_tokenizer(pre_tokenizer, normalizer)) is None
 
 
-def test_a_word_that_was_added_may_hold_a_blank() -> None:
+def test_a_tokenizer_with_an_added_word_containing_a_space_has_no_word_cut() -> None:
     tokenizer = _tokenizer(_BERT, None)
     tokenizer.add_tokens([AddedToken("a b", special=False, normalized=False)])
     assert cut_of(tokenizer) is None

@@ -166,9 +166,7 @@ OCCURRENCES = [
 ]
 
 
-def test_each_occurrence_is_one_message_to_each_receiver(
-    alerting: Server, webhooks: Webhooks, mailbox: Mailbox
-) -> None:
+def test_each_event_sends_one_message_to_each_receiver(alerting: Server, webhooks: Webhooks, mailbox: Mailbox) -> None:
     why = 'why: <2 of 3> & "more"'
     runs = {ended(alerting, kind, name, why, of): f"{of}: {name}" for of, kind, name in OCCURRENCES}
     good = ended(alerting, "COMPLETED", "Completed", "a good night")
@@ -192,7 +190,7 @@ def about(run: str, messages: list[str]) -> list[str]:
     return [message for message in messages if run in message]
 
 
-def test_a_run_that_starts_too_late_is_one_message(alerting: Server, webhooks: Webhooks) -> None:
+def test_a_late_run_sends_one_message(alerting: Server, webhooks: Webhooks) -> None:
     """No worker is there to start it. The test's server calls a run late after a second, not after ten minutes."""
     due = {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": datetime.now(UTC).isoformat()}}}
     run = create_run(alerting, "nightly", due)["name"]
@@ -202,7 +200,7 @@ def test_a_run_that_starts_too_late_is_one_message(alerting: Server, webhooks: W
     assert "nightly: Late" in message
 
 
-def test_a_receiver_that_answers_500_is_asked_again_and_gets_one_message(alerting: Server, webhooks: Webhooks) -> None:
+def test_a_receiver_that_answers_500_is_retried_and_gets_one_message(alerting: Server, webhooks: Webhooks) -> None:
     webhooks.num_refused, webhooks.refuse_next = 0, 3
     run = ended(alerting, "FAILED", "Failed", "in an outage")
     for path in ("slack", "teams"):
@@ -224,7 +222,9 @@ def test_a_receiver_that_always_answers_500_breaks_nothing(
         assert wait_for(lambda messages=messages: len(about(heard, messages())) == 1, 60)
 
 
-def test_no_address_is_shown_and_a_deployment_without_them_keeps_them(alerting: Server, webhooks: Webhooks) -> None:
+def test_webhook_addresses_stay_secret_and_survive_a_deployment_without_them(
+    alerting: Server, webhooks: Webhooks
+) -> None:
     def shown() -> str:
         return alerting.api.post("/block_documents/filter", json={}).raise_for_status().text
 
@@ -239,7 +239,7 @@ def test_no_address_is_shown_and_a_deployment_without_them_keeps_them(alerting: 
 @pytest.mark.parametrize(
     ("variable", "address"), [("CLOZELINE_SLACK_URL", "hooks.slack.com/x"), ("CLOZELINE_EMAIL_URL", "ann@example.org")]
 )
-def test_an_address_of_another_kind_is_refused_before_anything_is_deployed(
+def test_an_unsupported_receiver_address_is_refused_before_anything_is_deployed(
     server: Server, variable: str, address: str
 ) -> None:
     with pytest.raises(AssertionError, match="ended with 2") as refused:

@@ -33,11 +33,11 @@ def schema_problems(path: Path) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_the_file_is_what_the_compose_specification_allows() -> None:
+def test_compose_yaml_follows_the_compose_specification() -> None:
     assert schema_problems(FILE) == ""
 
 
-def test_the_schema_check_sees_a_misspelt_key(tmp_path: Path) -> None:
+def test_the_schema_check_detects_a_misspelt_key(tmp_path: Path) -> None:
     broken = tmp_path / "compose.yaml"
     broken.write_text(TEXT.replace("retries:", "retrys:"), encoding="utf-8")
     assert "retrys" in schema_problems(broken)
@@ -48,7 +48,7 @@ def test_every_image_has_an_exact_version(services: dict[str, dict[str, Any]]) -
     assert loose == {}
 
 
-def test_the_images_that_are_built_carry_the_version_of_the_project(services: dict[str, dict[str, Any]]) -> None:
+def test_built_images_are_tagged_with_the_project_version(services: dict[str, dict[str, Any]]) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     built = {it["image"] for it in services.values() if "build" in it}
     assert {image.rpartition(":")[2] for image in built} == {version}
@@ -89,7 +89,7 @@ def test_every_server_has_a_health_check_and_restarts(services: dict[str, dict[s
     assert {name for name, it in services.items() if "healthcheck" in it} == servers
 
 
-def test_a_service_waits_for_what_it_needs_to_be_ready(services: dict[str, dict[str, Any]]) -> None:
+def test_a_service_waits_until_its_dependencies_are_healthy(services: dict[str, dict[str, Any]]) -> None:
     for name, it in services.items():
         for needed, how in it.get("depends_on", {}).items():
             server = "healthcheck" in services[needed]
@@ -113,7 +113,7 @@ def test_serve_takes_the_options_of_its_service(compose: Any) -> None:
     assert compose.services["serving"]["ports"] == [f"127.0.0.1:{given['port']}:{given['port']}"]
 
 
-def test_serving_is_given_the_time_that_its_last_request_may_take(services: dict[str, dict[str, Any]]) -> None:
+def test_serving_has_a_stop_timeout_that_covers_its_longest_request(services: dict[str, dict[str, Any]]) -> None:
     granted = services["serving"]["stop_grace_period"]
     assert granted == f"{MAX_BODY_SECONDS + MAX_TIMEOUT_MILLISECONDS / 1000 + WRITING_SECONDS:.0f}s"
 
@@ -127,7 +127,7 @@ def test_serving_cannot_reach_the_databases(services: dict[str, dict[str, Any]])
     assert set(services["serving"]["networks"]).isdisjoint(services["postgres"]["networks"])
 
 
-def test_files_that_are_mounted_or_built_from_exist(services: dict[str, dict[str, Any]]) -> None:
+def test_mounted_files_and_build_contexts_exist(services: dict[str, dict[str, Any]]) -> None:
     for it in services.values():
         for volume in it.get("volumes", []):
             source = volume.split(":")[0]

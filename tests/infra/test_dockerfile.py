@@ -30,7 +30,7 @@ def test_the_linter_reports_nothing() -> None:
     assert lint(FILE) == ""
 
 
-def test_the_linter_sees_a_package_without_a_version(tmp_path: Path) -> None:
+def test_the_linter_detects_an_unpinned_package(tmp_path: Path) -> None:
     broken = tmp_path / "Dockerfile"
     broken.write_text("FROM python:3.11.15-slim-bookworm\nRUN pip install --no-cache-dir boto3\n", encoding="utf-8")
     assert "DL3013" in lint(broken)
@@ -42,13 +42,13 @@ def test_base_images_have_exact_versions() -> None:
     assert [image for image in outside if not re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*", image)] == []
 
 
-def test_every_image_ends_as_a_user_that_is_not_root() -> None:
+def test_every_image_runs_as_a_non_root_user() -> None:
     for name, body in STAGES.items():
         if name != "python":
             assert re.findall(r"^USER (\S+)$", body, re.MULTILINE) == ["10001:10001"], name
 
 
-def test_every_package_comes_at_the_version_of_the_lock() -> None:
+def test_every_package_is_installed_at_its_locked_version() -> None:
     installs = re.findall(r"^RUN pip install (.+)$", TEXT, re.MULTILINE)
     assert installs
     for words in installs:
@@ -58,7 +58,7 @@ def test_every_package_comes_at_the_version_of_the_lock() -> None:
             assert [word for word in named if canonicalize_name(Requirement(word).name) not in LOCKED] == []
 
 
-def test_the_lock_holds_everything_that_the_images_pull_in() -> None:
+def test_the_lock_pins_everything_that_the_images_install() -> None:
     """Constraints pin only the packages they name; a package missing from the lock could get any version."""
     pulled = closure(Requirement("mlflow[auth]"), Requirement("psycopg[binary]"), Requirement("boto3"))
     pulled |= closure(Requirement("prefect"), Requirement("asyncpg"), Requirement("clozeline"))

@@ -26,7 +26,7 @@ def values(path: Path) -> dict[str, str]:
     return dict(re.findall(r"^(\w+)=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_every_empty_secret_is_filled_with_bytes_of_its_own(tmp_path: Path) -> None:
+def test_every_empty_secret_gets_different_random_bytes(tmp_path: Path) -> None:
     assert write_env(tmp_path).returncode == 0
     example, written = values(tmp_path / ".env.example"), values(tmp_path / ".env")
     assert list(written) == list(example)
@@ -37,7 +37,7 @@ def test_every_empty_secret_is_filled_with_bytes_of_its_own(tmp_path: Path) -> N
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
 
 
-def test_the_store_takes_the_access_key(tmp_path: Path) -> None:
+def test_store_keys_have_the_format_that_the_store_requires(tmp_path: Path) -> None:
     write_env(tmp_path)
     written = values(tmp_path / ".env")
     assert re.fullmatch("GK[0-9a-f]{32}", written["STORE_ACCESS_KEY"])
@@ -45,7 +45,7 @@ def test_the_store_takes_the_access_key(tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{64}", written["STORE_RPC_SECRET"])
 
 
-def test_secrets_that_are_there_are_kept(tmp_path: Path) -> None:
+def test_existing_secrets_are_kept(tmp_path: Path) -> None:
     write_env(tmp_path)
     before = (tmp_path / ".env").read_bytes()
     again = write_env(tmp_path)
@@ -54,7 +54,7 @@ def test_secrets_that_are_there_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / ".env").read_bytes() == before
 
 
-def test_git_never_takes_the_secrets() -> None:
+def test_git_ignores_the_secrets() -> None:
     ignored = subprocess.run(["git", "check-ignore", "--quiet", "infra/.env"], cwd=ROOT, check=False)
     assert ignored.returncode == 0
     assert all(not value or name.startswith("CLOZELINE_") for name, value in values(INFRA / ".env.example").items())
@@ -76,7 +76,7 @@ def test_telemetry_is_off(compose: Any, name: str, value: str) -> None:
     assert compose.settings[name] == value
 
 
-def test_the_settings_agree_with_those_of_a_run_without_servers(compose: Any) -> None:
+def test_the_settings_match_those_of_a_run_without_servers(compose: Any) -> None:
     defaults = Workspace(Path()).defaults()
     common = set(defaults) & set(compose.settings)
     assert {

@@ -47,7 +47,7 @@ def test_kubernetes_accepts_every_object(found: dict[str, Any]) -> None:
         kubernetes_validate.validate(found, version, strict=True)
 
 
-def test_the_schema_check_sees_a_misspelt_key() -> None:
+def test_the_schema_check_detects_a_misspelt_key() -> None:
     broken = copy.deepcopy(DEPLOYMENTS["serving"])
     broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
     with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
@@ -67,7 +67,7 @@ def test_a_registry_can_be_named_for_every_image() -> None:
     assert named == {container["image"].partition(":")[0] for container in containers()}
 
 
-def test_git_never_takes_the_secrets() -> None:
+def test_git_ignores_the_secrets() -> None:
     for (name,) in GENERATED["secretGenerator"].values():
         assert subprocess.run(["git", "check-ignore", "--quiet", name], cwd=INFRA, check=False).returncode == 0, name
 
@@ -116,7 +116,7 @@ def test_the_worker_deploys_the_flows_before_it_starts_as_compose_does(compose: 
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_a_pod_has_the_time_to_end_that_compose_grants(name: str, compose: Any) -> None:
+def test_a_pod_has_the_stop_timeout_of_its_compose_service(name: str, compose: Any) -> None:
     pause = main_container(name).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     granted = compose.services[name]["stop_grace_period"]
     assert f"{pod(name)['terminationGracePeriodSeconds'] - pause}s" == granted
@@ -139,7 +139,7 @@ def test_a_pod_is_unprivileged_and_bounded(name: str) -> None:
         assert container["securityContext"] == contained
 
 
-def test_probes_ask_for_paths_that_the_server_has() -> None:
+def test_probes_request_existing_paths_of_the_server() -> None:
     serving = main_container("serving")
     probes = [serving[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
     assert {probe["path"] for probe in probes} <= HEALTH_PATHS
@@ -147,12 +147,12 @@ def test_probes_ask_for_paths_that_the_server_has() -> None:
     assert {probe["port"] for probe in probes} == {"http"}
 
 
-def test_one_worker_at_a_time_has_the_project() -> None:
+def test_only_one_worker_runs_at_a_time() -> None:
     assert DEPLOYMENTS["worker"]["spec"]["replicas"] == 1
     assert DEPLOYMENTS["worker"]["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_an_upgrade_brings_new_code_and_keeps_params_and_data(tmp_path: Path) -> None:
+def test_an_upgrade_replaces_code_and_keeps_params_and_data(tmp_path: Path) -> None:
     image, project = tmp_path / "image", tmp_path / "project"
     (script,) = (it["command"][-1] for it in pod("worker")["initContainers"] if it["name"] == "project")
     script = script.replace("/srv/clozeline", str(image)).replace("/project", str(project))

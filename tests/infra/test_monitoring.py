@@ -49,7 +49,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("query", [*queries_of_rules(), *queries_of_panels()])
-def test_a_query_names_metrics_that_the_server_has(query: str) -> None:
+def test_every_query_names_existing_metrics_of_the_server(query: str) -> None:
     named = set(NAME.findall(query))
     assert named or query.startswith("up{")
     assert named <= names_of_the_server()
@@ -71,7 +71,7 @@ def test_prometheus_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_panel_of_the_dashboard_has_a_place_of_its_own_and_a_title() -> None:
+def test_dashboard_panels_do_not_overlap_and_have_titles() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)

@@ -51,7 +51,7 @@ def test_every_deployed_flow_runs_without_parameters(compose: Any, run_to_end: R
     ]
 
 
-def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server) -> None:
+def test_deploying_again_after_an_edit_applies_the_file(server: Server) -> None:
     server.deploy(add_leftover)
     first = server.deployments()
     assert set(first) == {"nightly", "drift", "leftover"}
@@ -77,7 +77,7 @@ def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server)
     assert server.nightly()["schedules"] == [], "a schedule that left the file stayed on the server"
 
 
-def test_the_automations_are_those_of_the_file(server: Server) -> None:
+def test_the_automations_match_the_file(server: Server) -> None:
     def found() -> dict[str, dict[str, Any]]:
         answer = server.api.post("/automations/filter", json={}).raise_for_status()
         return {automation["name"]: automation for automation in answer.json()}
@@ -111,7 +111,7 @@ def test_the_schedule_plans_the_next_runs(server: Server) -> None:
 PUT_OFF = "import asyncio, start_server; asyncio.run(start_server.put_off_deadlines())"
 
 
-def test_a_server_that_starts_again_gives_every_run_time_for_its_next_heartbeat(server: Server) -> None:
+def test_a_restarted_server_waits_for_the_next_heartbeat_of_every_run(server: Server) -> None:
     server.deploy()
     heartbeat = {
         "occurred": datetime.now(UTC).isoformat(),

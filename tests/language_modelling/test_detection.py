@@ -52,7 +52,7 @@ def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
     return max((first[name] - second[name]).abs().max().item() for name in first)
 
 
-def test_one_table_of_embeddings_serves_both_and_is_counted_once(pair: ReplacedTokenPair) -> None:
+def test_generator_and_discriminator_share_one_embedding_table_which_counts_once(pair: ReplacedTokenPair) -> None:
     table = pair.discriminator.get_input_embeddings().weight
     assert pair.generator.get_input_embeddings().weight is table
     assert pair.generator.get_output_embeddings().weight is table
@@ -71,7 +71,7 @@ def test_one_table_of_embeddings_serves_both_and_is_counted_once(pair: ReplacedT
         ("tiny", 1.0, 4, 256, 1024),
     ],
 )
-def test_a_generator_is_as_deep_and_a_fraction_as_wide(
+def test_a_generator_has_the_same_depth_and_a_fraction_of_the_width(
     size, fraction, heads, hidden_size, intermediate_size, params_of, ids
 ) -> None:
     """For size base it is the generator of Clark et al. 2020, table 6."""
@@ -88,7 +88,7 @@ def test_a_generator_is_as_deep_and_a_fraction_as_wide(
     assert (narrow.num_hidden_layers, narrow.embedding_size) == (wide.num_hidden_layers, wide.embedding_size)
 
 
-def test_weights_are_a_function_of_the_seed(params_of, ids) -> None:
+def test_weights_depend_only_on_the_seed(params_of, ids) -> None:
     one, same, other = (language_model.build(params_of("electra"), "rtd", ids, seed=seed) for seed in (1, 1, 2))
     assert largest_difference(one, same) == 0
     assert largest_difference(one, other) > 0
@@ -124,7 +124,7 @@ def test_a_saved_pair_is_loaded_as_a_pair(pair: ReplacedTokenPair, saved: Path) 
     assert not again.training
 
 
-def test_weights_that_are_given_once_are_saved_in_both(
+def test_shared_weights_given_once_are_saved_in_both_models(
     pair: ReplacedTokenPair, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     """Processes that divide a model return its shared weights only once."""
@@ -166,7 +166,7 @@ def test_a_family_without_a_stock_discriminator_is_refused(params_of, ids) -> No
 
 
 @torch.inference_mode()
-def test_a_row_is_judged_the_same_alone_and_padded(pair: ReplacedTokenPair) -> None:
+def test_padding_does_not_change_the_scores_of_a_row(pair: ReplacedTokenPair) -> None:
     alone_BL = detection_logits(pair, ROWS_BL, None)
     padded_BL = torch.tensor([[*ROW, 0, 0], [2, 33, 40, 41, 42, 43, 44, 45, 3]])
     mask_BL = (padded_BL != 0).long()
@@ -183,14 +183,14 @@ def start(folder: Path, params_of, ids, **changes: object) -> torch.nn.Module:
     return start_from(str(folder), None, head="rtd", **arguments)
 
 
-def test_training_goes_on_with_both(pair: ReplacedTokenPair, saved: Path, params_of, ids) -> None:
+def test_a_saved_pair_continues_training_with_both_models(pair: ReplacedTokenPair, saved: Path, params_of, ids) -> None:
     again = start(saved, params_of, ids)
     assert again.training
     assert largest_difference(pair, again) == 0
     assert again.generator.get_output_embeddings().weight is again.discriminator.get_input_embeddings().weight
 
 
-def test_a_token_that_the_tokenizer_gained_has_one_row_in_both(saved: Path, params_of) -> None:
+def test_an_added_token_has_one_shared_row_in_both_models(saved: Path, params_of) -> None:
     from clozeline.encoder.families import TokenIds
 
     again = start(saved, params_of, TokenIds(66, pad_id=0, cls_id=2, sep_id=3))
@@ -219,7 +219,7 @@ def uniforms(num_targets: int, epoch: int = 0) -> Tensor:
     return torch.from_numpy(fine_uniform(token_hashes(7, epoch, Stream.REPLACEMENT, every_T // 100, every_T % 100)))
 
 
-def test_tokens_are_drawn_as_often_as_the_generator_says() -> None:
+def test_replacements_follow_the_probabilities_of_the_generator() -> None:
     """Chi-square at p = 0.001 over 59 tokens, on 100,000 draws; special ones are left out of the distribution."""
     torch.manual_seed(0)
     logits_V = torch.randn(64) * 2
@@ -232,7 +232,7 @@ def test_tokens_are_drawn_as_often_as_the_generator_says() -> None:
     assert ((counts_V - expected_V) ** 2 / expected_V).sum() < 97.0
 
 
-def test_a_token_is_drawn_by_its_own_number_in_any_company() -> None:
+def test_a_replacement_depends_only_on_its_own_random_number_and_logits() -> None:
     torch.manual_seed(0)
     logits_TV, uniform_T = torch.randn(300, 64), uniforms(300)
     random = torch.get_rng_state()
@@ -242,12 +242,12 @@ def test_a_token_is_drawn_by_its_own_number_in_any_company() -> None:
     assert (draw(logits_TV, uniforms(300, epoch=1), NO_FLAGS_V) != guess_T).float().mean() > 0.5
 
 
-def test_the_ends_of_the_scale_are_tokens_that_can_be_drawn() -> None:
+def test_the_smallest_and_largest_random_numbers_draw_possible_tokens() -> None:
     logits_TV = torch.full((2, 64), -torch.inf)
     logits_TV[:, [6, 60]] = 0.0
     highest = 1 - 2.0**-53
     assert draw(logits_TV, torch.tensor([0.0, highest], dtype=torch.float64), NO_FLAGS_V).tolist() == [6, 60]
 
 
-def test_no_target_is_no_draw() -> None:
+def test_without_targets_nothing_is_drawn() -> None:
     assert draw(torch.zeros(0, 64), torch.zeros(0, dtype=torch.float64), NO_FLAGS_V).shape == (0,)

@@ -97,7 +97,7 @@ def model(params_of, ids):
     return language_model.build(params_of(OWN), "mlm", ids, seed=0)
 
 
-def test_one_line_of_params_is_all_there_is_to_register(model) -> None:
+def test_an_own_encoder_is_registered_by_one_line_of_params(model) -> None:
     assert type(model.base_model).__module__ == "mine.encoder"
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
     assert language_model.head_of(model) == "mlm"
@@ -128,7 +128,9 @@ def test_the_source_files_of_an_own_encoder_are_found(model, own_module, params_
     assert sources_of(language_model.build(params_of("bert"), "mlm", ids, seed=0)) == []
 
 
-def test_a_change_of_its_module_is_another_training(model, own_module, tiny_pretraining, tiny_tokens: Path) -> None:
+def test_editing_the_module_of_an_own_encoder_starts_another_training(
+    model, own_module, tiny_pretraining, tiny_tokens: Path
+) -> None:
     precision = Precision.of("fp32", torch.device("cpu"))
     before = name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision)
     assert name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision) == before
@@ -154,7 +156,7 @@ def test_an_own_encoder_starts_at_chance_and_can_memorize_a_batch(model, batch_o
 
 
 @torch.inference_mode()
-def test_projecting_targets_alone_gives_the_logits_of_the_whole(model, batch_of) -> None:
+def test_projecting_only_targets_gives_the_logits_of_the_whole_pass(model, batch_of) -> None:
     batch = batch_of(ROW, [2, 33, 40, 3])
     whole_BLV = model.eval()(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
     expected_TV = whole_BLV.reshape(-1, 64)[batch.slot_T]
@@ -180,7 +182,9 @@ def test_an_own_encoder_gives_the_same_bits_after_a_reload(
     assert b"head.decoder.weight" not in (out / "model.safetensors").read_bytes() or not tied
 
 
-def test_training_goes_on_from_a_saved_one(model, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path) -> None:
+def test_an_own_encoder_continues_training_from_a_saved_one(
+    model, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path
+) -> None:
     out = tmp_path / "encoder"
     out.mkdir()
     language_model.save(model, tiny_tokenizer, out)
@@ -190,7 +194,7 @@ def test_training_goes_on_from_a_saved_one(model, params_of, ids, batch_of, tiny
     assert torch.equal(one_TV, other_TV)
 
 
-def test_weights_of_another_state_of_the_module_are_refused(model, own_module, tiny_tokenizer, tmp_path: Path) -> None:
+def test_weights_of_an_edited_module_are_refused(model, own_module, tiny_tokenizer, tmp_path: Path) -> None:
     out = tmp_path / "encoder"
     out.mkdir()
     language_model.save(model, tiny_tokenizer, out)
@@ -234,7 +238,7 @@ def test_params_that_own_encoders_cannot_support_are_refused(objective, knobs, p
         language_model.build(params_of(OWN, **knobs), objective, ids, seed=0)
 
 
-def test_gradient_checkpointing_is_its_own_affair(model) -> None:
+def test_an_own_encoder_without_gradient_checkpointing_refuses_it(model) -> None:
     with pytest.raises(ParamsError, match="gradient_checkpointing_enable"):
         model.gradient_checkpointing_enable()
 
@@ -245,5 +249,5 @@ def test_a_name_that_is_neither_a_family_nor_a_path_is_refused_by_params(name, p
         params_of(name)
 
 
-def test_params_of_an_own_encoder_are_params(params_of) -> None:
+def test_params_accept_an_own_encoder(params_of) -> None:
     assert isinstance(params_of(OWN), ModelParams)

@@ -19,7 +19,7 @@ def model(params_of, ids) -> PreTrainedModel:
     return language_model.build(params_of("modernbert"), "mlm", ids, seed=0).eval()
 
 
-def test_weights_are_a_function_of_the_seed_and_the_global_random_state_stays(params_of, ids) -> None:
+def test_weights_depend_only_on_the_seed_and_the_global_random_state_stays(params_of, ids) -> None:
     torch.manual_seed(9)
     expected = torch.rand(1)
     torch.manual_seed(9)
@@ -88,7 +88,7 @@ def test_a_param_that_stock_classes_lack_is_refused(family, knobs, told, params_
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_activation_epsilon_and_initial_weights_are_those_of_params(family, params_of, ids, caplog) -> None:
+def test_activation_epsilon_and_initial_weights_follow_params(family, params_of, ids, caplog) -> None:
     """In the encoder and in the head, but for what the family is known to fix, and says so."""
     given = {"activation": "relu", "norm_epsilon": 3e-4, "initializer_range": 0.07}
     model = language_model.build(params_of(family, **given), "mlm", ids, seed=0)
@@ -111,7 +111,7 @@ def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("objective", ["mlm", "rtd"])
-def test_a_model_that_lacks_a_weight_is_refused_by_its_name(
+def test_a_model_with_a_missing_weight_is_refused_with_its_name(
     objective, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
     """If it were drawn at random, it would pass for a trained weight."""

@@ -35,7 +35,7 @@ def all_rows(split: Split) -> np.ndarray:
     return np.arange(len(split.rows))
 
 
-def test_tensors_are_pinned_on_their_way_to_a_gpu(
+def test_tensors_are_pinned_for_the_copy_to_a_gpu(
     split: Split, tiny_pretraining: PretrainParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the processor waits for each copy, even if it is `non_blocking`."""
@@ -71,7 +71,7 @@ def test_every_token_but_cls_is_predicted_from_the_position_before_it(
     assert int((batch.labels_T != SEP).sum()) == content
 
 
-def test_the_end_of_a_document_is_learned_and_a_cut_is_not_taken_for_one(
+def test_the_end_of_a_document_is_a_target_but_a_cut_inside_it_is_not(
     split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     """P19: [SEP] ends a text; its label is there though padding follows, and only where a document ends."""
@@ -85,7 +85,7 @@ def test_the_end_of_a_document_is_learned_and_a_cut_is_not_taken_for_one(
 
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
-def test_over_all_folds_every_token_is_a_target_once(objective: str, split: Split) -> None:
+def test_every_token_is_a_target_once_over_all_folds(objective: str, split: Split) -> None:
     rows = split.read(all_rows(split))
     judged = [OBJECTIVES[objective].judging(split, rows, 5, fold, NUM_FOLDS) for fold in range(NUM_FOLDS)]
     slots = sorted(slot for batch in judged for slot in batch.slot_T.tolist())
@@ -94,7 +94,7 @@ def test_over_all_folds_every_token_is_a_target_once(objective: str, split: Spli
 
 @pytest.mark.parametrize("bounds", [(0, 7), (7, 20), (19, 20)])
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
-def test_rows_taken_out_of_a_batch_keep_their_targets(
+def test_rows_selected_from_a_batch_keep_their_targets(
     objective: str, bounds: tuple[int, int], split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     whole = training_batch(objective, split, tiny_pretraining, all_rows(split)[:20])
@@ -165,7 +165,7 @@ def test_a_row_has_the_same_logits_padded_and_unpadded(
 
 
 @pytest.mark.parametrize("objective", ["mlm", "rtd"])
-def test_padding_alone_is_masked(objective: str, split: Split, tiny_pretraining: PretrainParams) -> None:
+def test_only_padding_is_masked_from_attention(objective: str, split: Split, tiny_pretraining: PretrainParams) -> None:
     tokens = split.read(all_rows(split))
     batch = training_batch(objective, split, tiny_pretraining, all_rows(split))
     assert batch.attention_mask_BL is not None
@@ -190,7 +190,7 @@ def detection_batch(split: Split, params: PretrainParams, rows_B: np.ndarray, ep
     return batch
 
 
-def test_the_replacement_number_is_a_function_of_the_target_and_the_epoch(
+def test_the_replacement_number_depends_only_on_target_and_epoch(
     split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     """P4, P5: the same number in any batch and any part of one, another in each epoch."""
@@ -204,7 +204,7 @@ def test_the_replacement_number_is_a_function_of_the_target_and_the_epoch(
     assert len(torch.unique(whole.uniform_T)) == len(whole.uniform_T)
 
 
-def test_every_part_of_a_batch_knows_how_many_targets_the_whole_has_for_each_token(
+def test_every_part_of_a_batch_stores_the_targets_per_token_of_the_whole(
     split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     whole = detection_batch(split, tiny_pretraining, all_rows(split)[:20])
@@ -214,7 +214,7 @@ def test_every_part_of_a_batch_knows_how_many_targets_the_whole_has_for_each_tok
     assert whole.as_part_of(10, 80).targets_per_token.item() == 0.125
 
 
-def test_the_discriminator_sees_the_text_with_a_guess_at_each_target(
+def test_the_discriminator_reads_the_text_with_a_replacement_at_each_target(
     split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     """A right guess replaces nothing; what word dropout takes from the generator's rows is still in the text."""

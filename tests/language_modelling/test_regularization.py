@@ -28,7 +28,7 @@ def test_dropout_rates_reach_the_modules_and_are_off_by_default(family, params_o
 
 @pytest.mark.parametrize("knob", ["dropout", "attention_dropout", "head_dropout"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_dropout_acts_in_training_alone(family, knob, params_of, ids, batch_of) -> None:
+def test_each_dropout_acts_only_in_training(family, knob, params_of, ids, batch_of) -> None:
     batch = batch_of(ROW, [2, 33, 40, 3])
     plain = language_model.build(params_of(family), "mlm", ids, seed=0)
     model = language_model.build(params_of(family, **{knob: 0.5}), "mlm", ids, seed=0)
@@ -95,9 +95,7 @@ def added_by_first_layer(family, objective, params_of, ids) -> torch.Tensor:
 
 @pytest.mark.parametrize(("family", "objective"), SKIPPABLE)
 @torch.inference_mode()
-def test_stochastic_depth_leaves_a_model_in_use_and_its_weights_as_they_are(
-    family, objective, params_of, ids, batch_of
-) -> None:
+def test_stochastic_depth_changes_neither_weights_nor_inference(family, objective, params_of, ids, batch_of) -> None:
     plain = language_model.build(params_of(family), objective, ids, seed=0).eval()
     model = language_model.build(params_of(family, stochastic_depth=0.5), objective, ids, seed=0).eval()
     batch = batch_of(ROW)

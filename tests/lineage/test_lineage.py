@@ -48,7 +48,7 @@ def traced(workspace: Workspace) -> Trace:
     return trace(URI, workspace)
 
 
-def test_the_trace_leads_stage_by_stage_to_the_raw_text(traced: Trace, workspace: Workspace) -> None:
+def test_the_trace_goes_stage_by_stage_to_the_raw_text(traced: Trace, workspace: Workspace) -> None:
     assert str(traced.version) == "clozeline-encoder version 1"
     ancestors = {ancestor.path: ancestor.stage for ancestor in traced.origin.all()}
     assert ancestors == {
@@ -66,7 +66,7 @@ def test_the_trace_leads_stage_by_stage_to_the_raw_text(traced: Trace, workspace
     assert {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["models/encoder"] == locked
 
 
-def test_the_trace_is_of_the_released_version_not_of_the_newest_files(traced: Trace, workspace: Workspace) -> None:
+def test_the_trace_belongs_to_the_released_version_not_to_the_newest_files(traced: Trace, workspace: Workspace) -> None:
     retrain(workspace.root, "one two three")
     assert trace(URI, workspace).origin == traced.origin
     assert ancestry(Lock.read(workspace.root / "dvc.lock"), "dist/encoder") != traced.origin

@@ -3,7 +3,7 @@ import pyarrow as pa
 from clozeline.machine.arrow_memory import system_allocator
 
 
-def test_the_allocator_is_the_system_s_within_the_block_alone() -> None:
+def test_the_system_allocator_is_used_only_within_the_block() -> None:
     before = pa.default_memory_pool().backend_name
     with system_allocator():
         assert pa.default_memory_pool().backend_name == "system"

@@ -48,7 +48,7 @@ def test_the_quota_of_a_parent_group_applies(machine: Path) -> None:
     assert cores(machine, "0::/pods/one\n") == 3
 
 
-def test_the_quota_of_version_1_holds(machine: Path) -> None:
+def test_the_quota_of_cgroup_v1_applies(machine: Path) -> None:
     write(machine / "cpu" / "box" / "cpu.cfs_quota_us", "400000\n")
     write(machine / "cpu" / "box" / "cpu.cfs_period_us", "100000\n")
     assert cores(machine, "4:cpu,cpuacct:/box\n3:memory:/box\n") == 4
@@ -56,11 +56,11 @@ def test_the_quota_of_version_1_holds(machine: Path) -> None:
     assert cores(machine, "4:cpu,cpuacct:/box\n") == 8
 
 
-def test_without_control_groups_affinity_alone_holds(machine: Path) -> None:
+def test_without_control_groups_only_affinity_limits_the_cores(machine: Path) -> None:
     assert available_cores(machine, machine / "nothing") == 8
 
 
-def test_a_process_held_to_one_core_counts_one() -> None:
+def test_a_process_pinned_to_one_core_counts_one() -> None:
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
     code += "from clozeline.machine.cores import available_cores; print(available_cores())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -32,12 +32,12 @@ def group(folder: Path, limit: object, used: int, files: int) -> None:
     write(folder / "memory.stat", f"anon 1\ninactive_file {files}\nactive_file 7")
 
 
-def test_free_memory_without_a_limit_is_that_of_the_machine(machine: Path) -> None:
+def test_without_a_limit_free_memory_is_that_of_the_machine(machine: Path) -> None:
     group(machine / "pod", "max", 5 * MIB, 0)
     assert left(machine, "0::/pod") == 2**33
 
 
-def test_the_limit_of_a_group_holds_and_pages_of_files_can_be_dropped(machine: Path) -> None:
+def test_the_limit_of_the_group_applies_and_file_cache_counts_as_free(machine: Path) -> None:
     group(machine / "pod", 100 * MIB, 90 * MIB, 30 * MIB)
     assert left(machine, "0::/pod") == 40 * MIB
 
@@ -48,7 +48,7 @@ def test_the_limit_of_a_parent_group_applies(machine: Path) -> None:
     assert left(machine, "0::/pod/one") == 30 * MIB
 
 
-def test_the_limit_of_version_1_holds(machine: Path) -> None:
+def test_the_limit_of_cgroup_v1_applies(machine: Path) -> None:
     box = machine / "memory" / "box"
     write(box / "memory.limit_in_bytes", 100 * MIB)
     write(box / "memory.usage_in_bytes", 80 * MIB)
@@ -60,5 +60,5 @@ def test_without_system_figures_the_free_memory_is_unknown(tmp_path: Path) -> No
     assert free_memory_bytes(tmp_path, tmp_path / "nothing", tmp_path / "nothing") is None
 
 
-def test_free_memory_of_this_machine_is_known() -> None:
+def test_free_memory_of_this_machine_is_positive() -> None:
     assert (free_memory_bytes() or 0) > MIB

@@ -26,7 +26,7 @@ def num_freed_bytes(*arguments: str) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def test_freed_memory_that_lies_between_used_memory_is_given_back() -> None:
+def test_freed_memory_between_used_blocks_is_returned_to_the_system() -> None:
     assert num_freed_bytes() < 10_000_000 < 30_000_000 < num_freed_bytes("trimmed")
 
 
@@ -50,5 +50,5 @@ def num_heaps(*arguments: str) -> int:
     return subprocess.run(command, capture_output=True, text=True, check=True).stderr.count("Arena ")
 
 
-def test_threads_that_start_later_get_no_heaps_of_their_own() -> None:
+def test_later_threads_get_no_separate_heaps() -> None:
     assert num_heaps("shared") <= 2 < num_heaps()

@@ -39,14 +39,14 @@ def test_the_limit_of_a_parent_group_applies(machine: Path) -> None:
     assert available(machine, "0::/pods/one\n") == 3 * GIB
 
 
-def test_the_limit_of_version_1_holds(machine: Path) -> None:
+def test_the_limit_of_cgroup_v1_applies(machine: Path) -> None:
     write(machine / "memory" / "box" / "memory.limit_in_bytes", f"{GIB}\n")
     assert available(machine, "4:cpu,cpuacct:/other\n3:memory:/box\n") == GIB
     write(machine / "memory" / "box" / "memory.limit_in_bytes", "9223372036854771712\n")
     assert available(machine, "3:memory:/box\n") == 8 * GIB
 
 
-def test_without_control_groups_the_machine_alone_holds(machine: Path) -> None:
+def test_without_control_groups_the_memory_of_the_machine_applies(machine: Path) -> None:
     assert available_bytes(machine, machine / "nothing") == 8 * GIB
 
 

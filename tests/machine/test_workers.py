@@ -54,18 +54,18 @@ def test_results_come_in_the_order_of_the_items(num_workers: int) -> None:
         assert list(workers.map(slow_square, range(30))) == [number * number for number in range(30)]
 
 
-def test_a_worker_makes_arrays_and_imports_no_pandas() -> None:
+def test_a_worker_creates_arrow_arrays_without_importing_pandas() -> None:
     with worker_processes(2) as workers:
         assert list(workers.map(array_without_pandas, [[1], [2, 3]])) == [([1], False), ([2, 3], False)]
 
 
-def test_a_worker_that_asks_for_pandas_has_it() -> None:
+def test_a_worker_can_import_pandas() -> None:
     with worker_processes(2) as workers:
         assert list(workers.map(series_as_array, [[1], [2, 3]])) == [[1], [2, 3]]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_items_are_drawn_only_as_fast_as_results_are_taken(num_workers: int) -> None:
+def test_items_are_consumed_only_as_fast_as_results_are_taken(num_workers: int) -> None:
     drawn = 0
 
     def numbers() -> Iterator[int]:

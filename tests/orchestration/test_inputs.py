@@ -31,7 +31,7 @@ def check(root: Path, *done: str) -> None:
     require_inputs(root, read_stage_graph(root), done)
 
 
-def test_a_fresh_project_lacks_nothing(project: Path) -> None:
+def test_a_fresh_project_passes_the_check(project: Path) -> None:
     check(project)
 
 
@@ -87,7 +87,7 @@ def check_labels(root: Path) -> None:
         ("similarity", {"data": "labels/mine.csv", "first_field": "left", "second_field": "text"}, "`left`"),
     ],
 )
-def test_the_files_of_a_task_are_looked_at_before_any_stage(
+def test_the_files_of_a_task_are_checked_before_any_stage(
     project: Path, kind: str, task: dict[str, object], told: str
 ) -> None:
     (project / "labels").mkdir()
@@ -99,14 +99,14 @@ def test_the_files_of_a_task_are_looked_at_before_any_stage(
         check_labels(project)
 
 
-def test_readable_files_and_future_outputs_pass_the_check(project: Path) -> None:
+def test_readable_label_files_and_outputs_of_later_stages_pass_the_check(project: Path) -> None:
     check_labels(project)
     (project / "mine.csv").write_text("text,label\na,b\n")
     with_task(project, kind="classification", data="mine.csv")
     check_labels(project)
 
 
-def test_text_without_labels_is_noticed() -> None:
+def test_tasks_whose_source_has_no_labels_are_detected() -> None:
     params = read_params(CHECKOUT / "params.yaml")
     assert unlabelled_tasks(params) == []
     source = params.preprocess.source.model_copy(update={"kind": "files"})

@@ -40,9 +40,7 @@ def test_a_killed_stage_or_dvc_is_reported_as_killed(toy: Path, killed: str) -> 
 
 
 @pytest.mark.parametrize(("kills", "cause"), [(1, "memory ran out"), (None, "by hand, or because memory ran out")])
-def test_memory_is_blamed_where_the_kernel_counts_a_kill_for_it_or_does_not_count(
-    kills: int | None, cause: str
-) -> None:
+def test_a_kill_is_blamed_on_memory_if_the_kernel_counts_one_or_has_no_counter(kills: int | None, cause: str) -> None:
     error = failure_of(Ended("upper", 137, "", "upper.log", kills))
     assert error.problem == f"stage `upper` {KILLED}: {cause}"
     assert "GiB" in error.given
@@ -50,7 +48,7 @@ def test_memory_is_blamed_where_the_kernel_counts_a_kill_for_it_or_does_not_coun
 
 
 @pytest.mark.parametrize("code", [-9, 137])
-def test_both_ways_to_say_signal_9_are_known(code: int) -> None:
+def test_both_exit_codes_of_signal_9_are_recognized(code: int) -> None:
     """The exit code is -9 if a process waited for the stage, and 137 if a shell or torchrun did."""
     assert KILLED in str(failure_of(Ended("upper", code, "", "upper.log")))
 

@@ -30,7 +30,7 @@ serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), pre
 """
 
 
-def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_both_servers_run_until_interrupted(tmp_path: Path, free_port: Callable[[], int]) -> None:
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, str(free_port()), str(free_port())],

@@ -32,12 +32,12 @@ from clozeline.orchestration.server_process import HOST, Server, running, wait_u
 from clozeline.workspace import Workspace
 
 
-def test_the_application_of_the_server_is_made_where_the_command_says() -> None:
+def test_the_server_command_names_an_existing_application_factory() -> None:
     module, _, name = prefect_adapter._APPLICATION.partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_the_settings_that_stop_schedules_are_settings_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_that_stop_schedules_exist_in_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.settings import Settings
 
     for name, value in SERVER_WITHOUT_SCHEDULES.items():
@@ -46,7 +46,7 @@ def test_the_settings_that_stop_schedules_are_settings_of_the_server(monkeypatch
     assert (services.scheduler.enabled, services.late_runs.enabled) == (False, False)
 
 
-def test_a_server_that_is_named_later_is_the_one_that_is_used() -> None:
+def test_a_server_address_set_after_import_is_used() -> None:
     code = (
         "from clozeline.orchestration.prefect_adapter import api_url, use_temporary_server\n"
         "assert api_url() is None\n"
@@ -69,7 +69,7 @@ def test_one_stage_runs_at_a_time() -> None:
     assert ONE_AT_A_TIME._max_workers == 1
 
 
-def test_prefect_still_begins_its_repeated_message_with_the_known_words() -> None:
+def test_prefect_still_starts_its_repeated_message_with_the_filtered_prefix() -> None:
     """The engines of flows and of tasks log a state after these words."""
     for engine in (flow_engine, task_engine):
         assert 'f"Finished in state {display_state}"' in inspect.getsource(engine)
@@ -77,7 +77,9 @@ def test_prefect_still_begins_its_repeated_message_with_the_known_words() -> Non
     assert any(shown.startswith(known) for known in prefect_adapter._REPEATED)
 
 
-def test_the_links_of_a_run_begin_as_we_look_for_and_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_prefect_log_lines_with_links_have_the_filtered_prefix_and_are_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     source = inspect.getsource(flow_engine)
     assert 'f"Beginning {run_type} run {' in source
     assert 'f"View at {flow_run_url}"' in source
@@ -89,7 +91,7 @@ def test_the_links_of_a_run_begin_as_we_look_for_and_are_dropped(caplog: pytest.
     assert caplog.messages == ["upper: executed"]
 
 
-def test_a_run_that_is_stopped_is_called_a_crash_in_the_words_that_we_look_for() -> None:
+def test_prefect_crash_messages_of_a_stopped_run_have_the_filtered_prefix() -> None:
     assert 'f"Crash detected! {state.message}"' in inspect.getsource(flow_engine)
     for signal_of in (KeyboardInterrupt(), TerminationSignal(signal.SIGTERM)):
         state = task_engine.exception_to_crashed_state_sync(signal_of)
@@ -119,13 +121,13 @@ def test_a_problem_shows_its_message_once(
     assert bug.exc_info, "a bug keeps its traceback"
 
 
-def test_an_automation_of_the_file_is_one_that_a_client_sends() -> None:
+def test_automations_of_the_file_have_the_type_that_the_client_sends() -> None:
     sent = inspect.signature(SyncPrefectClient.create_automation).parameters["automation"].annotation
     assert "AutomationCore" in str(sent)
     assert set(AutomationCore.model_fields) >= {"name", "description", "trigger", "actions"}
 
 
-def test_a_server_says_that_it_is_ready_at_that_path(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_the_prefect_server_answers_at_the_health_path(tmp_path: Path, free_port: Callable[[], int]) -> None:
     port = free_port()
     workspace = Workspace(tmp_path)
     command = prefect_adapter.server_command(HOST, port)

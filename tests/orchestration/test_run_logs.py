@@ -16,7 +16,7 @@ def make_run(logs: Path, number: int) -> Path:
     return folder
 
 
-def test_the_logs_of_the_newest_runs_stay(tmp_path: Path) -> None:
+def test_the_logs_of_the_newest_runs_are_kept(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, number) for number in range(NUM_KEPT + 3)]
     forget_old_runs(tmp_path)
     assert {*tmp_path.iterdir()} == {*runs[3:]}
@@ -24,7 +24,7 @@ def test_the_logs_of_the_newest_runs_stay(tmp_path: Path) -> None:
     assert {*tmp_path.iterdir()} == {*runs[3:]}
 
 
-def test_files_of_no_run_are_kept(tmp_path: Path) -> None:
+def test_files_that_belong_to_no_run_are_kept(tmp_path: Path) -> None:
     others = {tmp_path / "mlflow-server.log", tmp_path / "notes"}
     (tmp_path / "mlflow-server.log").touch()
     (tmp_path / "notes").mkdir()
@@ -35,6 +35,6 @@ def test_files_of_no_run_are_kept(tmp_path: Path) -> None:
     assert {*tmp_path.iterdir()} == {*runs[1:], *others}
 
 
-def test_a_project_that_has_run_nothing_has_nothing_to_forget(tmp_path: Path) -> None:
+def test_a_project_without_runs_has_no_logs_to_delete(tmp_path: Path) -> None:
     forget_old_runs(tmp_path / "logs")
     assert [*tmp_path.iterdir()] == []

@@ -30,7 +30,7 @@ def reproduce(root: Path, name: str, processes: StageProcesses | None = None) ->
     return ended, lines
 
 
-def test_lines_are_heard_and_all_are_logged(toy: Path) -> None:
+def test_output_lines_are_passed_on_and_all_are_logged(toy: Path) -> None:
     ended, lines = reproduce(toy, "upper")
     assert ended.outcome == "executed"
     assert "upper reads raw.txt" in lines
@@ -66,7 +66,7 @@ def test_a_lock_that_another_dvc_command_holds_at_the_end_of_a_stage_loses_no_re
     assert reproduce(toy, "upper")[0].outcome == "unchanged"
 
 
-def test_ending_the_flow_ends_even_a_stage_that_will_not_and_its_own_children(toy: Path) -> None:
+def test_ending_the_flow_kills_even_an_unresponsive_stage_and_its_children(toy: Path) -> None:
     processes = StageProcesses()
     start_of_long_stage(toy)
     thread = threading.Thread(target=reproduce, args=[toy, "upper", processes])

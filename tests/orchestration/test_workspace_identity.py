@@ -10,7 +10,7 @@ def test_a_workspace_keeps_its_identity(tmp_path: Path) -> None:
     assert identity_of(Workspace(tmp_path)) == identity_of(Workspace(tmp_path))
 
 
-def test_two_workspaces_have_two(tmp_path: Path) -> None:
+def test_two_workspaces_have_different_identities(tmp_path: Path) -> None:
     assert identity_of(Workspace(tmp_path / "one")) != identity_of(Workspace(tmp_path / "two"))
 
 
@@ -24,7 +24,7 @@ def test_a_moved_workspace_keeps_its_identity_and_a_copied_one_gets_its_own(tmp_
     assert identity_of(moved) == first
 
 
-def test_a_copy_at_the_same_path_of_another_machine_gets_its_own(tmp_path: Path) -> None:
+def test_a_copy_at_the_same_path_on_another_machine_gets_its_own_identity(tmp_path: Path) -> None:
     ours = tmp_path / "project"
     first = identity_of(Workspace(ours))
     shutil.copytree(ours, tmp_path / "on its way")
@@ -34,7 +34,7 @@ def test_a_copy_at_the_same_path_of_another_machine_gets_its_own(tmp_path: Path)
     assert identity_of(Workspace(ours)) == identity_of(Workspace(ours))
 
 
-def test_a_copy_of_hard_links_gets_its_own(tmp_path: Path) -> None:
+def test_a_hard_linked_copy_gets_its_own_identity(tmp_path: Path) -> None:
     first = identity_of(Workspace(tmp_path / "first"))
     linked = shutil.copytree(tmp_path / "first", tmp_path / "linked", copy_function=os.link)
     assert identity_of(Workspace(linked)) != first

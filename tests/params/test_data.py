@@ -21,7 +21,9 @@ COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
         ({"url": "my-texts"}, "protocol://"),
     ],
 )
-def test_a_source_that_does_not_fit_its_kind_is_refused(params_of, changes: dict[str, str], message: str) -> None:
+def test_source_settings_that_do_not_fit_their_kind_are_refused(
+    params_of, changes: dict[str, str], message: str
+) -> None:
     with pytest.raises(ValidationError, match=message):
         params_of(**changes)
 
@@ -38,7 +40,7 @@ def test_a_source_that_does_not_fit_its_kind_is_refused(params_of, changes: dict
         ({"kind": "hub", "dataset": "a/b"}, False),
     ],
 )
-def test_only_a_source_fixed_by_local_state_is_watched_by_dvc(
+def test_dvc_watches_only_sources_determined_by_local_files(
     params_of, changes: dict[str, str], is_watched: bool
 ) -> None:
     source: SourceParams = params_of(**changes).source

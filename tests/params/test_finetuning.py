@@ -51,7 +51,7 @@ def test_an_invalid_default_is_reported_under_finetune_defaults(edited: Editor) 
     assert "`finetune_defaults.shared.warmup_fraction` cannot be used" in told
 
 
-def test_defaults_of_a_kind_that_there_is_not_are_refused(edited: Editor) -> None:
+def test_defaults_of_an_unknown_kind_are_refused(edited: Editor) -> None:
     told = message(edited("  classification:\n    text_field", "  clasification:\n    text_field"))
     assert "unknown key `finetune_defaults.clasification`" in told
     assert "one of: shared, classification" in told
@@ -96,7 +96,7 @@ def test_a_knob_without_effect_is_refused_in_the_kinds_defaults_and_accepted_in_
 
 
 @pytest.mark.parametrize("label", ["1", "true", "0.5"])
-def test_a_label_that_yaml_takes_for_a_number_is_to_be_written_in_quotes(tmp_path: Path, label: str) -> None:
+def test_a_label_that_yaml_reads_as_a_number_must_be_quoted(tmp_path: Path, label: str) -> None:
     lines = ("kind: classification", "data: x.csv")
     told = message(with_task(tmp_path, *lines, f"positive_label: {label}"))
     assert f"given:    finetune.more.positive_label: {label}\n" in told
@@ -106,7 +106,7 @@ def test_a_label_that_yaml_takes_for_a_number_is_to_be_written_in_quotes(tmp_pat
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
-def test_knobs_that_do_nothing_are_those_of_all_kinds(kind: str) -> None:
+def test_knobs_without_effect_in_a_kind_are_fields_of_all_kinds(kind: str) -> None:
     assert set(SECTIONS[kind].idle) <= set(FinetuneParams.model_fields)
 
 
@@ -126,7 +126,7 @@ def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [("<<: *sst2",), ("kind: classification", "hub: {dataset: some/set}")])
-def test_a_file_together_with_a_hub_dataset_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+def test_a_task_with_both_a_file_and_a_hub_dataset_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
     told = message(with_task(tmp_path, *lines, "data: labels/mine.csv"))
     assert "`finetune.more.data` and `finetune.more.hub` cannot be used together" in told
     assert "given:    finetune.more.data: 'labels/mine.csv', finetune.more.hub: {…}\n" in told
@@ -134,7 +134,7 @@ def test_a_file_together_with_a_hub_dataset_is_refused(tmp_path: Path, lines: tu
     assert read_params(with_task(tmp_path, *lines, "data: requirements.lock")).finetune["more"].hub is not None
 
 
-def test_a_preset_may_lend_its_knobs_to_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_preset_can_be_used_with_an_own_file(tmp_path: Path) -> None:
     lines = ("<<: *sst2", "data: labels/mine.csv", "hub: null", "splits: null")
     task = read_params(with_task(tmp_path, *lines)).finetune["more"]
     assert (task.hub, task.splits, task.text_field) == (None, None, "sentence")
@@ -150,13 +150,13 @@ def test_data_may_be_the_local_folder_of_the_dataset(tmp_path: Path, data: str) 
     ("line", "expected"),
     [("second_field: other", "which hold no pairs"), ("hub: {dataset: folder}", "the records are on the hub")],
 )
-def test_files_of_labels_hold_texts_that_are_here_and_no_pairs(tmp_path: Path, line: str, expected: str) -> None:
+def test_label_files_must_be_local_and_cannot_hold_pairs(tmp_path: Path, line: str, expected: str) -> None:
     lines = ("kind: classification", "data: folder", "label_files: {good: some.pos, bad: some.neg}")
     assert read_params(with_task(tmp_path, *lines)).finetune["more"].label_files["bad"] == "some.neg"
     assert expected in message(with_task(tmp_path, *lines, line))
 
 
-def test_files_of_one_label_alone_are_no_task(tmp_path: Path) -> None:
+def test_label_files_with_only_one_label_are_refused(tmp_path: Path) -> None:
     told = message(with_task(tmp_path, "kind: classification", "data: folder", "label_files: {good: some.pos}"))
     assert "`finetune.more.label_files` cannot be used" in told
     assert "at least 2 items" in told

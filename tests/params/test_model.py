@@ -27,7 +27,7 @@ def test_heads_that_do_not_divide_the_model_are_refused(tmp_path: Path, heads: s
     assert expected in message(shaped(tmp_path, num_attention_heads=heads))
 
 
-def test_learned_positions_take_heads_of_an_odd_size(tmp_path: Path) -> None:
+def test_learned_positions_allow_heads_of_odd_size(tmp_path: Path) -> None:
     assert read_params(shaped(tmp_path, family="bert", num_attention_heads="128")).pretrain.model.family == "bert"
 
 

@@ -23,11 +23,11 @@ def test_a_budget_that_ends_inside_warm_up_is_refused_with_both_keys(tmp_path: P
         {"steps": "null", "tokens": "1000", "warmup_steps": "150"},
     ],
 )
-def test_a_budget_that_reaches_the_peak_of_the_learning_rate_is_taken(tmp_path: Path, values: dict[str, str]) -> None:
+def test_a_budget_that_reaches_the_peak_learning_rate_is_accepted(tmp_path: Path, values: dict[str, str]) -> None:
     assert read_params(with_values(tmp_path, **values)).pretrain.schedule.warmup_steps == 150
 
 
-def test_steps_0_needs_a_start(tmp_path: Path) -> None:
+def test_zero_steps_require_a_start_checkpoint(tmp_path: Path) -> None:
     assert "`start` beside `steps: 0`" in message(with_values(tmp_path, steps="0"))
     params = read_params(with_values(tmp_path, steps="0", start="bert-base-uncased"))
     assert (params.pretrain.steps, params.pretrain.schedule.warmup_steps) == (0, 150)
@@ -37,7 +37,7 @@ def test_a_budget_must_be_steps_or_tokens_and_not_both(edited: Editor) -> None:
     assert "set one and leave the other null" in message(edited("  tokens: null", "  tokens: 1000"))
 
 
-def test_only_electra_is_trained_to_detect_replaced_tokens(edited: Editor) -> None:
+def test_only_electra_accepts_the_replaced_token_objective(edited: Editor) -> None:
     told = message(edited("objective: mlm ", "objective: rtd "))
     assert "given:    pretrain.objective: 'rtd', pretrain.model.family: 'modernbert', pretrain.start: null\n" in told
     assert "family `electra`" in told
@@ -51,5 +51,7 @@ def test_only_electra_is_trained_to_detect_replaced_tokens(edited: Editor) -> No
         ("discriminator_weight: 50.0", "discriminator_weight: 0", "greater than 0"),
     ],
 )
-def test_a_pair_that_cannot_be_is_refused(edited: Editor, old: str, new: str, expected: str) -> None:
+def test_an_impossible_generator_discriminator_pair_is_refused(
+    edited: Editor, old: str, new: str, expected: str
+) -> None:
     assert expected in message(edited(old, new))

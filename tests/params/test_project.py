@@ -21,7 +21,7 @@ def test_rows_longer_than_the_model_reads_are_refused_with_both_lengths(tmp_path
     assert f"given:    {key}.max_length: 513, pretrain.model.max_position_embeddings: 512\n" in told
 
 
-def test_an_evaluation_batch_holds_a_row_at_least(edited: Editor) -> None:
+def test_an_evaluation_batch_smaller_than_a_row_is_refused(edited: Editor) -> None:
     told = message(edited("  batch_tokens: 8192", "  batch_tokens: 63"))
     assert "given:    evaluate.batch_tokens: 63, evaluate.max_length: 64\n" in told
 
@@ -45,14 +45,14 @@ def test_the_default_tasks_and_exports_fit_a_causal_model(tmp_path: Path) -> Non
         ("zero_shot", "fills no masks"),
     ],
 )
-def test_what_a_causal_model_cannot_learn_is_refused_by_name(tmp_path: Path, kind: str, why: str) -> None:
+def test_tasks_that_a_causal_model_cannot_learn_are_refused_by_name(tmp_path: Path, kind: str, why: str) -> None:
     told = message(causal(tmp_path, f"kind: {kind}", "data: some.jsonl"))
     assert f"given:    pretrain.objective: 'clm', finetune.more.kind: '{kind}'\n" in told
     assert "objective `mlm`" in told
     assert why in told
 
 
-def test_an_entailment_model_classifies_beside_a_causal_one(tmp_path: Path) -> None:
+def test_an_entailment_task_is_accepted_with_a_causal_model(tmp_path: Path) -> None:
     path = causal(tmp_path, "kind: zero_shot", "data: some.jsonl", "entailment: {model: some-folder}")
     assert read_params(path).finetune["more"].kind == "zero_shot"
 
@@ -67,7 +67,7 @@ def test_a_causal_family_that_classifies_at_the_first_token_is_refused(tmp_path:
     assert "family `modernbert`" in told
 
 
-def test_a_discriminator_is_not_exported_to_fill_masks_but_its_generator_is(edited: Editor) -> None:
+def test_exporting_a_discriminator_for_fill_mask_is_refused_but_its_generator_is_accepted(edited: Editor) -> None:
     path = edited("objective: mlm ", "objective: rtd ")
     path.write_text(path.read_text(encoding="utf-8").replace("family: modernbert", "family: electra"), encoding="utf-8")
     told = message(path)

@@ -75,7 +75,7 @@ def test_an_invalid_value_is_reported_with_its_key_and_what_is_expected(
     assert str(path) in told
 
 
-def test_keys_that_disagree_are_shown_without_the_section_they_are_in(edited: Editor) -> None:
+def test_contradicting_keys_are_reported_without_their_common_section(edited: Editor) -> None:
     told = message(edited("min_characters: 60", "min_characters: 99999"))
     assert "given:    preprocess.min_characters: 99999, preprocess.max_characters: 20000\n" in told
     assert "do:       set `preprocess.min_characters` or `preprocess.max_characters`" in told

@@ -15,7 +15,7 @@ def recipe_names() -> list[str]:
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
-def test_a_recipe_is_laid_over_pretrain(tmp_path: Path, recipe: str) -> None:
+def test_a_recipe_overrides_values_of_pretrain(tmp_path: Path, recipe: str) -> None:
     params = read_params(with_values(tmp_path, recipe=recipe))
     for section, values in params.recipes[recipe].items():
         for key, value in values.items():
@@ -30,7 +30,7 @@ def test_a_partial_section_keeps_the_other_values_of_the_base() -> None:
     assert beneath["masking"] == {"mask_rate": 0.3, "unit": "word"}, "what is beneath stays as it was"
 
 
-def test_each_recipe_sets_the_values_that_its_name_promises(tmp_path: Path) -> None:
+def test_each_recipe_sets_the_values_its_name_implies(tmp_path: Path) -> None:
     rates = {name: read_params(with_values(tmp_path, recipe=name)).pretrain for name in recipe_names()}
     assert rates["low-resource"].masking.mask_rate == 0.2
     assert rates["low-resource"].model.dropout > rates["standard"].model.dropout

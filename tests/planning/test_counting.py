@@ -21,7 +21,9 @@ from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_outline_has_no_memory_and_as_many_parameters_as_the_model(params: PretrainParams, family: str) -> None:
+def test_an_outline_allocates_no_memory_and_has_the_parameter_count_of_the_model(
+    params: PretrainParams, family: str
+) -> None:
     drawn = outline(of_family(params, family), "mlm", VOCAB_SIZE)
     assert {parameter.device.type for parameter in drawn.parameters()} == {"meta"}
     real = language_model.build(of_family(params, family), "mlm", IDS, seed=0)
@@ -32,7 +34,7 @@ def test_an_outline_has_no_memory_and_as_many_parameters_as_the_model(params: Pr
     assert min(count.body, count.head) > 0
 
 
-def test_int8_is_a_byte_for_each_weight_of_a_matrix_and_fp32_for_the_rest(params: PretrainParams) -> None:
+def test_int8_counts_one_byte_per_matrix_weight_and_fp32_for_the_rest(params: PretrainParams) -> None:
     model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
     count = ParameterCount.of(model)
     expected = sum(
@@ -43,7 +45,7 @@ def test_int8_is_a_byte_for_each_weight_of_a_matrix_and_fp32_for_the_rest(params
 
 @pytest.mark.parametrize("length", [32, 300])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_formula_counts_what_torch_counts(params: PretrainParams, family: str, length: int) -> None:
+def test_the_flop_formula_equals_the_counter_of_torch(params: PretrainParams, family: str, length: int) -> None:
     """With unfused attention, because torch's counter does not know the fused attention of CPUs."""
     shape = of_family(params, family).model_copy(update={"max_position_embeddings": length})
     model: Any = language_model.build(shape, "mlm", IDS, seed=0).eval()
@@ -109,7 +111,7 @@ def test_the_timed_model_is_compiled_and_recomputes_as_in_training(
     assert wanted == [is_asked]
 
 
-def test_a_causal_model_attends_to_half(params: PretrainParams) -> None:
+def test_causal_attention_costs_half(params: PretrainParams) -> None:
     both = [
         Compute.of(outline(params.model, objective, 300), length=32, target_share=1) for objective in ("mlm", "clm")
     ]

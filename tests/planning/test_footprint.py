@@ -36,7 +36,7 @@ def test_a_larger_graph_takes_more_memory_and_more_time(tmp_path: Path) -> None:
     assert large.batch_milliseconds > 2 * large.text_milliseconds
 
 
-def test_every_text_has_one_mask_and_ids_of_the_vocabulary() -> None:
+def test_every_sample_text_has_one_mask_and_valid_ids() -> None:
     ids_BL = FEED.batch(BATCH_TEXTS).input_ids_BL
     assert ids_BL.shape == (BATCH_TEXTS, TEXT_TOKENS)
     assert ((ids_BL == FEED.mask_id).sum(axis=1) == 1).all()

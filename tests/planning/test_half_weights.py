@@ -29,7 +29,7 @@ def answer(model: onnx.ModelProto) -> np.ndarray:
     return session.run(None, {"x": ROWS_TK})[0]
 
 
-def test_matrices_are_stored_in_half_the_bytes_and_answer_as_their_rounded_values() -> None:
+def test_matrices_take_half_the_bytes_and_compute_with_their_rounded_values() -> None:
     model = graph(WEIGHT_KN)
     half = with_half_weights(model)
     stored = [numpy_helper.to_array(tensor) for tensor in half.graph.initializer]

@@ -19,7 +19,7 @@ from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
 
 
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_an_optimizer_keeps_as_many_numbers_as_planned(params: PretrainParams, kind: str) -> None:
+def test_an_optimizer_keeps_the_planned_number_of_values(params: PretrainParams, kind: str) -> None:
     rate = 1e-3 if kind == "muon" else None
     chosen = params.optimizer.model_copy(update={"kind": kind, "matrix_learning_rate": rate})
     model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
@@ -59,7 +59,7 @@ FORMS = [(family, objective) for family, row in FAMILIES.items() for objective i
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("length", [32, 300])
 @pytest.mark.parametrize(("family", "objective"), FORMS, ids=["-".join(form) for form in FORMS])
-def test_activations_are_those_that_a_forward_pass_keeps(
+def test_the_planned_activations_equal_those_kept_by_a_forward_pass(
     params: PretrainParams, family: str, objective: LanguageHead, length: int, dropout: float
 ) -> None:
     """Short rows and long ones, for which unfused attention keeps more than everything else."""
@@ -79,7 +79,7 @@ def test_activations_are_those_that_a_forward_pass_keeps(
     assert 0.7 < planned / sum(sizes.values()) < 1.5
 
 
-def test_checkpointing_and_micro_batches_need_less(params: PretrainParams) -> None:
+def test_checkpointing_and_micro_batches_need_less_memory(params: PretrainParams) -> None:
     model = outline(params.model, "mlm", VOCAB_SIZE)
     whole, parts, recomputed = (
         StepMemory.of(model, params.model_copy(update=change), FP32, 0.2).activations
@@ -89,7 +89,7 @@ def test_checkpointing_and_micro_batches_need_less(params: PretrainParams) -> No
     assert recomputed < whole / 2
 
 
-def test_memory_is_the_device_s_own_where_it_has_some_and_else_the_container_s(
+def test_planned_memory_is_that_of_the_gpu_or_else_of_the_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("clozeline.planning.memory.available_bytes", lambda: 3 * 2**30)

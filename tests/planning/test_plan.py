@@ -36,9 +36,7 @@ def save(tiny_tokenizer: Path, tmp_path: Path) -> SaveFamily:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pad_id", [1, 5])
-def test_a_checkpoint_of_any_family_is_planned_wherever_its_padding_is(
-    family: str, pad_id: int, save: SaveFamily
-) -> None:
+def test_a_checkpoint_of_any_family_is_planned_with_any_padding_id(family: str, pad_id: int, save: SaveFamily) -> None:
     count, params = save(family, pad_id)
     plan = Plan.of(params, VOCAB_SIZE)
     assert plan.count == count
@@ -46,7 +44,7 @@ def test_a_checkpoint_of_any_family_is_planned_wherever_its_padding_is(
     assert plan.family in {family, family.replace("v3", "v2")}  # v2 and v3 share one class
 
 
-def test_advice_is_on_the_checkpoints_family_and_no_smaller_one_is_advised(save: SaveFamily) -> None:
+def test_advice_concerns_the_family_of_the_checkpoint_and_suggests_no_smaller_one(save: SaveFamily) -> None:
     _, params = save("longformer")
     large = params.model_copy(update={"model": params.model.model_copy(update={"size": "large"}), "steps": 1})
     told = " ".join(advise(Situation(Plan.of(large, VOCAB_SIZE), None, 2**40)))

@@ -34,7 +34,7 @@ def test_a_step_that_needs_too_much_memory_is_refused_before_the_first_step(
     assert caplog.records.index(told) < steps
 
 
-def test_the_figure_is_that_of_the_plan_and_of_one_process(
+def test_the_warning_uses_the_planned_figure_for_one_process(
     tiny_pretraining: PretrainParams,
     tiny_tokens: Path,
     tiny_tokenizer: Path,

@@ -32,7 +32,7 @@ def split_of(dataset: Path | str, split: str = "train", subset: str | None = Non
     return HubSplit(str(dataset), subset, split, None, KNOBS)
 
 
-def test_rows_come_in_order_with_their_places_and_classes_by_their_names(folder: Path) -> None:
+def test_rows_come_in_order_with_their_places_and_class_names(folder: Path) -> None:
     places, values = zip(*hub_records(split_of(folder), FIELDS), strict=True)
     assert places == (f"{folder}, train row 0", f"{folder}, train row 1")
     assert [(row["body"], row["topic"]) for row in values] == [("train 0", "no"), ("train 1", "yes")]
@@ -43,7 +43,7 @@ def test_a_hidden_class_is_read_as_none(folder: Path) -> None:
     assert [values["topic"] for _, values in rows] == ["yes", None]
 
 
-def test_each_of_a_list_of_classes_has_its_name(folder: Path) -> None:
+def test_a_list_of_class_ids_becomes_a_list_of_names(folder: Path) -> None:
     rows = hub_records(split_of(folder), {"room.tags_field": "tags"})
     assert [values["tags"] for _, values in rows] == [["no", "yes"], ["yes", "yes"]]
 
@@ -66,7 +66,7 @@ def test_a_revision_is_resolved_to_its_commit(folder: Path, monkeypatch: pytest.
     assert commit_of(split_of(folder)) is None, "a folder has none"
 
 
-def test_datasets_say_the_commit_in_the_place_that_they_read_from() -> None:
+def test_datasets_still_puts_the_commit_into_its_file_addresses() -> None:
     """`commit_of` looks for this text. Without a network, only the source of the installed version can prove it."""
     source = inspect.getsource(datasets.load.HubDatasetModuleFactory)
     assert 'f"hf://datasets/{self.name}@{self.commit_hash}/' in source

@@ -25,11 +25,11 @@ def svg_of(figure: Markup) -> ElementTree.Element:
         (5, 5, [5]),
     ],
 )
-def test_ticks_are_round_and_inside(low: float, high: float, ticks: list[float]) -> None:
+def test_ticks_are_round_numbers_within_the_range(low: float, high: float, ticks: list[float]) -> None:
     assert Scale(low, high, 0, 100).ticks() == pytest.approx(ticks)
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_spikes() -> None:
+def test_a_long_curve_is_thinned_but_keeps_its_spikes() -> None:
     points = [(float(step), 1.0) for step in range(10_000)]
     points[4321] = (4321.0, 99.0)
     points[77] = (77.0, -5.0)
@@ -57,7 +57,7 @@ def test_points_lie_where_their_values_are() -> None:
     assert y0 - y2 == pytest.approx((y0 - y1) / 2)
 
 
-def test_a_curve_of_one_point_and_of_equal_points_is_drawn() -> None:
+def test_a_curve_of_one_point_or_of_equal_points_is_drawn() -> None:
     assert svg_of(lines("a", [Series("one", [(5, 2.0)])], x="x", y="y")).find("circle") is not None
     assert svg_of(lines("a", [Series("one", [(5, 0.0), (6, 0.0)])], x="x", y="y")).find("polyline") is not None
 

@@ -26,7 +26,7 @@ def test_the_matrix_counts_every_pair() -> None:
     assert cells(matrix("task", pairs)) == dict(Counter(pairs))
 
 
-def test_the_rarest_of_many_classes_are_lumped_and_no_item_is_lost() -> None:
+def test_the_rarest_of_many_classes_are_grouped_and_no_item_is_lost() -> None:
     pairs = [(f"class {place % 60:02}", f"class {(place if place % 3 else place + 1) % 60:02}") for place in range(900)]
     pairs += [("frequent", "frequent")] * 100
     told = cells(matrix("task", pairs))

@@ -18,7 +18,7 @@ def test_each_hidden_word_is_shown_in_its_place_and_marked_by_its_rank(ran: Ran)
     assert "2 words: 1 right at the first guess, 1 among the first five" in html
 
 
-def test_a_causal_model_hides_nothing_and_is_shown_plain(ran: Ran) -> None:
+def test_examples_of_a_causal_model_are_shown_without_masks(ran: Ran) -> None:
     causal = [{**EXAMPLES[0], "masked": EXAMPLES[0]["original"]}]
     write_json(ran.root / "reports/examples/examples.json", causal)
     assert text(build(ran.run).html).startswith("the cat sat on &lt;script")

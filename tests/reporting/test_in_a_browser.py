@@ -51,9 +51,7 @@ def test_the_report_loads_alone_fits_the_screen_and_can_be_read(
 
 
 @pytest.mark.parametrize("width", [360, 390])
-def test_on_a_phone_the_menu_the_models_and_the_tables_that_are_shown_are_whole(
-    browser: Browser, report: Path, width: int
-) -> None:
+def test_menu_models_and_open_tables_fit_a_phone_screen(browser: Browser, report: Path, width: int) -> None:
     browser.open(report, width=width)
     links = "[...document.querySelectorAll('nav a')].map(one => one.getBoundingClientRect())"
     assert browser.ask(f"{links}.filter(one => one.left < 0 || one.right > {width} || !one.height).length") == 0
@@ -79,7 +77,7 @@ def test_folded_chapters_are_printed_in_full(browser: Browser, report: Path, tmp
     assert sizes[1] > 0.95 * sizes[0]
 
 
-def test_the_browser_notices_a_fault_a_request_and_what_sticks_out(browser: Browser, tmp_path: Path) -> None:
+def test_the_browser_check_detects_errors_requests_and_overflow(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(
         "<!doctype html><body style='color: #888; background: #999'>faint<div style='width: 2000px; height: 9px'></div>"

@@ -24,7 +24,7 @@ def after(ran: Ran, lock: str | None = None, **figures: float) -> str:
     return text_of(top(build(ran.with_run(past=lambda: PastRuns(earlier=earlier))).html))
 
 
-def test_the_share_of_hidden_tokens_named_comes_first_beside_its_baseline_and_its_release(ran: Ran) -> None:
+def test_the_overview_leads_with_masked_accuracy_its_baseline_and_its_release(ran: Ran) -> None:
     told = text_of(top(build(ran.run).html))
     lead = told.index("39.2 % of the hidden tokens are predicted correctly on the first guess unigram baseline: 6.0 %")
     assert lead < told.index("95 % interval: 38.4 % – 40.1 %") < told.index("refused")
@@ -32,14 +32,14 @@ def test_the_share_of_hidden_tokens_named_comes_first_beside_its_baseline_and_it
     assert not any(character.isdigit() for character in told[told.index("UTC.") : lead])
 
 
-def test_of_a_causal_encoder_the_share_of_next_tokens_comes_first(ran: Ran) -> None:
+def test_the_overview_of_a_causal_encoder_leads_with_next_token_accuracy(ran: Ran) -> None:
     told = text_of(build(ran.with_run(is_causal=True)).html)
     assert "39.2 % of the next tokens are predicted correctly on the first guess" in told
     assert "each predicted from the tokens before it" in told
     assert "hidden once" not in told
 
 
-def test_each_model_is_one_line_with_its_baseline_its_size_its_time_and_its_release(ran: Ran) -> None:
+def test_each_model_is_one_line_with_baseline_size_latency_and_release(ran: Ran) -> None:
     told = text_of(top(build(ran.run).html))
     library = "library accuracy 79.6 % 78.0 % – 81.2 % 78.5 % TF-IDF"
     assert told.index("encoder top-1 39.2 %") < told.index(library)
@@ -65,7 +65,7 @@ def test_without_registry_and_tracker_the_overview_still_shows_its_figures(ran: 
     assert "library accuracy 79.6 %" in told
 
 
-def test_without_an_encoder_s_figures_the_first_task_leads(ran: Ran) -> None:
+def test_without_encoder_figures_the_overview_leads_with_the_first_task(ran: Ran) -> None:
     (ran.root / "metrics/evaluate.json").unlink()
     assert "79.6 % accuracy of library TF-IDF" in text_of(top(build(ran.run).html))
 

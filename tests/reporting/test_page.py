@@ -67,14 +67,14 @@ def test_every_chapter_is_shown_once_and_nothing_is_missing(ran: Ran) -> None:
     assert "nothing to show" not in page.html
 
 
-def test_texts_of_users_are_text(ran: Ran) -> None:
+def test_texts_of_users_are_escaped(ran: Ran) -> None:
     html = build(ran.run).html
     assert "<script" not in html
     assert html.count("&lt;script&gt;alert(") > 10  # labels, words, texts, reasons, names of methods
     assert HARM.replace("'", "&#39;").replace("<", "&lt;").replace(">", "&gt;") in html
 
 
-def test_nothing_comes_from_outside_and_the_browser_enforces_it(ran: Ran) -> None:
+def test_the_page_loads_nothing_external_and_its_policy_enforces_it(ran: Ran) -> None:
     html = build(ran.run).html
     assert "default-src &#39;none&#39;" in html
     assert not re.search(r'\b(src|href)="(?!#)', html)
@@ -105,7 +105,7 @@ def test_the_encoder_chapter_shows_contamination_and_pseudo_perplexity(ran: Ran)
     assert "contaminated fraction 1.5 %" in told
 
 
-def test_a_figure_that_a_stage_begins_to_write_is_shown(ran: Ran) -> None:
+def test_a_metric_unknown_to_the_report_is_shown(ran: Ran) -> None:
     write_json(
         ran.root / "metrics/evaluate.json",
         {**METRICS["metrics/evaluate.json"], "surprise": 7.25, "unigram_surprise": 9},
@@ -276,7 +276,7 @@ def test_a_task_without_classes_has_no_matrix_and_no_fault(ran: Ran) -> None:
     assert "Confusion" not in chapter(page.html, "tasks")
 
 
-def test_figures_of_another_state_than_dvc_lock_are_named(ran: Ran) -> None:
+def test_figures_that_do_not_match_dvc_lock_are_named(ran: Ran) -> None:
     assert "✓ All" in chapter(build(ran.run).html, "lineage")
     write_json(ran.root / "metrics/evaluate.json", {**METRICS["metrics/evaluate.json"], "perplexity": 1.0})
     params = ran.root / "params.yaml"
@@ -287,7 +287,7 @@ def test_figures_of_another_state_than_dvc_lock_are_named(ran: Ran) -> None:
     assert told.count("has changed since the stages ran") == 1
 
 
-def test_the_way_back_ends_at_the_raw_text(ran: Ran) -> None:
+def test_the_lineage_chapter_ends_at_the_raw_text(ran: Ran) -> None:
     told = text_of(chapter(build(ran.run).html, "lineage"))
     assert re.search(
         rf"dist/encoder , made by export@encoder.*data/clean , made by preprocess.*raw.txt , a source, md5 {'a' * 32}",
@@ -296,13 +296,13 @@ def test_the_way_back_ends_at_the_raw_text(ran: Ran) -> None:
     assert f"{'e' * 40} , with uncommitted changes" in told
 
 
-def test_a_curve_of_another_run_says_so(ran: Ran) -> None:
+def test_a_curve_of_another_run_is_marked(ran: Ran) -> None:
     assert "another run" not in chapter(build(ran.run).html, "training")
     (ran.root / "plots/timing/pretrain.csv").write_text("step,tokens_per_second\n25,9000\n50,9100\n")
     assert "The curve is from another run, which ended at step 50." in text_of(chapter(build(ran.run).html, "training"))
 
 
-def test_every_scheme_that_was_tried_is_a_row(ran: Ran) -> None:
+def test_every_tried_scheme_has_a_row(ran: Ran) -> None:
     file = ran.root / "dist/encoder/manifest.json"
     manifest = json.loads(file.read_text())
     measured = {"value": 0.9, "low": 0.88, "high": 0.92, "num_items": 500, "num_texts": 400}

@@ -43,7 +43,7 @@ def opened(project: Path) -> tuple[Embedder, SearchIndex]:
     return model, SearchIndex.open(model, package, clean, project / "work/search/docsearch")
 
 
-def test_the_package_gives_the_vectors_of_stock_transformers(embedding_package: Path, small_encoder: Path) -> None:
+def test_package_embeddings_equal_those_of_stock_transformers(embedding_package: Path, small_encoder: Path) -> None:
     texts = ["the encoder reads a sentence", "small models"]
     tokenizer = AutoTokenizer.from_pretrained(small_encoder)
     inputs = tokenizer(texts, return_tensors="pt", padding=True)
@@ -87,7 +87,7 @@ def test_word_search_finds_matching_entries_and_combined_search_finds_the_union(
     assert of_one_library[0].score == pytest.approx(1, abs=0.03)
 
 
-def test_the_index_is_made_once_for_each_text_and_each_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_rebuilt_only_for_another_text_or_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, made = opened(project)
     with monkeypatch.context() as patched:
         patched.setattr(Embedder, "embed", None)
@@ -99,7 +99,7 @@ def test_the_index_is_made_once_for_each_text_and_each_model(project: Path, monk
     assert opened(project)[1].libraries == ["a", "python", "torch"]
 
 
-def test_an_index_takes_the_place_of_the_one_before_it_of_the_same_model(project: Path) -> None:
+def test_a_new_index_replaces_the_earlier_one_of_the_same_model(project: Path) -> None:
     def search(model: str) -> None:
         CliRunner().invoke(app, ["search", "hash", "--model", model], catch_exceptions=False)
 
@@ -117,7 +117,7 @@ def test_an_index_takes_the_place_of_the_one_before_it_of_the_same_model(project
     assert sorted(folder.parent.name for folder in after) == ["another", "docsearch"]
 
 
-def test_the_command_answers_a_program_in_json_and_in_columns(project: Path) -> None:
+def test_the_command_writes_json_or_columns_for_programs(project: Path) -> None:
     run = CliRunner().invoke
     result = run(app, ["search", "padded rows", "hash", "--top-k", "2", "--json"])
     records = [json.loads(line) for line in result.stdout.splitlines()]

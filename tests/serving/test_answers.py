@@ -29,7 +29,7 @@ def test_a_list_of_texts_gets_a_list_and_each_text_with_several_masks_a_list_for
     assert isinstance(client.post("/fill-mask", json={"inputs": ["the [MASK]"]}).json()[0], list)
 
 
-def test_targets_compete_among_themselves(client: httpx.Client) -> None:
+def test_probabilities_are_normalized_over_the_targets(client: httpx.Client) -> None:
     body = {"inputs": "the [MASK]", "parameters": {"targets": ["list", "file"]}}
     candidates = client.post("/fill-mask", json=body).json()
     assert {candidate["token_str"] for candidate in candidates} == {"list", "file"}

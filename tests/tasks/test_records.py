@@ -53,7 +53,7 @@ DIRT = {
 
 
 @pytest.mark.parametrize("name", DIRT)
-def test_dirt_is_named_with_file_line_and_what_was_given(tmp_path: Path, name: str) -> None:
+def test_invalid_values_are_reported_with_file_line_and_value(tmp_path: Path, name: str) -> None:
     file, content, problem, given = DIRT[name]
     if content is not None:
         (tmp_path / file).write_bytes(content)

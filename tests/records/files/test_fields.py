@@ -22,7 +22,7 @@ KNOBS = {"text_field": "text", "label_field": "label"}
         ("text", (), None),
     ],
 )
-def test_the_field_that_is_likely_meant_is_found(name: str, present: tuple[str, ...], meant: str | None) -> None:
+def test_the_likely_intended_field_is_suggested(name: str, present: tuple[str, ...], meant: str | None) -> None:
     assert nearest(name, present) == meant
 
 
@@ -34,7 +34,7 @@ def test_a_missing_field_is_reported_with_the_given_fields_and_the_likely_one() 
     assert caught.value.do == "set `text_field` to body_text"
 
 
-def test_a_field_that_another_knob_names_is_not_meant() -> None:
+def test_a_field_named_by_another_knob_is_not_suggested() -> None:
     both = {"first_field": "sentence1", "second_field": "sentence2"}
     with pytest.raises(DataError, match="set `second_field` to one of these fields"):
         check_fields(("sentence1", "score"), both, "a.csv")

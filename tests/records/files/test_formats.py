@@ -68,7 +68,7 @@ def written(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_there_is_a_writer_here_for_every_format() -> None:
+def test_this_test_has_a_writer_for_every_format() -> None:
     assert WRITERS.keys() == FORMATS.keys()
 
 
@@ -112,7 +112,7 @@ def test_only_the_wanted_columns_of_parquet_are_read(tmp_path: Path) -> None:
     assert [sorted(values) for _, values in rows_in(path)] == [["body", "topic"]] * len(ROWS)
 
 
-def test_every_parquet_row_gets_its_place(tmp_path: Path) -> None:
+def test_every_parquet_row_gets_its_row_number(tmp_path: Path) -> None:
     path = written(tmp_path / "data.parquet", as_parquet([(str(number), "x") for number in range(2_500)]))
     meter = Meter()
     rows = list(FORMATS[".parquet"](path, FIELDS, meter))
@@ -146,7 +146,7 @@ DIRT = {
 
 
 @pytest.mark.parametrize("name", DIRT)
-def test_dirt_is_named_with_file_line_and_what_was_given(tmp_path: Path, name: str) -> None:
+def test_invalid_values_are_reported_with_file_line_and_value(tmp_path: Path, name: str) -> None:
     file, content, problem, given = DIRT[name]
     path = written(tmp_path / file, content)
     with pytest.raises(DataError) as caught:
@@ -156,7 +156,7 @@ def test_dirt_is_named_with_file_line_and_what_was_given(tmp_path: Path, name: s
     assert given in str(caught.value.given)
 
 
-def test_the_nearest_field_is_proposed_for_the_knob_that_names_none(tmp_path: Path) -> None:
+def test_the_nearest_field_is_suggested_for_a_knob_with_a_missing_field(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(written(tmp_path / "data.csv", b"body,topics\na,x\n"))
     assert caught.value.do == "set `room.label_field` to topics"
@@ -182,12 +182,12 @@ def test_a_carriage_return_by_itself_ends_a_line(tmp_path: Path, name: str, cont
     assert read(written(tmp_path / name, content)) == [("a", "x"), ("b", "y")]
 
 
-def test_the_name_of_a_single_column_may_hold_a_separator(tmp_path: Path) -> None:
+def test_the_name_of_a_single_column_may_contain_a_separator(tmp_path: Path) -> None:
     path = written(tmp_path / "data.csv", b"body; or text\na\n")
     rows = FORMATS[".csv"](path, {"text_field": "body; or text"}, Meter())
     assert [values for _, values in rows] == [{"body; or text": "a"}]
 
 
-def test_half_a_surrogate_pair_is_a_question_mark_in_texts_and_labels(tmp_path: Path) -> None:
+def test_a_lone_surrogate_becomes_a_question_mark_in_texts_and_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "data.jsonl", b'{"body": "fine \\ud83d", "topic": "\\ude00", "n": NaN}\n')
     assert read(path) == [("fine ?", "?")]

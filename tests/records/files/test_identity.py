@@ -13,6 +13,6 @@ def test_a_pair_gets_its_own_identity() -> None:
     assert len({identity_of("a b", "c"), identity_of("a", "b c"), identity_of("a b c"), identity_of("c", "a b")}) == 4
 
 
-def test_identities_stay_those_of_files_written_earlier() -> None:
+def test_identities_equal_those_of_earlier_versions() -> None:
     assert identity_of("A  b\nC") == content_key("a b c").hex() == "bf20797f12a991ed2a5ddfdaef9283f6"
     assert identity_of("a b", "c") == "7319534cb27d6c4cce730856a326696e"

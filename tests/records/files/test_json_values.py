@@ -8,7 +8,7 @@ from clozeline.records.files.json_values import parsed
 
 
 @pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00", "\\udfff"])
-def test_half_a_surrogate_pair_becomes_a_question_mark(half: str) -> None:
+def test_a_lone_surrogate_becomes_a_question_mark(half: str) -> None:
     value = parsed(f'{{"a{half}": ["{half}b", {{"c": "d{half} e"}}], "n": 1}}')
     assert value == {"a?": ["?b", {"c": "d? e"}], "n": 1}
     json.dumps(value, ensure_ascii=False).encode()

@@ -34,7 +34,7 @@ def test_every_compression_and_name_gives_the_same_lines(tmp_path: Path, compres
 
 
 @COMPRESSIONS
-def test_files_that_were_joined_are_read_to_the_end(tmp_path: Path, compress: Compress) -> None:
+def test_concatenated_compressed_files_are_read_to_the_end(tmp_path: Path, compress: Compress) -> None:
     path = tmp_path / "joined"
     path.write_bytes(compress(b"one\n") + compress(b"two\n"))
     assert list(read_lines(path, Meter())) == ["one\n", "two\n"]
@@ -69,7 +69,7 @@ def test_latin_1_bytes_are_named_with_line_and_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf_16_is_recognized_with_and_without_its_mark(tmp_path: Path, encoding: str) -> None:
+def test_utf_16_is_recognized_with_and_without_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "wide.txt"
     path.write_bytes("some text\nmore text\n".encode(encoding))
     with pytest.raises(DataError, match=r"wide\.txt, line 1: not UTF-8") as caught:
@@ -77,7 +77,7 @@ def test_utf_16_is_recognized_with_and_without_its_mark(tmp_path: Path, encoding
     assert "iconv -f UTF-16" in caught.value.do
 
 
-def test_the_mark_of_utf_8_is_not_text(tmp_path: Path) -> None:
+def test_the_utf_8_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "marked.txt"
     path.write_bytes("text\n".encode("utf-8-sig"))
     assert list(read_lines(path, Meter())) == ["text\n"]
@@ -103,7 +103,7 @@ def test_a_carriage_return_alone_ends_no_line(tmp_path: Path) -> None:
     assert list(read_lines(path, Meter())) == ["one\rtwo\r\n", "three\r\n", "\rfour\r"]
 
 
-def test_lines_come_before_the_end_is_known(tmp_path: Path) -> None:
+def test_lines_are_yielded_before_the_end_of_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(TEXT.encode())[:-8])
     assert next(read_lines(path, Meter())) == "line 0 – ünï\n"
