@@ -43,7 +43,7 @@ def test_a_server_of_one_model_suggests_the_route_of_that_model(
 @pytest.mark.parametrize(
     ("name", "own"), [("encoder", "/fill-mask"), ("library", "/classify"), ("names", "/tag"), ("writer", "/complete")]
 )
-def test_a_model_is_listed_with_the_paths_that_not_every_model_answers(
+def test_a_model_is_listed_with_its_specific_paths(
     catalogue: Catalogue, capsys: pytest.CaptureFixture[str], name: str, own: str
 ) -> None:
     announce("http://here:1", Catalogue([catalogue.named(name)]))

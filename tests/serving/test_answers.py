@@ -20,7 +20,7 @@ def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Cli
     assert word["sequence"] == f"the {word['token_str']} of"
 
 
-def test_a_list_of_texts_gets_a_list_and_each_text_with_several_masks_a_list_for_each(client: httpx.Client) -> None:
+def test_each_text_of_a_list_gets_a_list_and_each_of_its_several_masks_too(client: httpx.Client) -> None:
     alone = client.post("/fill-mask", json={"inputs": "a [MASK] b [MASK]"}).json()
     assert [len(mask) for mask in alone] == [5, 5]
     together = client.post("/fill-mask", json={"inputs": ["the [MASK]", "a [MASK] b [MASK]"]}).json()
@@ -36,7 +36,7 @@ def test_probabilities_are_normalized_over_the_targets(client: httpx.Client) -> 
     assert sum(candidate["score"] for candidate in candidates) == pytest.approx(1)
 
 
-def test_vectors_are_those_of_the_encoder_in_the_order_of_the_texts(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_vectors_equal_those_of_the_encoder_in_text_order(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["return the list", "a", "open the file of the list", "b"]
     served = catalogue.answering(FILLING).model
     assert isinstance(served, Encoder)
@@ -50,7 +50,7 @@ def test_one_text_gets_one_vector_in_a_list(client: httpx.Client) -> None:
     assert np.shape(client.post("/embed", json={"inputs": "a"}).json()) == (1, 8)
 
 
-def test_labels_come_best_first_and_add_up(client: httpx.Client) -> None:
+def test_labels_come_best_first_and_their_scores_add_up_to_1(client: httpx.Client) -> None:
     (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
     assert sum(score["score"] for score in scores) == pytest.approx(1)
     assert scores == sorted(scores, key=lambda score: -score["score"])
@@ -58,7 +58,7 @@ def test_labels_come_best_first_and_add_up(client: httpx.Client) -> None:
     assert best == [scores[:1]]
 
 
-def test_only_the_labels_asked_for_come_with_the_scores_they_had(client: httpx.Client) -> None:
+def test_selecting_labels_does_not_change_their_scores(client: httpx.Client) -> None:
     (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
     body = {"inputs": "open the file", "parameters": {"labels": ["numpy", "torch"]}}
     assert client.post("/classify", json=body).json() == [[s for s in scores if s["label"] != "python"]]
@@ -80,7 +80,7 @@ def test_the_answer_names_its_model(client: httpx.Client, route: str, model: str
     assert answer.headers["x-model-sha256"] == card["sha256"] == card["files"]["model.int8.onnx"]["sha256"]
 
 
-def test_models_lists_where_the_bytes_come_from(client: httpx.Client) -> None:
+def test_models_lists_routes_labels_and_provenance(client: httpx.Client) -> None:
     encoder, library, *_ = client.get("/models").json()["models"]
     assert encoder["routes"][:2] == ["/fill-mask", "/zero-shot"]
     assert library["routes"][:2] == ["/classify", "/predict"]

@@ -47,7 +47,7 @@ def ran(block: str, client: httpx.Client) -> dict[str, Any]:
     return told
 
 
-def test_each_client_of_the_page_is_answered_by_what_the_default_run_serves(served: Serve, tmp_path: Path) -> None:
+def test_each_client_on_the_page_works_with_the_models_of_the_default_run(served: Serve, tmp_path: Path) -> None:
     assert set(DEFAULT) == set(read_params(PROJECT / "params.yaml").export.models)
     for name, write in DEFAULT.items():
         write(tmp_path / name)
@@ -70,7 +70,7 @@ def test_each_client_of_a_causal_model_gets_the_same_continuation(served: Serve,
     assert told["choice"].text
 
 
-def test_each_client_of_the_other_kinds_is_answered_by_models_of_them(served: Serve, heads: Path) -> None:
+def test_each_client_of_the_other_kinds_works_with_models_of_that_kind(served: Serve, heads: Path) -> None:
     with served([str(heads / name) for name in OTHERS]) as client:
         told = ran("clients of other kinds", client)
     assert all(entity.entity_group for entity in told["found"])

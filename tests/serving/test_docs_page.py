@@ -74,7 +74,7 @@ def test_the_docs_page_renders_prose_and_code(browser: Browser, client: httpx.Cl
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-def test_an_example_is_shown_whole(browser: Browser, client: httpx.Client, width: int) -> None:
+def test_an_example_is_shown_in_full(browser: Browser, client: httpx.Client, width: int) -> None:
     browser.open(str(client.base_url.join("/docs")), width=width)
     field = section_of(browser, "/answer").find_element(By.TAG_NAME, "textarea")
     cut_pixels = browser.driver.execute_script("return arguments[0].scrollHeight - arguments[0].clientHeight", field)
@@ -82,7 +82,7 @@ def test_an_example_is_shown_whole(browser: Browser, client: httpx.Client, width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read(browser: Browser, client: httpx.Client, scheme: Scheme) -> None:
+def test_the_docs_page_is_legible(browser: Browser, client: httpx.Client, scheme: Scheme) -> None:
     browser.open(str(client.base_url.join("/docs")), scheme=scheme)
     section_of(browser, "/health/live")
     assert browser.faint_texts() == []

@@ -62,14 +62,14 @@ def asked(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_answers_while_it_loads_are_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+def test_answers_of_a_loading_server_are_documented(asked: dict[str, Documented], method: str, path: str) -> None:
     content = b"{}" if method == "post" else None
     status = asked["loading"].status_of(method, path, content=content)
     assert status in (200, 503) if method == "get" else status in (400, 422, 503)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_answers_while_it_stops_are_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+def test_answers_of_a_stopping_server_are_documented(asked: dict[str, Documented], method: str, path: str) -> None:
     status = asked["stopping"].status_of(method, path, content=b"{}" if method == "post" else None)
     assert status == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
 
@@ -90,5 +90,5 @@ def test_a_body_that_is_too_large_is_reported_as_documented(asked: dict[str, Doc
     assert asked["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
 
 
-def test_a_server_without_keys_asks_for_none(asked: dict[str, Documented]) -> None:
+def test_a_server_without_keys_documents_no_authentication(asked: dict[str, Documented]) -> None:
     assert "securitySchemes" not in asked["loading"].document["components"]

@@ -116,7 +116,7 @@ def test_slow_bodies_do_not_block_other_clients(
         wait_until(lambda: app.state.open_requests.num == 0)
 
 
-def test_a_request_whose_body_comes_apart_is_refused_too(
+def test_a_request_whose_body_arrives_in_parts_is_refused_too(
     serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_requests, "MAX_REQUESTS", 0)
@@ -128,7 +128,7 @@ def test_a_request_whose_body_comes_apart_is_refused_too(
         assert apart.recv(65_536).startswith(b"HTTP/1.1 429 ")
 
 
-def test_a_refusal_behind_the_name_of_a_model_is_in_the_words_of_its_protocol(
+def test_a_refusal_under_a_model_name_has_the_error_format_of_the_protocol(
     serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_requests, "MAX_REQUESTS", 0)
@@ -139,7 +139,7 @@ def test_a_refusal_behind_the_name_of_a_model_is_in_the_words_of_its_protocol(
     assert refused.json()["error"]["code"] == "rate_limit_exceeded"
 
 
-def test_clients_that_leave_before_their_turn_count_no_more(
+def test_disconnected_clients_no_longer_count_as_open_requests(
     serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_requests, "MAX_REQUESTS", 4)

@@ -29,7 +29,7 @@ def parts_of_serving(file: Path) -> set[str]:
     return {match[1] for match in found if match} & {path.stem for path in SERVING.iterdir()}
 
 
-def test_every_folder_is_a_room_or_pages() -> None:
+def test_every_folder_has_a_floor_or_holds_pages() -> None:
     folders = {path.parent.name for path in SERVING.glob("*/__init__.py")}
     assert folders == {*FLOORS, "playground"}
 

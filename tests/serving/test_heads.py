@@ -25,7 +25,7 @@ def near(answers: object) -> object:
     return pytest.approx(answers, abs=1e-5)
 
 
-def test_several_labels_are_scored_each_for_itself(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_multi_label_scores_are_independent(client: httpx.Client, catalogue: Catalogue) -> None:
     (scores,) = client.post("/classify", json={"inputs": TEXT, "model": "topics"}).json()
     (expected,) = catalogue.answering(CLASSIFYING, "topics").model.classify([TEXT], top_k=9)
     assert {one["label"]: one["score"] for one in scores} == near({one.label: one.score for one in expected})
@@ -46,7 +46,7 @@ PAIRS = [{"text": "open", "text_pair": "the file"}, {"text": "é", "text_pair": 
 
 
 @pytest.mark.parametrize("route", ["/classify", "/pipeline/text-classification"])
-def test_pairs_are_asked_of_the_model_that_reads_pairs(client: httpx.Client, catalogue: Catalogue, route: str) -> None:
+def test_pairs_are_sent_to_the_pair_model(client: httpx.Client, catalogue: Catalogue, route: str) -> None:
     given = [(pair["text"], pair["text_pair"]) for pair in PAIRS]
     ranker = catalogue.answering(CLASSIFYING, "ranker").model
     expected = [[asdict(one) for one in scores] for scores in ranker.classify(given)]
@@ -69,7 +69,7 @@ def test_pairs_are_asked_of_the_model_that_reads_pairs(client: httpx.Client, cat
         ({"inputs": 5}, 422, "inputs"),
     ],
 )
-def test_an_input_that_is_no_pair_is_named(client: httpx.Client, body: object, status: int, param: str) -> None:
+def test_an_input_that_is_not_a_pair_is_named(client: httpx.Client, body: object, status: int, param: str) -> None:
     refused = client.post("/classify", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
 
@@ -83,7 +83,7 @@ def test_an_input_that_is_no_pair_is_named(client: httpx.Client, body: object, s
         ("/predict", {"inputs": [["open", "the file"], [TEXT]]}, None, "to /predict"),
     ],
 )
-def test_a_text_alone_is_refused_by_a_model_of_pairs(
+def test_a_pair_model_refuses_a_single_text(
     client: httpx.Client, route: str, asked: object, param: str | None, how: str
 ) -> None:
     refused = client.post(route, json=asked)
@@ -95,14 +95,14 @@ def test_a_text_alone_is_refused_by_a_model_of_pairs(
 
 
 @pytest.mark.parametrize("route", ["/classify", "/predict"])
-def test_a_text_alone_is_refused_where_all_models_are_of_pairs(catalogue: Catalogue, route: str) -> None:
+def test_a_single_text_is_refused_if_all_models_read_pairs(catalogue: Catalogue, route: str) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(Catalogue([catalogue.named("ranker")]))
     with run_app(create_app(service)) as client:
         assert client.post(route, json={"inputs": TEXT}).status_code == 422
 
 
-def test_the_card_states_how_labels_are_decided(client: httpx.Client) -> None:
+def test_the_card_states_how_labels_are_scored(client: httpx.Client) -> None:
     cards = {card["name"]: card for card in client.get("/models").json()["models"]}
     told = ("label_scores", "decision_threshold", "reads_pairs")
     assert [cards["topics"][name] for name in told] == ["sigmoid", 0.4, False]
@@ -113,7 +113,9 @@ def test_the_card_states_how_labels_are_decided(client: httpx.Client) -> None:
     assert cards["reader"]["routes"][0] == "/answer"
 
 
-def test_one_text_gets_its_entities_and_several_a_list_each(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_one_text_gets_a_list_of_entities_and_several_texts_one_list_each(
+    client: httpx.Client, catalogue: Catalogue
+) -> None:
     expected = [[asdict(one) for one in found] for found in catalogue.answering(TAGGING).model.tag([TEXT, "a"])]
     answer = client.post("/tag", json={"inputs": TEXT})
     assert answer.headers["x-model"] == "names"
@@ -143,7 +145,7 @@ def test_a_long_text_is_tagged_to_its_end(client: httpx.Client) -> None:
     assert {one["entity"] for one in found} <= set(TAGS)
 
 
-def test_the_best_answer_comes_alone_and_several_in_a_list(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_one_answer_comes_as_an_object_and_several_as_a_list(client: httpx.Client, catalogue: Catalogue) -> None:
     (best,) = catalogue.answering(ANSWERING).model.ask([(ASKED["question"], ASKED["context"])])[0]
     answer = client.post("/answer", json={"inputs": ASKED})
     assert answer.headers["x-model"] == "reader"
@@ -195,7 +197,7 @@ def test_an_unusable_input_is_named(client: httpx.Client, path: str, body: objec
         ("/classify", {"inputs": TEXT, "model": "names"}),
     ],
 )
-def test_a_model_of_another_task_is_not_found_there(client: httpx.Client, path: str, body: object) -> None:
+def test_a_route_does_not_find_models_of_other_tasks(client: httpx.Client, path: str, body: object) -> None:
     refused = client.post(path, json=body)
     assert refused.status_code == 404
     assert "no model of that name answers" in refused.text

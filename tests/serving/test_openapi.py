@@ -48,7 +48,7 @@ def assert_fits(api: dict[str, Any], path: str, answer: httpx.Response) -> None:
     jsonschema.validate(answer.json(), {**documented, "components": api["components"]})
 
 
-def test_the_document_is_that_of_every_route(api: dict[str, Any]) -> None:
+def test_the_document_describes_every_route(api: dict[str, Any]) -> None:
     """The server has a model of each kind."""
     assert set(api["paths"]) == set(documented()["paths"])
     asked_with_body = {path for path, operations in api["paths"].items() if "post" in operations}
@@ -104,7 +104,7 @@ def test_a_refusal_is_as_documented(client: httpx.Client, api: dict[str, Any], p
     assert_fits(api, path, client.post(path, content=body, headers={"content-type": "text/plain"}))
 
 
-def test_the_docs_need_nothing_from_elsewhere(client: httpx.Client) -> None:
+def test_the_docs_load_nothing_external(client: httpx.Client) -> None:
     page = client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "http://" not in page.text

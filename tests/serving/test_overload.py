@@ -43,7 +43,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_accepted_requests_keep_their_bound_and_the_others_get_429_at_once(
+def test_accepted_requests_finish_within_the_bound_and_others_get_429_at_once(
     serving: Server, catalogue: Catalogue
 ) -> None:
     service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=MAX_WAITING_TOKENS)))
@@ -90,7 +90,7 @@ BULK = {"inputs": ["a " * (TOKENS - 2)] * 20}
 """960 tokens: 4.8 s of work."""
 
 
-def test_small_requests_are_answered_while_one_runs_that_is_more_than_may_wait(bulk_client: httpx.Client) -> None:
+def test_small_requests_are_answered_while_a_request_above_the_queue_limit_runs(bulk_client: httpx.Client) -> None:
     small: list[tuple[int, float]] = []
     with ThreadPoolExecutor(1) as clients:
         bulk = clients.submit(bulk_client.post, "/embed", json=BULK)

@@ -67,13 +67,13 @@ def test_another_content_type_is_named(client: httpx.Client, content_type: str) 
         "application/json; version=1",
     ],
 )
-def test_json_by_any_of_its_names_is_read(client: httpx.Client, content_type: str) -> None:
+def test_every_json_content_type_is_accepted(client: httpx.Client, content_type: str) -> None:
     answer = client.post("/embed", content=b'{"inputs": "a"}', headers={"content-type": content_type})
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", '"utf-16"', "Windows-1252", "é", ""])
-def test_letters_that_are_not_utf_8_are_named(client: httpx.Client, charset: str) -> None:
+def test_a_charset_other_than_utf_8_is_refused_by_name(client: httpx.Client, charset: str) -> None:
     content_type = f"application/json; charset={charset}"
     answer = client.post("/fill-mask", content=b'{"inputs": "a"}', headers={b"content-type": content_type.encode()})
     error = assert_envelope(answer, 415, "not_utf8")
@@ -171,7 +171,7 @@ def test_a_mask_that_truncation_would_cut_off_is_refused(client: httpx.Client) -
     assert_envelope(client.post("/fill-mask", json=body), 422, "no_mask", "inputs[0]")
 
 
-def test_a_text_of_two_masks_is_never_answered_as_if_it_had_one(client: httpx.Client) -> None:
+def test_a_text_that_loses_one_of_two_masks_to_truncation_is_refused(client: httpx.Client) -> None:
     body = {"inputs": ["[MASK]", "[MASK] " + "a " * 70 + "[MASK]"], "truncate": True}
     error = assert_envelope(client.post("/fill-mask", json=body), 422, "mask_cut_off", "inputs[1]")
     assert "2 masks, the last 1 cut off" in error["given"]
@@ -192,9 +192,7 @@ def test_a_target_that_is_not_one_token_is_refused(client: httpx.Client) -> None
         ("/invocations", {"params": {"top_k": 100, "truncate": True}}),
     ],
 )
-def test_an_answer_that_would_take_the_memory_of_the_server_is_refused(
-    client: httpx.Client, route: str, body: dict[str, object]
-) -> None:
+def test_an_answer_too_large_for_memory_is_refused(client: httpx.Client, route: str, body: dict[str, object]) -> None:
     """A request of 100 KB would get an answer of 600 MB."""
     answer = client.post(route, json={"inputs": ["[MASK] " * 60 + "a" * 99_000], **body})
     assert answer.status_code in (400, 422)
@@ -227,7 +225,7 @@ def test_a_body_at_the_limit_is_read(client: httpx.Client) -> None:
     assert client.post("/embed", content=body, headers=JSON).status_code == 200
 
 
-def test_a_text_as_long_as_may_be_sent_is_read_and_cut(client: httpx.Client) -> None:
+def test_a_text_of_the_maximum_length_is_accepted_and_truncated(client: httpx.Client) -> None:
     for text in ("a" * MAX_TEXT_CHARACTERS, "a " * (MAX_TEXT_CHARACTERS // 2)):
         assert client.post("/embed", json={"inputs": text, "truncate": True}).status_code == 200
 

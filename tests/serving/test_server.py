@@ -32,7 +32,7 @@ def threads_of(process: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_all_of_dist_until_a_signal_and_exits_0(serve: Serve, number: signal.Signals) -> None:
+def test_the_server_serves_all_of_dist_until_a_signal_and_exits_0(serve: Serve, number: signal.Signals) -> None:
     url = serve.url()
     with httpx.Client(base_url=url, trust_env=False) as client:
         assert client.get("/health/ready").status_code == 200
@@ -74,7 +74,7 @@ def bare_seconds(graph: Path) -> float:
 
 
 @pytest.mark.parametrize("options", [[], ["--precision", "fp32"]], ids=["both graphs are timed", "one graph"])
-def test_a_model_of_the_size_of_minilm_is_soon_ready(tmp_path: Path, options: list[str]) -> None:
+def test_a_minilm_sized_model_starts_within_eight_times_its_bare_load_time(tmp_path: Path, options: list[str]) -> None:
     """Start-up takes at most eight times `bare_seconds`, in processor time and in wall-clock time.
 
     The wall-clock time leaves out waiting for cores that other processes used.
@@ -129,9 +129,7 @@ def _wait_for_version(client: httpx.Client, version: str) -> None:
 
 
 @pytest.mark.parametrize("num_cores", sorted({1, len(os.sched_getaffinity(0))}))
-def test_it_has_a_worker_for_each_core_that_it_may_use_and_listens_on_the_loopback_alone(
-    dist: Path, num_cores: int
-) -> None:
+def test_the_server_has_a_worker_per_core_and_listens_only_on_loopback(dist: Path, num_cores: int) -> None:
     cores = sorted(os.sched_getaffinity(0))[:num_cores]
     serve = Serve(dist.parent, "--port", "0", before=f"import os; os.sched_setaffinity(0, {cores})\n")
     url = serve.url()
@@ -154,7 +152,7 @@ def test_serving_other_machines_without_keys_logs_a_warning(dist: Path) -> None:
     assert "Anyone who can reach 0.0.0.0 can use the models" in stderr
 
 
-def test_each_line_of_its_log_says_when_in_utc(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_log_line_has_a_utc_time(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     serve = Serve(dist.parent, "--port", "0", "--host", "0.0.0.0", "--threads", "1")
     before = datetime.now(UTC) - timedelta(milliseconds=1)  # a log line has only milliseconds
@@ -178,7 +176,7 @@ def test_a_host_name_is_answered_only_if_the_command_line_allows_it(dist: Path) 
     assert [answer.status_code for answer in asked] == [200, 421]
 
 
-def test_the_line_that_it_offers_to_paste_works(serve: Serve) -> None:
+def test_the_suggested_command_works(serve: Serve) -> None:
     serve.url()
     assert {"score", "token_str"} <= set(pasted(serve)[0])
 
@@ -233,7 +231,7 @@ def test_a_registered_model_outside_of_a_project_is_refused_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_model_ends_it_with_the_name_of_the_file(tmp_path: Path) -> None:
+def test_a_damaged_model_stops_the_server_with_the_name_of_the_file(tmp_path: Path) -> None:
     write_encoder(tmp_path / "dist" / "encoder")
     graph = tmp_path / "dist" / "encoder" / "model.int8.onnx"
     graph.write_bytes(graph.read_bytes()[:-1] + b"?")
@@ -244,7 +242,7 @@ def test_a_damaged_model_ends_it_with_the_name_of_the_file(tmp_path: Path) -> No
     assert "URL" not in stdout
 
 
-def test_nothing_to_serve_is_reported_with_the_command_to_type(tmp_path: Path) -> None:
+def test_an_empty_project_is_reported_with_the_command_that_makes_a_model(tmp_path: Path) -> None:
     code, _, stderr = Serve(tmp_path, "--port", "0").end()
     assert code == 4
     assert "make run" in stderr

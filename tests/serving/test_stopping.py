@@ -70,7 +70,7 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=60)
 
 
-def test_an_accepted_request_has_until_its_deadline(slow: Serve) -> None:
+def test_a_stopping_server_waits_for_accepted_requests_until_their_deadline(slow: Serve) -> None:
     url = slow.url()
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
         accepted = clients.submit(client.post, "/embed", json=LONG)
@@ -82,7 +82,7 @@ def test_an_accepted_request_has_until_its_deadline(slow: Serve) -> None:
     assert "Traceback" not in stderr
 
 
-def test_a_client_that_never_finishes_is_not_waited_for(slow: Serve) -> None:
+def test_a_stopping_server_does_not_wait_for_an_unfinished_request(slow: Serve) -> None:
     with connected(slow.url()) as connection:
         connection.sendall(
             b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
@@ -116,7 +116,7 @@ def _wait_until_it_is_busy(client: httpx.Client) -> None:
         time.sleep(0.01)
 
 
-def test_a_worker_that_ends_ends_the_server_so_that_it_is_started_again(dist: Path) -> None:
+def test_an_ended_worker_stops_the_server_so_that_it_is_restarted(dist: Path) -> None:
     broken = "import clozeline.inference.encoder as e\ndef end(*given): raise SystemExit\ne.Encoder.rows = end\n"
     serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=broken)
     url = serve.url()

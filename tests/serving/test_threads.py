@@ -7,7 +7,7 @@ import pytest
 from clozeline.inference.package import load
 
 
-def test_a_model_brings_no_threads_of_its_own(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_model_starts_no_threads(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # as the server sets it
     before = len(list(Path("/proc/self/task").iterdir()))
     load(dist / "library").tokenize(["a", "b"] * 100)

@@ -92,9 +92,7 @@ def test_a_wrong_value_is_reported_as_it_was_written(
         ("/fill-mask", {"inputs": ["[MASK]", "a"]}, "inputs[1]"),
     ],
 )
-def test_a_text_that_cannot_be_used_is_named_by_its_field(
-    client: httpx.Client, path: str, body: object, field: str
-) -> None:
+def test_an_unusable_text_is_reported_with_its_field(client: httpx.Client, path: str, body: object, field: str) -> None:
     said = sentence(client.post(path, json=body))
     assert said.startswith((f"`{field}` is too long for the model", f"`{field}` has no mask")), said
 

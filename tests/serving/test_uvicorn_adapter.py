@@ -46,7 +46,7 @@ def test_uvicorn_calls_each_method_that_the_adapter_overrides(ours: type, theirs
         assert len(taken[0]) == len(taken[1]), name
 
 
-def test_uvicorn_has_what_the_adapter_reads() -> None:
+def test_uvicorn_has_the_attributes_that_the_adapter_reads() -> None:
     """Checked for a request whose body is still arriving."""
     heard = []
 
@@ -96,7 +96,7 @@ def test_bytes_that_are_not_http_are_refused_in_json(client: httpx.Client, sent:
     assert {name: headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
-def test_a_head_without_end_is_refused(client: httpx.Client) -> None:
+def test_an_endless_request_head_is_refused(client: httpx.Client) -> None:
     with connection(client) as opened:
         opened.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-long: ")
         received = b""
@@ -112,7 +112,7 @@ def test_a_head_without_end_is_refused(client: httpx.Client) -> None:
     assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "head_too_large"
 
 
-def test_a_long_body_does_not_count_as_head_and_a_connection_takes_several_requests(client: httpx.Client) -> None:
+def test_a_long_body_does_not_count_as_head_and_the_connection_stays_open(client: httpx.Client) -> None:
     body = json.dumps({"inputs": "a"}).encode().ljust(3 * uvicorn_adapter.MAX_HEAD_BYTES)
     head = (
         f"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -124,7 +124,7 @@ def test_a_long_body_does_not_count_as_head_and_a_connection_takes_several_reque
         assert rest(opened).count(b"HTTP/1.1 200 ") == 3
 
 
-def test_a_connection_keeps_no_answered_requests(client: httpx.Client) -> None:
+def test_a_connection_releases_answered_requests(client: httpx.Client) -> None:
     asked = b"GET /health?kept HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with connection(client) as opened:
         for _ in range(50):
@@ -148,7 +148,7 @@ def test_a_connection_with_an_incomplete_head_is_closed(
         assert rest(opened) == b""
 
 
-def test_a_body_may_take_longer_than_a_head_may(
+def test_a_body_may_take_longer_than_a_request_head(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uvicorn_adapter, "HEAD_SECONDS", 0.2)

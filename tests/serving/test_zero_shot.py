@@ -18,7 +18,7 @@ from tests.tiny_packages import classifier_graph, write_package
 LABELS = ["list", "file", "é"]
 
 
-def test_labels_come_best_first_by_what_the_encoder_fills_in(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_zero_shot_labels_are_ranked_by_fill_mask_scores(client: httpx.Client, catalogue: Catalogue) -> None:
     body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS, "hypothesis_template": "of {}"}}
     answer = client.post("/zero-shot", json=body)
     encoder = catalogue.answering(FILLING).model
@@ -29,7 +29,7 @@ def test_labels_come_best_first_by_what_the_encoder_fills_in(client: httpx.Clien
     assert client.post("/pipeline/zero-shot-classification", json=body).json() == answer.json()
 
 
-def test_clients_older_than_1_0_get_the_same_in_lists(client: httpx.Client) -> None:
+def test_clients_older_than_1_0_get_the_same_scores_as_lists(client: httpx.Client) -> None:
     body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS, "multi_label": False}}
     told = client.post("/pipeline/zero-shot-classification-lists", json=body).json()
     expected = client.post("/pipeline/zero-shot-classification", json=body).json()
@@ -50,14 +50,14 @@ def test_clients_older_than_1_0_get_the_same_in_lists(client: httpx.Client) -> N
         ({}, "invalid_request"),
     ],
 )
-def test_an_unusable_question_is_refused_by_code(
+def test_unusable_parameters_are_refused_with_their_error_code(
     client: httpx.Client, parameters: dict[str, object], code: str
 ) -> None:
     refused = client.post("/zero-shot", json={"inputs": "open it", "parameters": parameters})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, code)
 
 
-def test_a_model_of_entailment_goes_first_and_scores_each_label_for_itself(
+def test_an_entailment_model_takes_precedence_and_can_score_labels_independently(
     catalogue: Catalogue, tmp_path: Path
 ) -> None:
     labels = ("contradiction", "neutral", "entailment")
@@ -76,7 +76,7 @@ def test_a_model_of_entailment_goes_first_and_scores_each_label_for_itself(
         assert all("/zero-shot" in routes for routes in cards.values())
 
 
-def test_the_route_is_not_found_without_a_model_that_can_answer(catalogue: Catalogue) -> None:
+def test_the_route_gives_404_without_a_suitable_model(catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(Catalogue([catalogue.named("library")]))
     with run_app(create_app(service)) as client:

@@ -44,14 +44,14 @@ def test_an_internal_fault_is_counted_and_logged_with_its_error(
     assert str(fault.exc_info[1]) == "insides of the graph"
 
 
-def test_a_refusal_has_the_shape_of_the_protocol_and_the_headers_of_every_answer(broken: httpx.Client) -> None:
+def test_a_refusal_has_the_error_format_of_the_protocol_and_the_usual_headers(broken: httpx.Client) -> None:
     answer = broken.post("/v2/models/encoder/infer", json=INFER)
     assert (answer.status_code, set(answer.json())) == (500, {"error"})
     assert "insides" not in answer.text
     assert {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
-def test_the_connection_can_be_used_again(broken: httpx.Client) -> None:
+def test_the_connection_stays_usable_after_a_fault(broken: httpx.Client) -> None:
     answer = broken.post("/embed", json={"inputs": "a"})
     assert answer.status_code == 500
     assert "connection" not in answer.headers  # a server that hangs up would send `connection: close`
@@ -67,7 +67,7 @@ def panic() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a " * 4_096], ids=["where it arrives", "in the thread"])
-def test_a_panic_of_the_tokenizer_is_reported_as_any_fault(
+def test_a_tokenizer_panic_is_reported_as_an_internal_fault(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(TextTokenizer, "tokenize", lambda *given, **options: panic())
@@ -80,7 +80,7 @@ def test_a_panic_of_the_tokenizer_is_reported_as_any_fault(
         assert client.post("/classify", json={"inputs": "a"}).status_code == 200
 
 
-def test_a_panic_behind_the_graph_is_reported_and_the_worker_goes_on(
+def test_a_panic_during_inference_is_reported_and_the_worker_continues(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TextTokenizer, "token_text", lambda *given: panic())

@@ -39,13 +39,13 @@ def test_a_server_on_the_loopback_accepts_only_loopback_names(listens_on: str) -
     assert [status_under(host, hosts) for host in ELSEWHERE] == [421] * len(ELSEWHERE)
 
 
-def test_a_server_on_all_addresses_accepts_any_ip_address_but_no_foreign_name() -> None:
+def test_a_server_on_all_addresses_accepts_any_ip_address_but_no_unlisted_name() -> None:
     hosts = AllowedHosts.of("0.0.0.0")
     asked = [*LOOPBACK, *ELSEWHERE]
     assert [host for host in asked if status_under(host, hosts) is None] == [*LOOPBACK, *ELSEWHERE[:2]]
 
 
-def test_a_name_that_is_allowed_or_listened_on_is_answered_and_a_star_lets_any_pass() -> None:
+def test_allowed_and_listened_names_are_accepted_and_a_star_allows_any() -> None:
     hosts = AllowedHosts.of("box.lan", ["Serving", "[fd00::8]"])
     names = ("serving:8000", "SERVING", "box.lan:80", "[fd00::8]:80")
     assert [status_under(host, hosts) for host in names] == [None] * 4
@@ -65,7 +65,7 @@ HEADS = {
 
 @pytest.mark.parametrize("path", ["/", "/models", "/health/live", "/v1/models"])
 @pytest.mark.parametrize("head", HEADS)
-def test_a_refusal_has_the_shape_of_the_path(client: httpx.Client, head: str, path: str) -> None:
+def test_a_refused_host_gets_the_error_format_of_its_path(client: httpx.Client, head: str, path: str) -> None:
     sent, status, code = HEADS[head]
     with connection(client) as to_server:
         to_server.sendall(f"GET {path} HTTP/1.1\r\n".encode() + sent + b"connection: close\r\n\r\n")
@@ -81,7 +81,7 @@ def test_a_health_check_of_http_1_0_needs_no_host(client: httpx.Client) -> None:
         assert re.match(rb"HTTP/1\.\d 200 ", to_server.recv(65_536))
 
 
-def test_the_application_answers_under_the_names_that_it_is_given(serving: Server, catalogue: Catalogue) -> None:
+def test_the_application_accepts_only_its_configured_host_names(serving: Server, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with serving(create_app(service, hosts=AllowedHosts.of("127.0.0.1", ["encoder.example.org"]))) as client:

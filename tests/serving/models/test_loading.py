@@ -50,6 +50,6 @@ def test_loading_a_model_stays_within_the_reserved_memory(
     assert WEIGHTS_BYTES < measured_bytes[0] <= room_bytes(WEIGHTS_BYTES)
 
 
-def test_a_swap_leaves_nothing_behind(measured_bytes: list[int]) -> None:
+def test_a_swap_frees_the_memory_of_the_old_model(measured_bytes: list[int]) -> None:
     _, first, *_, last = measured_bytes
     assert last < first + WEIGHTS_BYTES / 4

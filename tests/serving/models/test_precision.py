@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     ("of_text", "of_batch", "answers"),
     [(2.0, 2.0, "int8"), (1.0, 1.1, "int8"), (0.93, 1.1, "fp32"), (3.0, 0.93, "fp32")],
 )
-def test_both_graphs_of_a_folder_are_timed_and_int8_answers_unless_it_is_slower(
+def test_both_graphs_of_a_folder_are_timed_and_int8_is_served_unless_it_is_slower(
     folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture, of_text: float, of_batch: float, answers: str
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -99,7 +99,7 @@ def test_a_requested_graph_is_served_and_nothing_is_timed(folder: Path, clock: C
     assert (identity.precision, identity.precision_reason, timed) == ("int8", "it was requested", [])
 
 
-def test_without_fp32_or_memory_for_it_int8_answers_and_that_is_reported(
+def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
     folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed = clock(0.5, 0.5)

@@ -60,7 +60,7 @@ def test_an_unknown_path_is_answered_without_building_the_document(
     assert told["expected"] == f"one of: {', '.join(sorted(Document(DIALECTS).whole['paths']))}"
 
 
-def test_a_server_that_stops_answers_what_it_has_accepted_and_sends_the_rest_away(
+def test_a_stopping_server_answers_accepted_requests_and_refuses_new_ones(
     serving: Server, catalogue: Catalogue, held: threading.Event
 ) -> None:
     service = Service(Capacity(num_workers=1))
@@ -101,7 +101,7 @@ def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_gets
         assert client.post("/embed", json={"inputs": ["a", "b"]}).status_code == 200
 
 
-def test_an_answer_that_would_come_too_late_is_not_waited_for(
+def test_a_request_past_its_deadline_gets_504_without_waiting_for_the_worker(
     serving: Server, catalogue: Catalogue, held: threading.Event
 ) -> None:
     service = Service(Capacity(num_workers=1))
@@ -118,7 +118,7 @@ def test_an_answer_that_would_come_too_late_is_not_waited_for(
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "x-timeout-ms")
 
 
-def test_the_work_of_a_client_that_left_is_dropped(
+def test_work_for_a_disconnected_client_is_dropped(
     serving: Server, catalogue: Catalogue, held: threading.Event
 ) -> None:
     service = Service(Capacity(num_workers=1))
@@ -135,7 +135,7 @@ def test_the_work_of_a_client_that_left_is_dropped(
 
 
 @pytest.mark.parametrize("pause_seconds", [0, 0.05], ids=["both at once", "the second while the first is waited for"])
-def test_the_work_of_a_client_that_left_is_dropped_also_if_it_sent_another_request_meanwhile(
+def test_work_for_a_disconnected_client_is_dropped_even_after_a_pipelined_request(
     serving: Server, catalogue: Catalogue, held: threading.Event, caplog: pytest.LogCaptureFixture, pause_seconds: float
 ) -> None:
     service = Service(Capacity(num_workers=1))
@@ -160,7 +160,7 @@ def test_the_work_of_a_client_that_left_is_dropped_also_if_it_sent_another_reque
 
 
 @pytest.mark.parametrize("num_requests", [1, 2])
-def test_an_answer_to_a_client_that_left_is_counted_as_499(
+def test_an_answer_to_a_disconnected_client_is_counted_as_499(
     serving: Server,
     catalogue: Catalogue,
     held: threading.Event,
@@ -186,7 +186,7 @@ EMBED = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/j
 EMBED += b'{"inputs": "a"}'
 
 
-def test_a_fault_of_the_graph_fails_its_requests_and_no_other(
+def test_a_graph_fault_fails_only_its_own_requests(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = Service(Capacity(num_workers=1))
@@ -220,7 +220,7 @@ def test_nan_fails_only_the_request_of_its_text(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread has to end
-def test_health_reports_a_worker_that_ended_and_its_request_fails(
+def test_health_reports_an_ended_worker_and_its_request_fails(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Service(Capacity(num_workers=2))

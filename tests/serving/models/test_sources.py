@@ -34,9 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("old=dist/encoder", "old", "dist/encoder"),
     ],
 )
-def test_a_model_is_called_after_its_folder_or_registered_name_unless_it_is_given_one(
-    text: str, name: str, place: str
-) -> None:
+def test_a_model_has_its_given_name_or_that_of_its_folder_or_registration(text: str, name: str, place: str) -> None:
     assert ModelSource.parse(text) == ModelSource(name, place)
 
 
@@ -45,13 +43,13 @@ def test_a_folder_with_an_equals_sign_in_its_name_is_a_folder(project: Path) -> 
     assert ModelSource.parse("a=b") == ModelSource("a=b", "a=b")
 
 
-def test_two_models_of_one_name_are_refused_with_a_way_out() -> None:
+def test_two_models_of_one_name_are_refused_with_what_to_do() -> None:
     with pytest.raises(ParamsError) as raised:
         parse_sources(["models:/clozeline-encoder@champion", "models:/clozeline-encoder@candidate"])
     assert "clozeline-encoder-2=models:/clozeline-encoder@candidate" in raised.value.do
 
 
-def test_champions_are_served_before_folders_and_folders_encoders_first(
+def test_champions_come_before_folders_and_encoders_before_other_folders(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_classifier(project / "dist" / "a-classifier")
@@ -61,7 +59,7 @@ def test_champions_are_served_before_folders_and_folders_encoders_first(
     assert [source.name for source in default_sources()] == ["clozeline-encoder"]
 
 
-def test_a_verb_without_a_model_asks_the_one_that_can(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verb_without_a_model_uses_a_suitable_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArtifactError) as raised:
         default_for("fill-mask")
     assert "make run" in raised.value.do
@@ -117,7 +115,7 @@ def test_without_a_requested_graph_the_faster_one_of_the_release_is_served_and_r
     assert open_source(source, "int8").identity.precision == "int8"
 
 
-def test_a_model_whose_name_fits_no_header_still_answers(project: Path) -> None:
+def test_a_model_name_that_is_invalid_in_a_header_is_percent_encoded(project: Path) -> None:
     write_encoder(project / "dist" / "模型 100%")
     (source,) = parse_sources(["dist/模型 100%"])
     headers = open_source(source, "int8").identity.headers

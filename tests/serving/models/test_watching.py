@@ -83,7 +83,7 @@ def version_of(client: httpx.Client) -> str:
     return answer.headers["x-model-version"]
 
 
-def test_an_alias_that_moves_swaps_the_model_and_no_request_fails(
+def test_moving_an_alias_swaps_the_model_without_failing_requests(
     serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
 ) -> None:
     seen: list[str] = []
@@ -169,7 +169,7 @@ def test_a_version_of_another_task_is_refused_and_the_old_one_stays(
     assert "text-classification" in caplog.text
 
 
-def test_a_version_that_memory_has_no_room_for_is_refused_until_it_has(
+def test_a_version_too_large_for_memory_is_refused_until_there_is_room(
     service: Service,
     watcher: AliasWatcher,
     aliases: Aliases,
@@ -201,7 +201,7 @@ def test_a_replaced_model_is_released(
     assert before() is None
 
 
-def test_memory_of_a_replaced_model_is_returned_at_the_next_look(
+def test_memory_of_a_replaced_model_is_returned_at_the_next_poll(
     watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_back: list[str] = []
@@ -230,7 +230,7 @@ def test_a_registry_that_does_not_answer_changes_nothing(
     assert service.catalogue.named("encoder").identity.version == "2"
 
 
-def test_the_watcher_polls_in_the_background_and_only_aliases(
+def test_the_watcher_polls_only_aliases_and_in_the_background(
     service: Service, watcher: AliasWatcher, aliases: Aliases
 ) -> None:
     aliases.live = "2"
@@ -244,7 +244,7 @@ def test_the_watcher_polls_in_the_background_and_only_aliases(
     assert not ModelSource("encoder", "dist/encoder").is_alias
 
 
-def test_an_answer_that_was_kept_is_not_that_of_an_older_version(
+def test_cached_answers_of_an_older_version_are_not_used(
     serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
 ) -> None:
     with serving(create_app(service)) as client:

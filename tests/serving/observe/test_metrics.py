@@ -79,7 +79,7 @@ def test_unknown_tokens_and_confidence_are_counted(fresh: AbstractContextManager
     assert counts["clozeline_confidence_sum{model=library}"] == pytest.approx(labels[0][0]["score"])
 
 
-def test_ranked_texts_count_as_answers_but_logits_do_not(fresh: AbstractContextManager[httpx.Client]) -> None:
+def test_reranked_texts_count_as_answers_but_raw_logits_do_not(fresh: AbstractContextManager[httpx.Client]) -> None:
     asked = {"query": "open the list", "texts": ["a", "the file"]}
     with fresh as client:
         ranks = client.post("/rerank", json=asked).json()
@@ -89,7 +89,7 @@ def test_ranked_texts_count_as_answers_but_logits_do_not(fresh: AbstractContextM
     assert counts["clozeline_confidence_sum{model=ranker}"] == pytest.approx(sum(rank["score"] for rank in ranks))
 
 
-def test_the_answering_version_is_reported(fresh: AbstractContextManager[httpx.Client]) -> None:
+def test_the_metrics_name_the_served_version(fresh: AbstractContextManager[httpx.Client]) -> None:
     with fresh as client:
         counts = counted(client)
         cards = client.get("/models").json()["models"]
@@ -101,7 +101,7 @@ def test_the_answering_version_is_reported(fresh: AbstractContextManager[httpx.C
 LABELS = (("model", "name"), ("precision", "precision"), ("sha256", "sha256"), ("version", "version"))
 
 
-def test_unknown_paths_are_counted_without_revealing_them(
+def test_unknown_paths_are_counted_without_their_text(
     fresh: AbstractContextManager[httpx.Client],
 ) -> None:
     with fresh as client:

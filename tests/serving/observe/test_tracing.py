@@ -55,7 +55,7 @@ def by_name(memory: InMemorySpanExporter, *awaited: str) -> dict[str, ReadableSp
         time.sleep(0.01)
 
 
-def test_a_request_is_a_span_of_the_trace_its_client_names_and_its_phases_are_in_it(
+def test_a_request_is_a_span_in_the_trace_of_its_client_with_its_phases_as_children(
     traced: httpx.Client, memory: InMemorySpanExporter
 ) -> None:
     traced.post("/embed", json={"inputs": ["the list", "a"]}, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
@@ -81,14 +81,14 @@ def test_a_request_is_a_span_of_the_trace_its_client_names_and_its_phases_are_in
     assert all(later - earlier > -slack_nanoseconds for earlier, later in pairwise(times))
 
 
-def test_nothing_that_a_client_wrote_is_in_a_span(traced: httpx.Client, memory: InMemorySpanExporter) -> None:
+def test_spans_contain_no_text_from_clients(traced: httpx.Client, memory: InMemorySpanExporter) -> None:
     traced.post("/embed?text=secret", json={"inputs": "secret"}, headers={"x-secret": "secret"})
     traced.post("/secret", json={"inputs": "secret"})
     assert {"POST (no route)", "POST /embed"} <= set(by_name(memory, "POST (no route)", "POST /embed"))
     assert "secret" not in "".join(span.to_json() for span in memory.get_finished_spans())
 
 
-def test_a_fault_of_the_server_is_marked_and_one_of_the_client_is_not(
+def test_only_server_errors_mark_a_span_as_failed(
     traced: httpx.Client, memory: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traced.post("/embed", json={})
@@ -134,7 +134,7 @@ def collector() -> Iterator[Collector]:
     server.server_close()
 
 
-def test_spans_reach_a_collector_before_the_server_ends(
+def test_spans_are_exported_before_the_server_exits(
     serving: Server, catalogue: Catalogue, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}/")
@@ -188,7 +188,7 @@ def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(
 
 
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
-def test_an_address_of_another_protocol_is_refused_with_its_variable(
+def test_a_collector_address_with_an_unsupported_protocol_is_refused_with_its_variable(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")

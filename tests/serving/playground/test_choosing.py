@@ -18,7 +18,7 @@ from tests.serving.playground.conftest import Page
 from tests.tiny_packages import classifier_graph, write_package
 
 
-def test_labels_that_are_typed_in_are_ranked_by_keyboard_alone(page: Page, client: httpx.Client) -> None:
+def test_typed_labels_can_be_ranked_with_only_the_keyboard(page: Page, client: httpx.Client) -> None:
     page.write("#choose-text", "open the file")
     page.write("#choose-labels", "list, file,,  é , list")
     page.write("#choose-template", "of {}")
@@ -33,14 +33,14 @@ def test_labels_that_are_typed_in_are_ranked_by_keyboard_alone(page: Page, clien
     assert not page.one("#choose-each").is_displayed()
 
 
-def test_a_label_that_cannot_be_filled_in_is_named(page: Page) -> None:
+def test_a_label_that_does_not_fit_the_blank_is_named(page: Page) -> None:
     page.write("#choose-labels", "list, lists")
     page.one("#choose form button").click()
     assert "label 'lists'" in page.wait_for("#choose .wrong").text
     assert [("422" in told) for told in page.browser.console_errors()] == [True]
 
 
-def test_a_model_of_entailment_is_first_choice_and_can_be_asked_for_any_number_of_labels(
+def test_an_entailment_model_is_preselected_and_supports_multiple_labels(
     browser: Browser, catalogue: Catalogue, tmp_path: Path
 ) -> None:
     names = ("contradiction", "neutral", "entailment")

@@ -54,7 +54,7 @@ def test_an_unreachable_server_is_reported_with_what_to_do(browser: Browser, cat
 
 
 @pytest.mark.parametrize(("field", "text", "fault"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_names_its_field_as_the_page_does_and_says_what_to_do(
+def test_an_error_uses_the_field_names_of_the_page_and_says_what_to_do(
     page: Page, field: str, text: str, fault: str
 ) -> None:
     page.browser.driver.execute_script(f"document.querySelector('#{field}').value = arguments[0]", text)
@@ -82,7 +82,7 @@ def test_an_error_about_a_pair_that_is_too_long_names_no_field(page: Page) -> No
     page.browser.console_errors()
 
 
-def test_pressing_enter_twice_asks_once(page: Page) -> None:
+def test_pressing_enter_twice_sends_one_request(page: Page) -> None:
     page.browser.driver.execute_script(
         "window.numAsked = 0; const before = window.fetch;"
         "window.fetch = async (...given) => { window.numAsked++; await new Promise(done => { window.go = done; });"

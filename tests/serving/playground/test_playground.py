@@ -22,7 +22,7 @@ from tests.tiny_packages import write_embedder
 KEY = "a-key-of-some-length"
 
 
-def test_a_sentence_is_filled_by_keyboard_alone_and_a_word_chosen(page: Page, client: httpx.Client) -> None:
+def test_a_blank_can_be_filled_and_a_word_chosen_with_only_the_keyboard(page: Page, client: httpx.Client) -> None:
     page.write("#fill-text", "the [MASK] of")
     page.one("#fill-text").send_keys(Keys.ENTER)
     page.wait_for("#fill .told")
@@ -36,7 +36,7 @@ def test_a_sentence_is_filled_by_keyboard_alone_and_a_word_chosen(page: Page, cl
     assert page.one("#fill-text").get_attribute("value") == candidates[1]["sequence"]
 
 
-def test_each_of_several_blanks_has_words_of_its_own_and_one_can_be_added(page: Page) -> None:
+def test_each_blank_has_its_own_candidates_and_blanks_can_be_added(page: Page) -> None:
     page.write("#fill-text", "return [MASK] of ")
     page.one("#add-mask").click()
     assert page.one("#fill-text").get_attribute("value") == "return [MASK] of [MASK]"
@@ -102,7 +102,7 @@ def test_a_text_is_classified_with_time_and_model(page: Page, client: httpx.Clie
     assert f"library, version {card['version']}, graph {card['sha256'][:12]}" in told
 
 
-def test_a_text_of_several_labels_shows_which_are_given(page: Page, client: httpx.Client) -> None:
+def test_a_multi_label_text_shows_which_labels_apply(page: Page, client: httpx.Client) -> None:
     Select(page.one("#classify select")).select_by_value("topics")
     page.write("#classify-text", "open the file")
     page.one("#classify form button").click()
@@ -114,7 +114,7 @@ def test_a_text_of_several_labels_shows_which_are_given(page: Page, client: http
     assert [name.text for name in page.every("#classify li.given .name")] == given
 
 
-def test_a_model_of_pairs_gets_two_texts(page: Page, client: httpx.Client) -> None:
+def test_a_pair_model_has_two_text_fields(page: Page, client: httpx.Client) -> None:
     assert not page.one("#classify-other").is_displayed()
     Select(page.one("#classify select")).select_by_value("ranker")
     page.write("#classify-text", "open")
@@ -131,7 +131,7 @@ def test_a_model_of_pairs_gets_two_texts(page: Page, client: httpx.Client) -> No
     WebDriverWait(page.browser.driver, 60).until(lambda _: page.browser.ask(told))
 
 
-def test_entities_are_marked_in_the_text_each_type_in_its_colour(page: Page, client: httpx.Client) -> None:
+def test_entities_are_highlighted_with_one_colour_per_type(page: Page, client: httpx.Client) -> None:
     text = "open 🙂 the lists of a <b>file</b>"
     page.browser.driver.execute_script("document.querySelector('#tag-text').value = arguments[0]", text)
     page.one("#tag form button").click()
@@ -154,7 +154,7 @@ def test_entities_are_marked_in_the_text_each_type_in_its_colour(page: Page, cli
     assert page.every("#tag b") == []
 
 
-def test_a_question_is_answered_and_the_answer_marked_in_its_context(page: Page, client: httpx.Client) -> None:
+def test_a_question_is_answered_and_the_answer_highlighted_in_the_context(page: Page, client: httpx.Client) -> None:
     page.write("#answer-question", "open")
     page.write("#answer-context", "the list of a file, and é")
     page.one("#answer-question").send_keys(Keys.ENTER)
@@ -167,7 +167,7 @@ def test_a_question_is_answered_and_the_answer_marked_in_its_context(page: Page,
     assert [mark.text for mark in page.every("#answer mark")] == ([best["answer"]] if best["answer"] else [])
 
 
-def test_lineage_is_folded_and_opens_by_keyboard(page: Page, client: httpx.Client) -> None:
+def test_lineage_is_collapsed_and_opens_with_the_keyboard(page: Page, client: httpx.Client) -> None:
     page.one("#models summary").send_keys(Keys.ENTER)
     shown = page.wait_for("#models dl").text
     card = client.get("/models").json()["models"][0]
@@ -214,9 +214,7 @@ def test_only_sections_with_a_model_are_shown(browser: Browser, catalogue: Catal
         assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
 
 
-def test_texts_are_compared_by_the_model_that_was_trained_for_it(
-    browser: Browser, catalogue: Catalogue, tmp_path: Path
-) -> None:
+def test_texts_are_compared_by_the_similarity_model(browser: Browser, catalogue: Catalogue, tmp_path: Path) -> None:
     write_embedder(tmp_path / "docsearch")
     docsearch = open_source(parse_sources([str(tmp_path / "docsearch")])[0], "int8")
     service = Service(Capacity(num_workers=1))
@@ -231,7 +229,7 @@ def test_texts_are_compared_by_the_model_that_was_trained_for_it(
         assert "docsearch, version" in page.wait_for("#compare .told:last-child").text
 
 
-def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser, tmp_path: Path) -> None:
+def test_an_encoder_without_a_head_compares_texts_but_offers_no_blanks(browser: Browser, tmp_path: Path) -> None:
     write_embedder(tmp_path / "docsearch")
     service = Service(Capacity(num_workers=1))
     service.open(Catalogue([open_source(source, "int8") for source in parse_sources([str(tmp_path / "docsearch")])]))
@@ -247,7 +245,7 @@ def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")])
-def test_it_fits_the_screen_can_be_read_and_loads_nothing_from_elsewhere(
+def test_the_playground_fits_the_screen_is_legible_and_loads_nothing_external(
     browser: Browser, client: httpx.Client, tmp_path: Path, width: int, scheme: Scheme
 ) -> None:
     browser.open(str(client.base_url), width=width, scheme=scheme)
@@ -266,7 +264,7 @@ def test_it_fits_the_screen_can_be_read_and_loads_nothing_from_elsewhere(
     assert (picture.getpixel((2, 2)) > 128) == (scheme == "light")
 
 
-def test_nothing_but_the_page_itself_may_run_in_it(page: Page, client: httpx.Client) -> None:
+def test_the_content_security_policy_blocks_injected_scripts(page: Page, client: httpx.Client) -> None:
     policy = client.get("/").headers["content-security-policy"]
     assert "unsafe" not in policy
     assert "http" not in policy

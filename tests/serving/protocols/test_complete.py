@@ -60,7 +60,7 @@ def test_the_route_completes_texts_as_the_library_does(client: httpx.Client, com
     assert one["generated_text"] == expected[0].text
 
 
-def test_a_draw_does_not_depend_on_other_draws(client: httpx.Client, completer: Completer) -> None:
+def test_sampling_does_not_depend_on_other_texts(client: httpx.Client, completer: Completer) -> None:
     parameters = {"max_new_tokens": 12, "temperature": 1.0, "top_p": 0.9, "seed": 5}
     expected = completer.complete(TEXTS, Decoding(12, 1.0, 0.9, 5))
 
@@ -73,7 +73,7 @@ def test_a_draw_does_not_depend_on_other_draws(client: httpx.Client, completer: 
     assert found == [one.text for one in expected] * 8
 
 
-def test_sampling_is_switched_as_in_hugging_faces_parameters(client: httpx.Client) -> None:
+def test_sampling_parameters_behave_as_in_hugging_face(client: httpx.Client) -> None:
     def said(**parameters: object) -> str:
         body = {"inputs": "return", "parameters": {"max_new_tokens": 12, **parameters}}
         return str(client.post("/complete", json=body).json()["generated_text"])
@@ -85,7 +85,7 @@ def test_sampling_is_switched_as_in_hugging_faces_parameters(client: httpx.Clien
     assert said(stop=[greedy[2:4]]) == greedy[: greedy.index(greedy[2:4])]
 
 
-def test_tokens_of_every_turn_are_counted(client: httpx.Client, completer: Completer) -> None:
+def test_tokens_of_every_generation_step_are_counted(client: httpx.Client, completer: Completer) -> None:
     (one,) = completer.complete(["return the list"], Decoding(max_tokens=4))
     assert len(one.tokens) == 4
     body = {"inputs": "return the list", "parameters": {"max_new_tokens": 4}}
@@ -107,18 +107,18 @@ def test_tokens_of_every_turn_are_counted(client: httpx.Client, completer: Compl
         ({"inputs": "a", "model": "encoder"}, 404, "model"),
     ],
 )
-def test_what_cannot_be_used_is_named(client: httpx.Client, body: dict[str, object], status: int, param: str) -> None:
+def test_an_unusable_parameter_is_named(client: httpx.Client, body: dict[str, object], status: int, param: str) -> None:
     answer = client.post("/complete", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 
 
-def test_a_long_text_loses_its_beginning_if_asked(client: httpx.Client) -> None:
+def test_a_long_text_is_cut_at_the_start_on_request(client: httpx.Client) -> None:
     body = {"inputs": "a " * 100, "truncate": True, "parameters": {"max_new_tokens": 2}}
     assert client.post("/complete", json=body).json()["num_tokens"] == 2
 
 
 @pytest.mark.parametrize("path", ["/fill-mask", "/zero-shot", "/pipeline/fill-mask"])
-def test_a_causal_model_fills_no_masks_on_any_route(client: httpx.Client, path: str) -> None:
+def test_a_causal_model_refuses_fill_mask_on_every_route(client: httpx.Client, path: str) -> None:
     body = {"inputs": "the [MASK]", "parameters": {"candidate_labels": ["a", "b"]} if path == "/zero-shot" else {}}
     answer = client.post(f"/models/writer{path}", json=body)
     assert answer.status_code == 404
@@ -127,7 +127,9 @@ def test_a_causal_model_fills_no_masks_on_any_route(client: httpx.Client, path: 
     assert {"/complete", "/v1/completions", "/pipeline/text-generation", "/embed"} <= set(cards["writer"]["routes"])
 
 
-def test_one_deadline_holds_for_all_turns(serving: Server, catalogue: Catalogue, held: threading.Event) -> None:
+def test_one_deadline_applies_to_all_generation_steps(
+    serving: Server, catalogue: Catalogue, held: threading.Event
+) -> None:
     service = service_of(catalogue)
     with serving(create_app(service)) as client:
         answer = client.post("/complete", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
@@ -135,7 +137,7 @@ def test_one_deadline_holds_for_all_turns(serving: Server, catalogue: Catalogue,
         assert service.scheduler.waiting_tokens == 0
 
 
-def test_a_request_that_has_begun_is_not_refused_half_way(
+def test_a_started_completion_is_not_refused_between_steps(
     serving: Server, catalogue: Catalogue, held: threading.Event
 ) -> None:
     """The line is as full as it may be when the second token is asked for."""
@@ -150,7 +152,7 @@ def test_a_request_that_has_begun_is_not_refused_half_way(
         assert [answer.result().status_code for answer in (begun, waiting)] == [200, 200]
 
 
-def test_confidence_is_that_of_the_new_tokens(serving: Server, catalogue: Catalogue) -> None:
+def test_confidence_counts_only_generated_tokens(serving: Server, catalogue: Catalogue) -> None:
     with serving(create_app(service_of(catalogue))) as client:
         client.post("/complete", json={"inputs": "a", "parameters": {"max_new_tokens": 3}})
         assert 'clozeline_confidence_count{model="writer"} 3.0' in client.get("/metrics").text

@@ -48,7 +48,7 @@ def assert_says(answer: httpx.Response, path: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("path", KEYS)
-def test_a_fault_in_the_body_is_answered_in_the_shape_of_the_protocol(client: httpx.Client, path: str) -> None:
+def test_an_invalid_body_gets_the_error_format_of_the_protocol(client: httpx.Client, path: str) -> None:
     headers = {"content-type": JSON}
     assert_says(client.post(path, content=b"{", headers=headers), path, 400)
     assert_says(client.post(path, json={"nothing": 1}), path, UNUSABLE.get(path, 422))
@@ -106,7 +106,7 @@ TOY = Dialect(
 )
 
 
-def test_a_new_protocol_is_a_file_and_a_row(serving: Server, catalogue: Catalogue) -> None:
+def test_a_new_protocol_needs_one_file_and_one_row(serving: Server, catalogue: Catalogue) -> None:
     """They give it paths, an error format, an entry in the document and counts, without any other change.
 
     The other paths under /v2 belong to another protocol, which keeps its own error format there.

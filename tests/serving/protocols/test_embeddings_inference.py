@@ -30,7 +30,7 @@ def test_one_text_gets_its_labels_in_a_flat_list_best_first(client: httpx.Client
     assert client.post("/classify", json={"inputs": "open the file"}).json() == [flat]
 
 
-def test_several_texts_come_each_in_a_list_of_its_own(client: httpx.Client) -> None:
+def test_each_of_several_texts_gets_its_own_list(client: httpx.Client) -> None:
     several = client.post("/predict", json={"inputs": [["open the file"], ["a"]]}).json()
     assert [len(labels) for labels in several] == [3, 3]
     assert [label["label"] for label in several[1]] == [
@@ -38,7 +38,7 @@ def test_several_texts_come_each_in_a_list_of_its_own(client: httpx.Client) -> N
     ]
 
 
-def test_a_refusal_of_embed_is_one_sentence_as_its_clients_read_it(client: httpx.Client) -> None:
+def test_a_refusal_of_embed_is_one_string_as_its_clients_expect(client: httpx.Client) -> None:
     with pytest.raises(HfHubHTTPError) as refused:
         InferenceClient(f"{client.base_url}/embed").feature_extraction("the " * 100)
     assert str(refused.value.server_message).startswith("`inputs[0]` is too long for the model (given: 102 tokens")
@@ -53,9 +53,7 @@ def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -
     np.testing.assert_allclose([by_label[label] for label in LABELS], logits_C, atol=1e-5)
 
 
-def test_two_texts_in_one_list_are_a_pair_for_the_model_that_reads_pairs(
-    client: httpx.Client, catalogue: Catalogue
-) -> None:
+def test_two_texts_in_one_list_are_a_pair_for_a_pair_model(client: httpx.Client, catalogue: Catalogue) -> None:
     ranker = catalogue.answering(CLASSIFYING_PAIRS).model
     ((expected,),) = ranker.classify([("open", "the file")])
     answer = client.post("/predict", json={"inputs": ["open", "the file"]})
@@ -67,7 +65,7 @@ def test_two_texts_in_one_list_are_a_pair_for_the_model_that_reads_pairs(
     assert client.post("/predict", json={"inputs": ["open the file"]}).headers["x-model"] == "library"
 
 
-def test_pairs_are_not_taken_for_two_texts_where_no_model_reads_pairs(catalogue: Catalogue) -> None:
+def test_pairs_are_refused_if_no_model_reads_pairs(catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(Catalogue([catalogue.named("encoder"), catalogue.named("library")]))
     with run_app(create_app(service)) as client:
@@ -79,7 +77,7 @@ def test_pairs_are_not_taken_for_two_texts_where_no_model_reads_pairs(catalogue:
 
 
 @pytest.mark.parametrize("inputs", [[["a"], []], [["a"], "b"], [], ["a", "b", "c"], [["a", "b", "c"]], ""])
-def test_inputs_that_are_neither_texts_nor_pairs_are_refused(client: httpx.Client, inputs: object) -> None:
+def test_inputs_other_than_texts_or_pairs_are_refused(client: httpx.Client, inputs: object) -> None:
     refused = client.post("/predict", json={"inputs": inputs})
     assert refused.status_code == 422
     assert refused.json()["error_type"] == "Validation"
@@ -95,7 +93,7 @@ def test_similarity_is_the_cosine_of_the_embeddings(client: httpx.Client) -> Non
     assert cosines[0] == pytest.approx(1)
 
 
-def test_embed_takes_what_its_clients_send(client: httpx.Client) -> None:
+def test_embed_accepts_the_parameters_that_its_clients_send(client: httpx.Client) -> None:
     """llama-index sends `truncate`, chromadb `inputs` alone, huggingface_hub the rest."""
     whole = client.post("/embed", json={"inputs": ["the list"], "truncate": True, "truncation_direction": "Right"})
     cut = client.post("/embed", json={"inputs": ["the list"], "normalize": True, "dimensions": 4, "prompt_name": None})
@@ -112,7 +110,7 @@ def test_info_describes_the_first_model(client: httpx.Client) -> None:
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
 
 
-def test_tokens_are_returned_with_their_places_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_tokens_are_returned_with_their_offsets_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
     text = "Return the LISTs é"
     (tokens,) = client.post("/tokenize", json={"inputs": text}).json()
     assert [token["special"] for token in tokens] == [True, *[False] * 5, True]
@@ -135,7 +133,7 @@ def test_tokens_are_decoded_to_the_text(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("ids", [[], [-1], [10**6], [2**40], [2**70], ["a"], [[5], []], [[5], 6], 5])
-def test_ids_that_are_none_of_the_vocabulary_are_refused(client: httpx.Client, ids: object) -> None:
+def test_ids_outside_the_vocabulary_are_refused(client: httpx.Client, ids: object) -> None:
     refused = client.post("/decode", json={"ids": ids})
     assert refused.status_code == 422
     assert set(refused.json()) == {"error", "error_type"}

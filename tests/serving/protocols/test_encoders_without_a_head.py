@@ -45,7 +45,7 @@ def expected_TH(client: httpx.Client, catalogue: Catalogue) -> np.ndarray:
     return catalogue.answering(FILLING).model.embed(TEXTS)
 
 
-def test_its_card_names_the_routes_that_embed_and_none_that_fills(headless: httpx.Client, catalogue: Catalogue) -> None:
+def test_its_card_lists_embedding_routes_and_no_fill_mask_route(headless: httpx.Client, catalogue: Catalogue) -> None:
     card = headless.get("/models").json()["models"][0]
     assert (card["name"], card["task"]) == ("docsearch", "feature-extraction")
     with_a_head = {one.path for one in DIALECTS.asking(catalogue.answering(FILLING))}
@@ -54,7 +54,9 @@ def test_its_card_names_the_routes_that_embed_and_none_that_fills(headless: http
     assert not any("zero-shot" in route for route in card["routes"])
 
 
-def test_the_house_and_text_embeddings_inference(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+def test_own_routes_and_text_embeddings_inference_give_embeddings(
+    headless: httpx.Client, expected_TH: np.ndarray
+) -> None:
     np.testing.assert_allclose(headless.post("/embed", json={"inputs": TEXTS}).json(), expected_TH, atol=1e-6)
     body = {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}
     np.testing.assert_allclose(headless.post("/similarity", json=body).json(), expected_TH @ expected_TH[0], atol=1e-6)
@@ -63,7 +65,7 @@ def test_the_house_and_text_embeddings_inference(headless: httpx.Client, expecte
     assert len(headless.post("/tokenize", json={"inputs": TEXTS}).json()) == 2
 
 
-def test_openai(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+def test_openai_gives_embeddings(headless: httpx.Client, expected_TH: np.ndarray) -> None:
     with OpenAI(base_url=f"{headless.base_url}/v1", api_key="none is asked for", max_retries=0) as sdk:
         answer = sdk.embeddings.create(model="docsearch", input=TEXTS)
         np.testing.assert_allclose([one.embedding for one in answer.data], expected_TH, atol=1e-6)
@@ -71,7 +73,9 @@ def test_openai(headless: httpx.Client, expected_TH: np.ndarray) -> None:
             sdk.embeddings.create(model="library", input=TEXTS)
 
 
-def test_pipelines_of_hugging_face(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+def test_hugging_face_pipelines_give_embeddings_and_refuse_fill_mask(
+    headless: httpx.Client, expected_TH: np.ndarray
+) -> None:
     def asking(task: str) -> InferenceClient:
         return InferenceClient(model=str(headless.base_url.join(f"/pipeline/{task}")))
 
@@ -82,7 +86,7 @@ def test_pipelines_of_hugging_face(headless: httpx.Client, expected_TH: np.ndarr
         asking("fill-mask").fill_mask(TEXTS[0])
 
 
-def test_the_open_inference_protocol(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+def test_the_open_inference_protocol_gives_embeddings(headless: httpx.Client, expected_TH: np.ndarray) -> None:
     tensor = InferInput("text", [len(TEXTS)], "BYTES")
     tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS], dtype=object))
     with InferenceServerClient(f"{headless.base_url.host}:{headless.base_url.port}") as triton:
@@ -94,7 +98,7 @@ def test_the_open_inference_protocol(headless: httpx.Client, expected_TH: np.nda
             triton.infer("docsearch", [tensor], outputs=[InferRequestedOutput("token")])
 
 
-def test_mlflow_gives_embeddings_and_says_nothing_of_masks(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+def test_mlflow_gives_embeddings_without_a_masks_field(headless: httpx.Client, expected_TH: np.ndarray) -> None:
     scoring = ScoringServerClient(headless.base_url.host, headless.base_url.port)
     records = scoring.invoke(TEXTS, params={"model": "docsearch"})["predictions"]
     assert [set(record) for record in records] == [{"embedding"}] * 2

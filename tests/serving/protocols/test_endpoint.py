@@ -29,7 +29,7 @@ FAULTY = {
 
 
 @pytest.mark.parametrize("body", FAULTY.values(), ids=FAULTY)
-def test_a_body_of_another_shape_gets_a_short_refusal(client: httpx.Client, body: bytes) -> None:
+def test_a_body_of_the_wrong_shape_gets_a_short_refusal(client: httpx.Client, body: bytes) -> None:
     answer = client.post("/embed", content=body, headers=PLAIN)
     assert answer.status_code in {400, 404, 422}
     assert len(answer.content) < 2000

@@ -43,7 +43,7 @@ def test_the_client_extracts_features(asking: Asking) -> None:
     assert np.linalg.norm(vectors) == pytest.approx(1)
 
 
-def test_it_classifies_by_any_function(asking: Asking) -> None:
+def test_the_client_classifies_with_every_score_function(asking: Asking) -> None:
     client = asking("text-classification")
     scores = {
         function: [label.score for label in client.text_classification("open the file", function_to_apply=function)]
@@ -56,7 +56,7 @@ def test_it_classifies_by_any_function(asking: Asking) -> None:
     assert len(client.text_classification("open the file", top_k=2)) == 2
 
 
-def test_a_client_reaches_the_second_model_of_a_kind_by_its_base_url(client: httpx.Client) -> None:
+def test_a_client_selects_a_second_model_of_a_kind_by_base_url(client: httpx.Client) -> None:
     asked = InferenceClient(model=str(client.base_url.join("/models/topics/pipeline/text-classification")))
     labels = asked.text_classification("open the file")
     assert {label.label for label in labels} == {"sport", "money", "health", "travel"}
@@ -68,7 +68,7 @@ def test_the_client_compares_sentences(asking: Asking) -> None:
     assert cosines[1] < 0.999
 
 
-def test_the_client_classifies_by_untrained_labels(asking: Asking, client: httpx.Client) -> None:
+def test_the_client_classifies_by_zero_shot_labels(asking: Asking, client: httpx.Client) -> None:
     """Versions before and after 1.0 read two different shapes of answers."""
     is_first = version("huggingface_hub").startswith("0.")
     labels, template = ["list", "file", "é"], "of {}"
@@ -96,7 +96,7 @@ def test_the_client_raises_the_message_of_the_server(asking: Asking) -> None:
         asking("fill-mask").fill_mask("no mask")
 
 
-def test_the_labels_of_a_text_are_nested_here_and_flat_at_predict(client: httpx.Client) -> None:
+def test_the_pipeline_route_nests_labels_and_the_predict_route_does_not(client: httpx.Client) -> None:
     nested = client.post("/pipeline/text-classification", json={"inputs": "a", "parameters": {"top_k": 3}}).json()
     assert [len(labels) for labels in nested] == [3]
     assert client.post("/predict", json={"inputs": "a"}).json() == nested[0]

@@ -31,7 +31,7 @@ def texts_tensor(
     return tensor
 
 
-def test_it_finds_the_server_and_its_models(triton: InferenceServerClient, client: httpx.Client) -> None:
+def test_the_client_finds_the_server_and_its_models(triton: InferenceServerClient, client: httpx.Client) -> None:
     version = client.get("/models").json()["models"][0]["version"]
     assert triton.is_server_live()
     assert triton.is_server_ready()
@@ -42,7 +42,7 @@ def test_it_finds_the_server_and_its_models(triton: InferenceServerClient, clien
     assert triton.get_server_metadata()["extensions"] == ["binary_tensor_data", "model_configuration", "statistics"]
 
 
-def test_metadata_names_what_a_model_takes_and_gives(triton: InferenceServerClient) -> None:
+def test_metadata_lists_the_inputs_and_outputs_of_a_model(triton: InferenceServerClient) -> None:
     encoder, library = (triton.get_model_metadata(name) for name in ("encoder", "library"))
     assert encoder["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
     assert encoder["outputs"][0] == {"name": "embedding", "datatype": "FP32", "shape": [-1, 8]}
@@ -52,7 +52,7 @@ def test_metadata_names_what_a_model_takes_and_gives(triton: InferenceServerClie
 
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("shape", [(3,), (3, 1)])
-def test_embeddings_come_as_they_were_asked_for(
+def test_embeddings_come_in_the_requested_encoding(
     triton: InferenceServerClient, catalogue: Catalogue, is_binary: bool, shape: tuple[int, ...]
 ) -> None:
     answer = triton.infer(
@@ -68,7 +68,7 @@ def test_embeddings_come_as_they_were_asked_for(
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-def test_strings_come_back_as_bytes(triton: InferenceServerClient, client: httpx.Client, is_binary: bool) -> None:
+def test_string_outputs_are_bytes(triton: InferenceServerClient, client: httpx.Client, is_binary: bool) -> None:
     outputs = [InferRequestedOutput(name, binary_data=is_binary) for name in ("label", "score")]
     answer = triton.infer("library", [texts_tensor(TEXTS, is_binary=is_binary)], outputs=outputs)
     labels, scores = answer.as_numpy("label"), answer.as_numpy("score")
@@ -79,13 +79,13 @@ def test_strings_come_back_as_bytes(triton: InferenceServerClient, client: httpx
     np.testing.assert_allclose(scores, [[label["score"] for label in labels] for labels in expected], atol=1e-6)
 
 
-def test_outputs_are_raw_bytes_if_the_client_names_none(triton: InferenceServerClient) -> None:
+def test_outputs_are_binary_if_the_client_requests_none_by_name(triton: InferenceServerClient) -> None:
     answer = triton.infer("library", [texts_tensor(TEXTS, is_binary=True)], parameters={"top_k": 1})
     assert answer.as_numpy("label").shape == (3, 1)
     assert answer.as_numpy("score").dtype == np.float32
 
 
-def test_words_for_a_mask_are_those_of_fill_mask(triton: InferenceServerClient, client: httpx.Client) -> None:
+def test_mask_candidates_equal_those_of_fill_mask(triton: InferenceServerClient, client: httpx.Client) -> None:
     texts = ["the [MASK] of", "a [MASK]"]
     outputs = [InferRequestedOutput("token"), InferRequestedOutput("score"), InferRequestedOutput("embedding")]
     answer = triton.infer("encoder", [texts_tensor(texts, is_binary=True)], outputs=outputs, parameters={"top_k": 2})
@@ -98,7 +98,7 @@ def test_words_for_a_mask_are_those_of_fill_mask(triton: InferenceServerClient, 
 
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("step", [1, -1])
-def test_a_model_of_pairs_reads_each_text_with_the_one_in_its_place(
+def test_a_pair_model_pairs_texts_by_their_position(
     triton: InferenceServerClient, catalogue: Catalogue, is_binary: bool, step: int
 ) -> None:
     names = [one["name"] for one in triton.get_model_metadata("ranker")["inputs"]]
@@ -123,7 +123,7 @@ def test_a_model_of_pairs_reads_each_text_with_the_one_in_its_place(
         ("ranker", {"text": ["a " * 40], "text_pair": ["b " * 40]}, "at most 64 tokens"),
     ],
 )
-def test_rows_that_are_no_pairs_are_refused(
+def test_rows_that_are_not_pairs_are_refused(
     triton: InferenceServerClient, model: str, inputs: dict[str, list[str]], told: str
 ) -> None:
     with pytest.raises(InferenceServerException, match=told):

@@ -57,7 +57,7 @@ def test_a_cached_answer_reports_zero_times(keeping: httpx.Client) -> None:
     assert again.headers["x-compute-tokens"] == "4"
 
 
-def test_a_route_without_times_gets_none(keeping: httpx.Client) -> None:
+def test_a_cached_answer_adds_no_times_to_a_route_without_them(keeping: httpx.Client) -> None:
     first, again = (keeping.post("/tokenize", content=BODY, headers=JSON) for _ in range(2))
     assert ("x-cache" in first.headers, again.headers["x-cache"]) == (False, "hit")
     assert again.headers.keys() - first.headers.keys() == {"x-cache"}

@@ -53,7 +53,9 @@ def test_the_mlflow_client_sees_that_the_server_is_ready(scoring: ScoringServerC
     assert scoring.get_version() == mlflow.__version__
 
 
-def test_a_record_equals_the_answer_of_the_registered_model(scoring: ScoringServerClient, catalogue: Catalogue) -> None:
+def test_a_record_equals_the_prediction_of_the_registered_model(
+    scoring: ScoringServerClient, catalogue: Catalogue
+) -> None:
     (masked, plain), expected = (
         records(scoring, TEXTS, top_k=2),
         catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False),
@@ -68,7 +70,7 @@ def test_a_record_equals_the_answer_of_the_registered_model(scoring: ScoringServ
     assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
 
 
-def test_mask_in_brackets_is_a_mask_of_every_model(
+def test_bracketed_mask_is_accepted_by_every_model(
     tmp_path: Path, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 ) -> None:
     write_encoder_of_another_mask(tmp_path / "other")
@@ -85,7 +87,7 @@ def test_mask_in_brackets_is_a_mask_of_every_model(
     assert served.model.records(texts, top_k=5, truncate=False) == approximately(told)
 
 
-def test_a_mask_that_is_cut_off_is_not_filled_and_fails_nothing(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["open the file", "the " * 100 + "[MASK]", "the [MASK]", "the [MASK] " + "the " * 100 + "[MASK]"]
     answer = client.post("/invocations", json={"inputs": texts, "params": {"truncate": True}})
     assert answer.status_code == 200, answer.text
@@ -113,7 +115,7 @@ def test_a_text_that_is_too_long_is_named_by_its_row(client: httpx.Client, catal
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_its_texts_come_in_any_shape(scoring: ScoringServerClient, given: object) -> None:
+def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServerClient, given: object) -> None:
     assert [len(record["masks"]) for record in records(scoring, given)] == [1, 0]
 
 
@@ -127,7 +129,7 @@ def test_its_texts_come_in_any_shape(scoring: ScoringServerClient, given: object
     ],
     ids=str,
 )
-def test_other_clients_write_other_shapes(client: httpx.Client, body: object) -> None:
+def test_bodies_of_other_clients_are_accepted(client: httpx.Client, body: object) -> None:
     answer = client.post("/invocations", json=body).json()
     assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
 
@@ -143,7 +145,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_texts_of_each_row_come_in_any_shape(
+def test_pair_rows_are_accepted_in_every_format(
     scoring: ScoringServerClient, client: httpx.Client, catalogue: Catalogue, name: str
 ) -> None:
     first, second, pairs = PAIRS[name]
@@ -196,7 +198,7 @@ def test_rows_without_both_texts_are_reported(client: httpx.Client, model: str, 
         ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
     ],
 )
-def test_a_source_without_texts_is_refused(client: httpx.Client, body: object, told: str) -> None:
+def test_input_without_texts_is_refused(client: httpx.Client, body: object, told: str) -> None:
     refused = client.post("/invocations", json=body)
     assert refused.status_code == 400
     assert refused.json()["error_code"] == "BAD_REQUEST"

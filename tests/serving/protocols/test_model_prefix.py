@@ -58,13 +58,13 @@ def several(twice: Catalogue) -> Iterator[httpx.Client]:
         ("ranker-2", "/predict", {"inputs": ["open", "the file"]}),
     ],
 )
-def test_the_model_before_the_path_answers(several: httpx.Client, model: str, path: str, body: object) -> None:
+def test_the_model_named_in_the_path_answers(several: httpx.Client, model: str, path: str, body: object) -> None:
     answer = several.post(f"/models/{model}{path}", json=body)
     assert (answer.status_code, answer.headers.get("x-model")) == (200, model), answer.text
     assert several.post(f"/models/nobody{path}", json=body).status_code in {404, 400, 422}
 
 
-def test_the_clients_that_send_no_name_reach_it(several: httpx.Client) -> None:
+def test_clients_that_send_no_model_name_reach_the_model_in_the_path(several: httpx.Client) -> None:
     url = f"{several.base_url}/models/topics"
     labels = InferenceClient(f"{url}/pipeline/text-classification").text_classification("open the file")
     assert {label.label for label in labels} == set(TOPICS)
@@ -78,7 +78,7 @@ def test_the_clients_that_send_no_name_reach_it(several: httpx.Client) -> None:
     np.testing.assert_allclose(answer.data[0].embedding, vector, atol=1e-6)
 
 
-def test_the_other_routes_of_a_base_url_are_there_too(several: httpx.Client) -> None:
+def test_a_base_url_with_a_model_name_has_the_other_routes_too(several: httpx.Client) -> None:
     assert several.get("/models/topics/info").json()["model_id"] == "topics"
     for path in ("/health", "/metrics", "/v1/models", "/models"):
         assert several.get(f"/models/topics{path}").status_code == 200
@@ -95,7 +95,7 @@ def test_the_other_routes_of_a_base_url_are_there_too(several: httpx.Client) -> 
         ("/fill-mask", {"inputs": "a [MASK]"}, {"error"}, "encoder"),
     ],
 )
-def test_an_unknown_model_gets_a_404_of_the_protocol_with_the_served_names(
+def test_an_unknown_model_gets_a_404_with_the_served_names_in_the_format_of_the_protocol(
     several: httpx.Client, path: str, body: object, keys: set[str], served: str
 ) -> None:
     answer = several.post(f"/models/nobody{path}", json=body)
@@ -103,20 +103,20 @@ def test_an_unknown_model_gets_a_404_of_the_protocol_with_the_served_names(
     assert f"one of: {served}" in answer.text
 
 
-def test_two_names_that_differ_are_refused(several: httpx.Client) -> None:
+def test_contradicting_model_names_in_path_and_body_are_refused(several: httpx.Client) -> None:
     refused = several.post("/models/topics/classify", json={"inputs": "a", "model": "library"})
     assert refused.status_code == 422
     assert refused.json()["error"]["given"] == "/models/topics and library"
 
 
 @pytest.mark.parametrize("path", ["/models/encoder", "/models/encoder/", "/models//embed", "/models/encoder/nothing"])
-def test_an_unknown_route_behind_a_name_is_reported_as_requested(several: httpx.Client, path: str) -> None:
+def test_an_unknown_route_under_a_model_name_is_reported_as_requested(several: httpx.Client, path: str) -> None:
     answer = several.post(path, json={"inputs": "a"})
     assert answer.status_code == 404
     assert answer.json()["error"]["given"] == f"POST {path}"
 
 
-def test_counts_and_log_have_the_route_and_not_the_name(
+def test_metrics_and_log_have_the_route_without_the_model_name(
     several: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="clozeline.serving")
@@ -135,7 +135,7 @@ def test_routes_under_a_model_name_require_a_key(serving: Serving, twice: Catalo
         assert client.get("/models/topics/health").status_code == 200
 
 
-def test_an_answer_that_is_kept_is_that_of_its_model(serving: Serving, twice: Catalogue) -> None:
+def test_cached_answers_are_separate_for_each_model(serving: Serving, twice: Catalogue) -> None:
     service = Service(Capacity(num_workers=1, cache_bytes=100_000))
     service.open(twice)
     body = {"inputs": "open the file"}
@@ -146,7 +146,7 @@ def test_an_answer_that_is_kept_is_that_of_its_model(serving: Serving, twice: Ca
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES} - {"/v2/repository/index"}))
-def test_no_route_answers_with_another_model_than_the_one_before_it(several: httpx.Client, path: str) -> None:
+def test_no_route_answers_with_a_model_other_than_the_named_one(several: httpx.Client, path: str) -> None:
     """The paths come from the document, so that routes added later are tested too."""
     bodies = [body for of_path, _, body in EXAMPLES if of_path == path]
     answers = [several.post(f"/models/nobody{asked(several, path)}", json=body) for body in bodies]

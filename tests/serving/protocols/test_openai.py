@@ -21,7 +21,7 @@ def sdk(client: httpx.Client) -> Iterator[OpenAI]:
         yield sdk
 
 
-def test_it_embeds_as_base64_by_default_and_the_vectors_are_the_same(sdk: OpenAI, catalogue: Catalogue) -> None:
+def test_the_sdk_requests_base64_by_default_and_gets_the_same_vectors(sdk: OpenAI, catalogue: Catalogue) -> None:
     texts = ["return the list", "open the file of the list", "a"]
     by_base64 = sdk.embeddings.create(model="encoder", input=texts)
     by_float = sdk.embeddings.create(model="encoder", input=texts, encoding_format="float")
@@ -40,19 +40,21 @@ def test_base64_is_little_endian_float32(client: httpx.Client) -> None:
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed), dtype="<f4"), numbers, atol=1e-7)
 
 
-def test_fewer_dimensions_are_the_first_ones_with_length_1_again(sdk: OpenAI) -> None:
+def test_fewer_dimensions_are_the_first_ones_renormalized(sdk: OpenAI) -> None:
     whole = np.array(sdk.embeddings.create(model="encoder", input="the list").data[0].embedding)
     cut = np.array(sdk.embeddings.create(model="encoder", input="the list", dimensions=3).data[0].embedding)
     np.testing.assert_allclose(cut, whole[:3] / np.linalg.norm(whole[:3]), atol=1e-6)
 
 
-def test_usage_counts_tokens_special_ones_among_them(sdk: OpenAI, catalogue: Catalogue) -> None:
+def test_usage_counts_tokens_including_special_ones(sdk: OpenAI, catalogue: Catalogue) -> None:
     texts = ["return the list", "a"]
     usage = sdk.embeddings.create(model="encoder", input=texts).usage
     assert usage.prompt_tokens == usage.total_tokens == sum(catalogue.answering(FILLING).model.count_tokens(texts)) == 8
 
 
-def test_it_completes_prompts_and_counts_the_tokens_read_and_made(sdk: OpenAI, catalogue: Catalogue) -> None:
+def test_the_sdk_completes_prompts_and_usage_counts_prompt_and_completion_tokens(
+    sdk: OpenAI, catalogue: Catalogue
+) -> None:
     prompts = ["return the list", "a"]
     expected = catalogue.answering(COMPLETING).model.complete(prompts, Decoding(6))
     answer = sdk.completions.create(model="writer", prompt=prompts, max_tokens=6, temperature=0)
@@ -99,7 +101,7 @@ def test_a_completion_ends_before_a_stop_string(sdk: OpenAI) -> None:
         ({"prompt": "a", "logprobs": 3}, "unknown_key", "logprobs"),
     ],
 )
-def test_what_a_completion_cannot_have_is_a_bad_request_that_names_it(
+def test_an_unsupported_completion_parameter_is_a_bad_request_that_names_it(
     sdk: OpenAI, given: dict[str, object], code: str, param: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
@@ -107,7 +109,7 @@ def test_what_a_completion_cannot_have_is_a_bad_request_that_names_it(
     assert (raised.value.code, raised.value.param, raised.value.type) == (code, param, "invalid_request_error")
 
 
-def test_streams_are_refused_with_the_reason_and_null_stands_for_a_default(client: httpx.Client) -> None:
+def test_streams_are_refused_with_the_reason_and_null_means_the_default(client: httpx.Client) -> None:
     body = {"model": "writer", "prompt": "a"}
     refused = client.post("/v1/completions", json=body | {"stream": True}).json()
     assert "an answer comes in one piece" in refused["error"]["message"]
@@ -169,6 +171,6 @@ def test_token_ids_are_refused_with_the_remedy(client: httpx.Client) -> None:
     assert "check_embedding_ctx_length=False" in refused.json()["error"]["message"]
 
 
-def test_a_thousand_texts_come_in_one_request(sdk: OpenAI) -> None:
+def test_one_request_can_hold_a_thousand_texts(sdk: OpenAI) -> None:
     answer = sdk.embeddings.create(model="encoder", input=["the list"] * 1000)
     assert len(answer.data) == 1000

@@ -31,7 +31,7 @@ def strings(answer: InferResult, name: str) -> list[list[str]]:
     return [[one if isinstance(one, str) else one.decode() for one in row] for row in answer.as_numpy(name)]
 
 
-def test_metadata_names_what_they_take_and_give(triton: InferenceServerClient) -> None:
+def test_metadata_lists_the_inputs_and_outputs_of_tagger_and_answerer(triton: InferenceServerClient) -> None:
     names, reader = (triton.get_model_metadata(name) for name in ("names", "reader"))
     assert names["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
     assert names["outputs"] == [{"name": "entities", "datatype": "BYTES", "shape": [-1, 1]}]
@@ -46,7 +46,7 @@ def test_metadata_names_what_they_take_and_give(triton: InferenceServerClient) -
 
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("strategy", ["none", "simple", "first"])
-def test_entities_are_those_of_tag_in_json(
+def test_entities_are_the_json_of_the_tag_route(
     triton: InferenceServerClient, client: httpx.Client, is_binary: bool, strategy: str
 ) -> None:
     parameters = {"aggregation_strategy": strategy, "stride": 4}
@@ -67,7 +67,7 @@ def test_entities_are_those_of_tag_in_json(
 
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("is_context_first", [True, False])
-def test_answers_are_those_of_answer_each_question_of_the_context_in_its_place(
+def test_answers_equal_those_of_the_answer_route_for_each_question_and_context(
     triton: InferenceServerClient, client: httpx.Client, is_binary: bool, is_context_first: bool
 ) -> None:
     inputs = [tensor("question", QUESTIONS, is_binary=is_binary), tensor("context", CONTEXTS, is_binary=is_binary)]
@@ -152,7 +152,7 @@ def test_an_unknown_output_is_refused_with_the_known_ones(
         triton.infer(model, tensors, outputs=[InferRequestedOutput("label")])
 
 
-def test_bytes_that_no_input_claims_are_refused(client: httpx.Client) -> None:
+def test_surplus_binary_data_is_refused(client: httpx.Client) -> None:
     body = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
     head = json.dumps(body).encode()
     headers = {"inference-header-content-length": str(len(head))}

@@ -17,7 +17,7 @@ def triton(client: httpx.Client) -> Iterator[InferenceServerClient]:
         yield triton
 
 
-def test_a_configuration_has_the_tensors_of_the_model(triton: InferenceServerClient) -> None:
+def test_the_triton_configuration_lists_the_tensors_of_the_model(triton: InferenceServerClient) -> None:
     told = triton.get_model_config("encoder")
     assert (told["name"], told["platform"], told["backend"]) == ("encoder", "onnxruntime_onnx", "onnxruntime")
     assert told["max_batch_size"] == 0
@@ -32,7 +32,9 @@ def test_a_configuration_has_the_tensors_of_the_model(triton: InferenceServerCli
     assert triton.get_model_config("encoder", version) == told
 
 
-def test_the_index_has_every_model(triton: InferenceServerClient, catalogue: Catalogue, client: httpx.Client) -> None:
+def test_the_repository_index_lists_every_model(
+    triton: InferenceServerClient, catalogue: Catalogue, client: httpx.Client
+) -> None:
     told = triton.get_model_repository_index()
     assert [(one["name"], one["version"]) for one in told] == [
         (served.identity.name, served.identity.version) for served in catalogue

@@ -21,19 +21,19 @@ def due(tokens: int, pace: Pace = NOTHING_MEASURED) -> Waiting:
     return Waiting(seconds, seconds, tokens)
 
 
-def test_any_small_request_is_admitted_if_no_work_is_due() -> None:
+def test_a_small_request_is_always_admitted_if_no_work_is_due() -> None:
     later = Waiting(seconds=20, due_seconds=0, due_tokens=0, promised=0.9)
     assert Admission(max_waiting_tokens=10).refusal(later, Asks(384), pace_of(1)) is None
 
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.integers(1, 100_000))
-def test_no_more_than_the_limit_is_ever_due(limit: int, waiting: int, tokens: int) -> None:
+def test_due_tokens_never_exceed_the_limit(limit: int, waiting: int, tokens: int) -> None:
     refusal = Admission(max_waiting_tokens=limit).refusal(due(waiting), Asks(tokens), NOTHING_MEASURED)
     assert (refusal is None) == (waiting + tokens <= limit)
 
 
 @given(st.integers(1, 50_000), st.integers(1, 50_000), st.integers(1, 10_000), st.sampled_from([1, 2, 30]))
-def test_no_more_seconds_of_work_are_ever_due_than_the_limit_and_the_request_s_own_time(
+def test_due_work_never_exceeds_the_wait_limit_or_the_deadline_of_the_request(
     waiting: int, tokens: int, per_second: int, patience: float
 ) -> None:
     admission = Admission(max_waiting_tokens=10**9, max_wait_seconds=2)
@@ -42,7 +42,7 @@ def test_no_more_seconds_of_work_are_ever_due_than_the_limit_and_the_request_s_o
     assert (refusal is None) == (waiting / per_second + tokens / per_second <= min(2, patience))
 
 
-def test_a_refused_request_may_come_back_when_there_is_room() -> None:
+def test_retry_after_is_the_time_until_there_is_room() -> None:
     full = Admission(max_waiting_tokens=1000, max_wait_seconds=60)
     refusal = full.refusal(due(900), Asks(400), pace_of(100, num_workers=2))
     assert refusal
@@ -76,7 +76,7 @@ def test_a_refusal_for_a_missed_deadline_has_no_retry_after() -> None:
     assert never_in_time(Asks(1_001, patience_seconds=-1), 0, pace_of(1_000)) is None
 
 
-def test_bulk_requests_are_never_promised_more_than_is_done_in_a_second() -> None:
+def test_bulk_requests_are_never_promised_more_than_the_measured_throughput() -> None:
     asks, pace = Asks(12_000, 30), pace_of(1_000)
     alone = Admission().bulk_refusal(Waiting(0, 0, 0), asks, 20, pace)
     assert alone is None
@@ -94,7 +94,7 @@ def test_a_bulk_request_whose_remaining_time_is_too_short_gets_retry_after() -> 
     assert Admission().bulk_refusal(Waiting(9, 5, 5_000), asks, 6, pace) is None
 
 
-def test_a_pace_follows_the_latest_measurements() -> None:
+def test_the_measured_pace_follows_the_latest_batches() -> None:
     pace = Pace(1)
     assert pace.seconds_for(1000) == 0
     for _ in range(200):

@@ -108,7 +108,7 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokenizing]:
 
 
 @pytest.mark.parametrize("path", TWICE)
-def test_both_questions_of_a_request_are_admitted_or_none(
+def test_both_parts_of_a_request_are_admitted_or_neither(
     serving: Server, catalogue: Catalogue, held: threading.Event, path: str
 ) -> None:
     service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=9)))
@@ -127,7 +127,7 @@ def test_both_questions_of_a_request_are_admitted_or_none(
 
 
 @pytest.mark.parametrize("path", TWICE)
-def test_both_questions_have_one_deadline_and_leave_together(
+def test_both_parts_of_a_request_share_one_deadline_and_leave_the_queue_together(
     serving: Server, service: Service, held: threading.Event, path: str
 ) -> None:
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
@@ -139,7 +139,7 @@ def test_both_questions_have_one_deadline_and_leave_together(
         assert running.result().status_code == 200
 
 
-def test_a_deadline_holds_while_the_tokenizer_is_at_another_text(
+def test_a_deadline_applies_while_the_tokenizer_is_busy_with_another_text(
     serving: Server, service: Service, tokenizing: Tokenizing
 ) -> None:
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
@@ -154,7 +154,7 @@ def test_a_deadline_holds_while_the_tokenizer_is_at_another_text(
 
 
 @pytest.mark.parametrize("path", ["/embed", "/tokenize"])
-def test_a_client_that_leaves_while_its_text_waits_to_be_tokenized_is_dropped(
+def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
     serving: Server, service: Service, tokenizing: Tokenizing, path: str
 ) -> None:
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
@@ -168,7 +168,7 @@ def test_a_client_that_leaves_while_its_text_waits_to_be_tokenized_is_dropped(
 
 
 @pytest.mark.parametrize("path", FINISHED)
-def test_the_deadline_of_a_request_holds_to_its_end_and_delays_no_other(
+def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
     serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
@@ -188,7 +188,7 @@ def test_the_deadline_of_a_request_holds_to_its_end_and_delays_no_other(
 
 
 @pytest.mark.parametrize("path", FINISHED)
-def test_a_request_that_the_models_answered_is_no_longer_refused(
+def test_a_request_is_not_refused_after_the_model_has_answered(
     serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
 

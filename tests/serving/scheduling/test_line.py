@@ -23,7 +23,7 @@ def taken(line: Line) -> list[tuple[Ticket, int]]:
 
 
 @given(requests)
-def test_every_text_runs_once_and_what_waits_is_counted(
+def test_every_text_runs_once_and_waiting_texts_are_counted(
     ticket: Make, given_requests: list[tuple[list[int], float]]
 ) -> None:
     line = Line()
@@ -37,7 +37,7 @@ def test_every_text_runs_once_and_what_waits_is_counted(
 
 
 @given(requests)
-def test_the_next_batch_always_holds_a_text_whose_turn_comes_first(
+def test_the_next_batch_always_includes_a_text_with_the_earliest_turn(
     ticket: Make, given_requests: list[tuple[list[int], float]]
 ) -> None:
     line = Line()
@@ -105,7 +105,7 @@ def test_an_admitted_text_runs_within_a_bound_however_many_follow(ticket: Make, 
         assert now <= turn_of(asked) + 1000 / (0.9 * 500) + 128 / 500
 
 
-def test_a_small_request_passes_a_large_one_that_came_just_before_it(ticket: Make) -> None:
+def test_a_small_request_overtakes_a_large_one_that_arrived_just_before_it(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     bulk, small = ticket(*[60] * 30, arrived=0), ticket(20, arrived=0.5)
     line.add(bulk)
@@ -113,7 +113,7 @@ def test_a_small_request_passes_a_large_one_that_came_just_before_it(ticket: Mak
     assert taken(line)[0] == (small, 0)
 
 
-def test_a_text_that_comes_two_seconds_later_does_not_overtake_a_large_request(ticket: Make) -> None:
+def test_a_text_that_arrives_two_seconds_later_does_not_overtake_a_large_request(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     bulk, late = ticket(*[60] * 3000, arrived=0), ticket(20, arrived=2.01)
     line.add(late)
@@ -136,7 +136,7 @@ def due_tokens(line: Line, *, at: float) -> int:
     return line.due_tokens
 
 
-def test_the_texts_of_a_bulk_request_have_their_turns_one_after_the_other(ticket: Make) -> None:
+def test_the_texts_of_a_bulk_request_have_consecutive_turns(ticket: Make) -> None:
     assert turns_of(bulk(ticket, 10, 30, 60, spread=10, arrived=5)) == [6, 9, 15]
     assert turns_of(ticket(10, 30, arrived=5)) == [5.04, 5.04]
 
@@ -154,7 +154,7 @@ def test_only_the_due_tokens_of_a_bulk_request_count(ticket: Make) -> None:
     assert due_tokens(line, at=6) == 120
 
 
-def test_small_requests_pass_a_bulk_request_which_runs_when_nothing_else_waits(ticket: Make) -> None:
+def test_small_requests_overtake_a_bulk_request_which_runs_if_nothing_else_waits(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     large, small = bulk(ticket, *[60] * 10, spread=10), ticket(20, arrived=5.5)
     line.add(large)
@@ -191,7 +191,7 @@ def test_a_bulk_request_that_was_dropped_or_finished_leaves_nothing_behind(ticke
     assert len(line._later) + len(line._turns) <= 2 * (2 * line.num_texts + 64)
 
 
-def test_a_text_that_came_seconds_later_does_not_join_the_batch_while_others_wait(ticket: Make) -> None:
+def test_a_text_that_arrived_seconds_later_does_not_join_the_batch_while_others_wait(ticket: Make) -> None:
     line = Line()
     first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
     for one in (later, beside, first):
@@ -211,7 +211,7 @@ def test_texts_of_two_models_never_run_together(ticket: Make) -> None:
     assert line.take() is None
 
 
-def test_a_model_without_waiting_work_is_released(ticket: Make) -> None:
+def test_the_line_keeps_no_reference_to_a_model_without_waiting_work(ticket: Make) -> None:
     line = Line()
     line.add(ticket(10))
     line.take()

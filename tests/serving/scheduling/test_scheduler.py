@@ -49,7 +49,7 @@ def test_a_request_is_delivered_once_all_its_texts_have_run_in_their_own_order(t
     assert asked.answers == [(0, 40.0), (1, 3.0), (2, 60.0), (3, 3.0)]
 
 
-def test_a_request_with_later_turns_is_refused_at_once_if_they_cannot_be_in_time(ticket: Make, clock: Any) -> None:
+def test_a_completion_is_refused_at_once_if_its_later_steps_would_miss_the_deadline(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock, batch_tokens=8)
     scheduler = recorded.scheduler
     scheduler.submit(ticket(8, 8))
@@ -62,7 +62,7 @@ def test_a_request_with_later_turns_is_refused_at_once_if_they_cannot_be_in_time
     scheduler.submit(ticket(8, deadline=10.0), later_tokens=40)
 
 
-def test_a_later_turn_of_an_admitted_request_is_not_refused(ticket: Make, clock: Any) -> None:
+def test_a_later_step_of_an_admitted_completion_is_not_refused(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock, admission=Admission(max_waiting_tokens=10))
     recorded.scheduler.submit(ticket(10))
     with pytest.raises(OverloadedError):
@@ -71,9 +71,7 @@ def test_a_later_turn_of_an_admitted_request_is_not_refused(ticket: Make, clock:
     assert recorded.scheduler.waiting_tokens == 15
 
 
-def test_texts_whose_answers_lead_to_later_turns_are_not_spread_over_the_time_to_the_deadline(
-    ticket: Make, clock: Any
-) -> None:
+def test_texts_of_multi_step_requests_are_not_spread_until_the_deadline(ticket: Make, clock: Any) -> None:
     texts = [40] * 20
     for later_tokens, is_spread in ((0, True), (1, False)):
         recorded = Recorded(clock, admission=Admission(max_waiting_tokens=1_000), batch_tokens=64)
@@ -94,7 +92,7 @@ def test_a_request_is_admitted_as_a_whole_or_not_at_all(ticket: Make, clock: Any
         recorded.scheduler.check_open()
 
 
-def test_a_request_that_was_given_up_does_not_run_and_makes_room(ticket: Make, clock: Any) -> None:
+def test_a_cancelled_request_does_not_run_and_frees_its_place(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock, batch_tokens=64, admission=Admission(max_waiting_tokens=200))
     left = ticket(60, 60, 60)
     recorded.scheduler.submit(left)
@@ -121,7 +119,7 @@ def test_a_request_past_its_deadline_fails_without_running(ticket: Make, clock: 
     assert recorded.scheduler.waiting_tokens == 0
 
 
-def test_a_text_that_fails_fails_its_own_request_only_and_once(ticket: Make, clock: Any) -> None:
+def test_a_failing_text_fails_only_its_own_request_and_only_once(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock, batch_tokens=64)
     bad, good = ticket(30, 60, 60), ticket(30)
     recorded.scheduler.submit(bad)
@@ -150,7 +148,7 @@ def test_the_start_time_of_a_request_is_recorded(ticket: Make, clock: Any) -> No
     assert asked.started_seconds == 3
 
 
-def test_a_closed_scheduler_runs_its_queue_and_then_ends(ticket: Make, clock: Any) -> None:
+def test_a_closed_scheduler_finishes_its_queue_and_ends(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock)
     recorded.scheduler.submit(ticket(10))
     recorded.scheduler.close()
@@ -250,7 +248,7 @@ def test_small_requests_wait_at_most_two_micro_batches_during_a_bulk_request(tic
     assert simulated.ended_seconds[large] < large.deadline_seconds
 
 
-def test_a_request_that_would_be_too_late_is_refused_at_once_and_for_good(ticket: Make) -> None:
+def test_a_request_that_can_never_meet_its_deadline_is_refused_without_retry_after(ticket: Make) -> None:
     simulated = Simulated(ticket)
     with pytest.raises(OverloadedError) as raised:
         simulated.submit(450, patience=31)  # 28.8 s of work, and about 2 s may be due before its last text
@@ -291,7 +289,7 @@ def test_admitted_requests_keep_their_bound_in_a_mixed_flood_for_two_models(tick
         assert simulated.ended_seconds[asked] <= bound
 
 
-def test_small_requests_do_not_teach_that_a_large_one_would_be_too_late(ticket: Make, clock: Any) -> None:
+def test_the_pace_of_small_requests_does_not_cause_refusal_of_a_large_one(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock, batch_tokens=64)
     for _ in range(100):
         recorded.scheduler.submit(ticket(4, deadline=30))

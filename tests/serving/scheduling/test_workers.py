@@ -33,7 +33,7 @@ def held() -> Iterator[Held]:
     model.may_end.set()
 
 
-def test_a_stalled_thread_is_reported_until_it_returns(ticket: Make, clock: Any, held: Held) -> None:
+def test_a_stalled_worker_is_reported_until_it_returns(ticket: Make, clock: Any, held: Held) -> None:
     scheduler = Scheduler(1, lambda tickets: None, clock=clock)
     workers = Workers(scheduler, 1, lambda batch, seconds: None)
     scheduler.submit(ticket(5, lane=Lane(held, "logits")))
