@@ -70,7 +70,7 @@ def test_rows_are_read_with_their_label(tmp_path: Path, sqlite: Path, asked) -> 
     assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print"), ("", ""), ("no mail", "mail")]
 
 
-def test_colons_and_percent_signs_of_the_query_are_its_own(tmp_path: Path, sqlite: Path, asked) -> None:
+def test_colons_and_percent_signs_in_a_query_are_literal(tmp_path: Path, sqlite: Path, asked) -> None:
     params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body LIKE '%:on%';")
     take_snapshot(params, Path("unread"), tmp_path / "raw")
     assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print")]
@@ -103,7 +103,7 @@ def test_an_unusable_query_is_refused(tmp_path: Path, sqlite: Path, asked, query
         take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
 
 
-def test_a_query_with_a_result_of_its_own_each_time_is_refused(tmp_path: Path, sqlite: Path, asked) -> None:
+def test_a_query_with_changing_results_is_refused(tmp_path: Path, sqlite: Path, asked) -> None:
     query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
     query = f"SELECT 'text' AS body, 'x' AS topic FROM ({query} SELECT i FROM n) WHERE random() > 0"
     with pytest.raises(DataError, match="changed while it was read"):
@@ -145,7 +145,7 @@ def test_a_wrong_password_is_not_a_transient_error(
     assert databases.PASSWORD in caught.value.do
 
 
-def test_a_table_that_the_user_may_not_read_is_named(
+def test_an_unreadable_table_is_named(
     tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(databases.PASSWORD, PASSWORD)

@@ -96,14 +96,14 @@ def test_nothing_is_imported(environment: Path) -> None:
     assert not [name for name in sys.modules if name.startswith("acme")]
 
 
-def test_the_place_of_the_environment_does_not_matter(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_location_of_the_environment_does_not_matter(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = acme(environment / "lock.txt")
     shutil.move(environment / "site", environment / "elsewhere")
     monkeypatch.syspath_prepend(str(environment / "elsewhere"))
     assert acme(environment / "lock.txt") == before
 
 
-def test_a_file_of_two_distributions_is_read_once(environment: Path) -> None:
+def test_a_file_in_two_distributions_is_read_once(environment: Path) -> None:
     install(environment / "site", name="acme-skinny", version="3")
     once = acme(environment / "lock.txt")
     (environment / "lock.txt").write_text("acme==1.2\nacme-skinny==3\n")

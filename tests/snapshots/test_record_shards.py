@@ -42,7 +42,7 @@ def snapshots(tmp_path: Path) -> Snapshots:
     return Snapshots(tmp_path)
 
 
-def test_records_keep_the_order_of_the_source(snapshots: Snapshots) -> None:
+def test_records_keep_source_order(snapshots: Snapshots) -> None:
     (shard,) = snapshots.take("b", "a", "b")
     assert snapshots.texts() == [["b", "a", "b"]]
     assert (shard.snapshot, shard.records, shard.name) == (1, 3, "000001-000001.jsonl.zst")
@@ -60,7 +60,7 @@ def test_the_same_records_in_another_order_are_the_same_snapshot(snapshots: Snap
     assert snapshots.take("a", "b", "c") == snapshots.take("c", "a", "b")
 
 
-def test_a_removed_record_is_gone_and_the_others_keep_their_snapshot(snapshots: Snapshots) -> None:
+def test_removing_a_record_does_not_move_the_others(snapshots: Snapshots) -> None:
     snapshots.take("a", "b", "b", "c")
     snapshots.take("a", "b", "c", "d")
     assert snapshots.texts() == [["a", "b", "c"], ["d"]]
@@ -76,13 +76,13 @@ def test_unchanged_content_is_linked_and_not_written_again(snapshots: Snapshots)
     assert (snapshots.folder / first.object_name).samefile(written)
 
 
-def test_a_shard_ends_at_its_size(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_ends_at_its_maximum_size(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_shards, "_SHARD_BYTES", 2 * len(line_of({"text": "a"})))
     snapshots.take("a", "b", "c")
     assert snapshots.texts() == [["a", "b"], ["c"]]
 
 
-def test_odd_text_and_values_without_a_json_type_are_kept(snapshots: Snapshots) -> None:
+def test_unusual_text_and_values_without_a_json_type_are_kept(snapshots: Snapshots) -> None:
     snapshots.take("é\n\u2028\x00")
     assert snapshots.texts() == [["é\n\u2028\x00"]]
     assert json.loads(line_of({"day": Path("x"), "half": "\ud83d"})) == {"day": "x", "half": "\ud83d"}

@@ -81,7 +81,7 @@ def site() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_part_of_a_bucket_is_read_by_its_pattern_and_grows(tmp_path: Path, bucket, params_of) -> None:
+def test_a_pattern_selects_objects_of_a_bucket_including_later_ones(tmp_path: Path, bucket, params_of) -> None:
     client, name = bucket
     for key in ("in/b.txt", "in/sub/a.txt", "in/no.csv", "in/.hidden.txt", "c.txt"):
         client.put_object(Bucket=name, Key=key, Body=Path(key).stem.encode())
@@ -107,7 +107,7 @@ def test_a_pattern_means_the_same_in_a_bucket_and_in_a_folder(tmp_path: Path, bu
     assert [file.name for file in remote.files] == [file.name for file in local.files]
 
 
-def test_a_single_object_in_a_bucket_is_a_source(tmp_path: Path, bucket, params_of) -> None:
+def test_a_single_object_of_a_bucket_can_be_the_source(tmp_path: Path, bucket, params_of) -> None:
     client, name = bucket
     client.put_object(Bucket=name, Key="in/all.jsonl", Body=b'{"text": "one"}')
     snapshot = take_snapshot(params_of(url=f"s3://{name}/in/all.jsonl").source, Path("unread"), tmp_path / "raw")
@@ -141,7 +141,7 @@ class _Always(dict):
         return self.answer
 
 
-def test_a_file_of_a_web_server_is_read_once_while_its_etag_stays(tmp_path: Path, site: str, params_of) -> None:
+def test_a_web_file_is_downloaded_again_only_if_its_etag_changes(tmp_path: Path, site: str, params_of) -> None:
     Site.pages = {"/all.txt": (200, b"one", "v1")}
     params = params_of(url=f"{site}/all.txt").source
     first = take_snapshot(params, Path("unread"), tmp_path / "raw")
@@ -153,7 +153,7 @@ def test_a_file_of_a_web_server_is_read_once_while_its_etag_stays(tmp_path: Path
     assert [(file.revision, file.snapshot) for file in second.files] == [("v2", 2)]
 
 
-def test_a_key_for_a_web_server_comes_from_the_environment(
+def test_the_key_for_a_web_server_comes_from_the_environment(
     tmp_path: Path, site: str, params_of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Site.pages = {"/private.txt": (200, b"one", "")}
@@ -170,7 +170,7 @@ def test_a_key_for_a_web_server_comes_from_the_environment(
     ("status", "kind", "message"),
     [(404, DataError, "no such file"), (403, DataError, "refuses access"), (503, TransientError, "did not answer")],
 )
-def test_a_status_of_a_web_server_is_translated(
+def test_an_http_error_of_a_web_server_becomes_one_of_our_errors(
     tmp_path: Path, site: str, params_of, status: int, kind: type[Exception], message: str
 ) -> None:
     Site.pages = {"/all.txt": (status, b"", "")}

@@ -75,7 +75,7 @@ def test_the_users_own_files_are_never_linked(tmp_path: Path, texts: Path, param
     assert not (tmp_path / "raw" / file.object_name).samefile(texts / "a.txt")
 
 
-def test_another_source_starts_an_order_of_its_own(
+def test_another_source_starts_a_new_order(
     tmp_path: Path, texts: Path, params_of, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -85,7 +85,9 @@ def test_another_source_starts_an_order_of_its_own(
     assert "the last snapshot is of old" in caplog.text
 
 
-def test_a_snapshot_with_a_missing_file_is_no_earlier_one(tmp_path: Path, texts: Path, params: SourceParams) -> None:
+def test_an_incomplete_snapshot_is_not_used_as_the_earlier_one(
+    tmp_path: Path, texts: Path, params: SourceParams
+) -> None:
     take_snapshot(params, texts, tmp_path / "raw")
     files = {name: tmp_path / "raw" / name for name in everything(tmp_path / "raw")}
     assert Earlier.among(files).number == 1

@@ -143,7 +143,7 @@ def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(
             assert guess["original"] in likely or guess["original_probability"] <= min(likely.values())
 
 
-def test_each_plot_tells_apart_the_same_targets(
+def test_each_plot_covers_all_targets(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")

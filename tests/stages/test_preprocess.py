@@ -92,7 +92,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_named_and_nothing_is_lost(tmp_path: Path, fault: str) -> None:
+def test_bad_input_is_named_and_earlier_outputs_stay(tmp_path: Path, fault: str) -> None:
     content, message = BAD[fault]
     source = tmp_path / "given.jsonl" if "JSON" in fault else tmp_path / "given.txt"
     if content is not None:
@@ -121,7 +121,7 @@ def test_an_empty_folder_is_named(tmp_path: Path) -> None:
         run(params(), seed=1, source=tmp_path / "texts", out=tmp_path / "clean", metrics=tmp_path / "m.json")
 
 
-def test_a_source_of_another_kind_is_named(tmp_path: Path, good: Path) -> None:
+def test_a_source_of_the_wrong_kind_is_named(tmp_path: Path, good: Path) -> None:
     with pytest.raises(DataError, match=r"good\.txt: not a complete MediaWiki dump"):
         run(params("wikipedia-xml"), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
     with pytest.raises(DataError, match=r"good\.txt, line 1: not a pinned package"):
@@ -143,7 +143,7 @@ def test_a_full_disk_is_named_and_the_old_corpus_stays(tmp_path: Path, good: Pat
     assert not list(tmp_path.glob(".*partial"))
 
 
-def test_a_good_run_replaces_the_old_corpus_whole(tmp_path: Path, good: Path) -> None:
+def test_a_successful_run_replaces_the_whole_old_corpus(tmp_path: Path, good: Path) -> None:
     out = tmp_path / "clean"
     out.mkdir()
     (out / "leftover.parquet").write_text("of an earlier run")

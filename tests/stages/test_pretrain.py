@@ -51,7 +51,7 @@ def test_the_encoder_loads_in_stock_transformers_and_checkpoints_are_gone(
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_metrics_and_curve_tell_the_same_story(
+def test_metrics_and_curve_agree(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)

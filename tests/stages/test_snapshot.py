@@ -56,7 +56,7 @@ def md5(root: Path) -> str:
     return out.md5
 
 
-def test_the_order_goes_on_and_an_older_snapshot_stays_whole(project: Path) -> None:
+def test_a_new_snapshot_extends_the_order_and_an_older_one_stays_complete(project: Path) -> None:
     assert snapshot(project)[0] == "executed"
     first = md5(project)
     (project / "texts" / "a.txt").write_text("second")
@@ -80,7 +80,7 @@ def test_the_order_goes_on_and_an_older_snapshot_stays_whole(project: Path) -> N
     assert "dvc pull data/raw" in said
 
 
-def test_a_source_that_cannot_be_read_leaves_the_last_snapshot(project: Path) -> None:
+def test_an_unreadable_source_leaves_the_last_snapshot_unchanged(project: Path) -> None:
     snapshot(project)
     before, lock = (project / "data/raw/manifest.json").read_text(), md5(project)
     (project / "texts" / "b.txt").unlink()

@@ -99,7 +99,7 @@ def test_every_document_is_packed_as_stock_transformers_would_tokenize_it(
             assert shards.document(ordinal).tolist() == stock(text, add_special_tokens=False)["input_ids"]
 
 
-def test_tokens_in_are_tokens_packed_and_dropped(clean: Path, tmp_path: Path) -> None:
+def test_packed_and_dropped_tokens_add_up_to_the_input(clean: Path, tmp_path: Path) -> None:
     figures = run(clean, tmp_path / "out")
     for split in ("train", "validation"):
         shards = TokenShards.open(tmp_path / "out" / "tokens", split)
@@ -154,7 +154,7 @@ def test_special_tokens_written_in_a_text_are_counted_and_packed_as_text(
     assert figures["train"]["tokens_dropped"] == 0
 
 
-def test_a_special_token_that_the_vocabulary_itself_finds_in_a_text_is_dropped_and_counted(
+def test_special_tokens_that_an_existing_tokenizer_finds_in_text_are_dropped_and_counted(
     tmp_path: Path,
 ) -> None:
     given = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "[CLS]": 3, "[SEP]": 4}, "[UNK]"))
@@ -169,7 +169,7 @@ def test_a_special_token_that_the_vocabulary_itself_finds_in_a_text_is_dropped_a
     assert [shards.document(ordinal).tolist() for ordinal in range(3)] == [[1, 1], [1], []]
 
 
-def test_a_tokenizer_made_here_can_be_given_to_another_corpus(clean: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_trained_here_can_be_used_for_another_corpus(clean: Path, tmp_path: Path) -> None:
     run(clean, tmp_path / "first")
     given = str(tmp_path / "first" / "tokenizer")
     run(clean, tmp_path / "second", algorithm="existing", existing=given, vocab_size=64)
@@ -195,7 +195,7 @@ def test_a_vocabulary_too_large_leaves_earlier_outputs_unchanged(clean: Path, tm
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_a_damaged_part_is_named_before_any_work(clean: Path, tmp_path: Path, split: str) -> None:
+def test_a_damaged_split_is_named_before_any_work(clean: Path, tmp_path: Path, split: str) -> None:
     path = clean / f"{split}.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ArtifactError, match=str(path)):
@@ -203,7 +203,7 @@ def test_a_damaged_part_is_named_before_any_work(clean: Path, tmp_path: Path, sp
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_part_and_a_part_without_texts_are_named(clean: Path, tmp_path: Path) -> None:
+def test_missing_and_empty_splits_are_named(clean: Path, tmp_path: Path) -> None:
     path = clean / "validation.parquet"
     pq.write_table(pa.table({"body": ["x"]}), path)
     with pytest.raises(ArtifactError, match="cannot be read") as caught:

@@ -169,7 +169,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
     return first, second
 
 
-def test_every_stage_runs_and_makes_its_metrics_and_its_package(lines: tuple[Line, Line]) -> None:
+def test_every_stage_runs_and_writes_its_metrics_and_package(lines: tuple[Line, Line]) -> None:
     for line in lines:
         stages = YAML(typ="safe").load(line.lock)["stages"]
         assert set(stages) == {
@@ -190,7 +190,7 @@ def test_two_clean_runs_give_the_same_lock(lines: tuple[Line, Line]) -> None:
     assert first.lock == second.lock
 
 
-def test_nothing_that_is_made_names_the_folder_it_was_made_in(lines: tuple[Line, Line]) -> None:
+def test_no_output_contains_the_path_of_its_project(lines: tuple[Line, Line]) -> None:
     for line in lines:
         files = line.made_files()
         assert len(files) > 20
@@ -198,7 +198,7 @@ def test_nothing_that_is_made_names_the_folder_it_was_made_in(lines: tuple[Line,
         assert [file.name for file in [*files, line.root / "dvc.lock"] if place in file.read_bytes()] == []
 
 
-def test_a_knob_of_one_stage_runs_that_stage_alone_and_back_restores_it(lines: tuple[Line, Line]) -> None:
+def test_changing_a_knob_reruns_one_stage_and_reverting_it_restores_the_outputs(lines: tuple[Line, Line]) -> None:
     line, before = lines[0], lines[0].lock
     line.set_knob("evaluate", "num_folds", 2)
     assert RUNNING.findall(line.run("dvc", "repro")) == ["evaluate"]
@@ -209,7 +209,7 @@ def test_a_knob_of_one_stage_runs_that_stage_alone_and_back_restores_it(lines: t
     assert line.lock == before
 
 
-def test_the_flow_finds_what_dvc_alone_made_unchanged_without_git_too(lines: tuple[Line, Line]) -> None:
+def test_the_flow_finds_outputs_of_dvc_repro_unchanged_even_without_git(lines: tuple[Line, Line]) -> None:
     line, before = lines[1], lines[1].lock
     shutil.rmtree(line.root / ".git")
     output = line.run("clozeline", "run", "--no-release")

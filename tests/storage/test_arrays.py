@@ -30,20 +30,20 @@ def test_a_disk_array_has_an_unnamed_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [[], [[]], [[1, 2], [], [3]]])
-def test_parts_are_joined(parts: list[list[int]]) -> None:
+def test_numbers_appended_in_parts_are_joined(parts: list[list[int]]) -> None:
     joined = DiskArrays().joined((np.array(part, np.int64) for part in parts), np.uint32)
     assert joined.dtype == np.uint32
     assert joined.tolist() == [number for part in parts for number in part]
 
 
 @pytest.mark.parametrize("numbers", [[], [5, 6, 7]])
-def test_a_file_is_read_as_numbers(tmp_path: Path, numbers: list[int]) -> None:
+def test_an_array_is_read_from_a_file(tmp_path: Path, numbers: list[int]) -> None:
     np.array(numbers, np.uint32).tofile(tmp_path / "numbers.bin")
     assert mapped(tmp_path / "numbers.bin", np.uint32).tolist() == numbers
 
 
 @pytest.mark.parametrize("length", [0, 1, CHUNK, CHUNK + 1])
-def test_chunks_cover_everything_once(length: int) -> None:
+def test_chunks_cover_every_index_once(length: int) -> None:
     assert [place for chunk in chunks(length) for place in range(chunk.start, chunk.stop)] == list(range(length))
 
 

@@ -24,7 +24,7 @@ class Point:
     loss: float
 
 
-def test_records_are_a_column_for_each_field(tmp_path: Path) -> None:
+def test_records_are_written_with_a_column_for_each_field(tmp_path: Path) -> None:
     write_records(tmp_path / "table.csv", Point, [Point(1, 0.5), Point(2, float("nan"))])
     assert (tmp_path / "table.csv").read_bytes() == b"step,loss\n1,0.5\n2,nan\n"
 

@@ -138,7 +138,7 @@ def test_a_nan_loss_stops_the_run(tmp_path: Path) -> None:
         best_look.run(Callback(), lambda point: None)
 
 
-def test_validation_passes_are_spread_evenly_and_end_each_epoch(tmp_path: Path) -> None:
+def test_validation_passes_are_evenly_spaced_and_close_each_epoch(tmp_path: Path) -> None:
     looks, _ = run(tmp_path, weight_sum, looks_per_epoch=2)
     assert [look.step for look in looks] == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
     assert [look.epoch for look in looks[:3]] == [0.5, 1.0, 1.5]
@@ -146,7 +146,7 @@ def test_validation_passes_are_spread_evenly_and_end_each_epoch(tmp_path: Path) 
     assert Plan(1, 2, 7, None, None).look_steps == [1, 2]
 
 
-def test_a_training_without_a_better_look_is_stopped_with_the_best(tmp_path: Path) -> None:
+def test_a_training_without_improvement_stops_and_keeps_the_best_weights(tmp_path: Path) -> None:
     seen: list[list[Tensor]] = []
 
     def judge(model: nn.Module, asked: int) -> float:

@@ -9,7 +9,7 @@ from tests.every_kind import EACH, Case, prepare, record, text_of, write_records
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
-def test_test_texts_in_the_pretraining_are_found_and_others_not(
+def test_only_test_texts_seen_in_pre_training_are_found(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
     write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(200)))

@@ -16,7 +16,7 @@ STOCK = ("deberta-v2", "deberta-v3", "longformer", "big_bird")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_weight_of_a_family_has_the_depth_in_its_name(
+def test_every_weight_gets_its_layer_depth_from_its_name(
     family, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
     (tmp_path / "encoder").mkdir()
@@ -39,7 +39,7 @@ def test_every_weight_of_a_family_has_the_depth_in_its_name(
     assert all(parameter.requires_grad for name, parameter in model.named_parameters() if name.startswith(head))
 
 
-def test_frozen_layers_cost_nothing_in_a_backward_pass(small_encoder: Path) -> None:
+def test_frozen_layers_are_left_out_of_the_backward_pass(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
     depths.freeze(model, 1)
     was_asked_back = {}
@@ -53,14 +53,14 @@ def test_frozen_layers_cost_nothing_in_a_backward_pass(small_encoder: Path) -> N
     assert "head.output.weight" in trained
 
 
-def test_an_encoder_has_no_more_layers_to_freeze_than_it_has(small_encoder: Path) -> None:
+def test_freezing_more_layers_than_exist_is_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
     with pytest.raises(ParamsError, match="`frozen_layers` of the task") as caught:
         depths.freeze(model, 3)
     assert (caught.value.given, caught.value.expected.split(",")[0]) == (3, "at most 2")
 
 
-def test_each_layer_learns_at_a_share_of_the_rate_above_it(small_encoder: Path) -> None:
+def test_layerwise_decay_multiplies_the_learning_rate_per_layer(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
     rate_of = depths.rate_by_depth(model, 0.5)
     rates = {name: rate_of(parameter) for name, parameter in model.named_parameters()}

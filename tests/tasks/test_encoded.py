@@ -10,7 +10,7 @@ IDS_BL = torch.arange(12).reshape(4, 3)
 
 @pytest.mark.parametrize("with_types", [True, False])
 @pytest.mark.parametrize("with_mask", [True, False])
-def test_parts_of_a_batch_are_its_rows(with_mask: bool, with_types: bool) -> None:
+def test_parts_of_a_batch_contain_its_rows(with_mask: bool, with_types: bool) -> None:
     mask_BL, types_BL = (IDS_BL + 100 if with_mask else None), (IDS_BL + 200 if with_types else None)
     batch = TargetedBatch(EncodedBatch(IDS_BL, mask_BL, types_BL), torch.arange(4))
     assert (batch.num_rows, batch.num_slots) == (4, 12)

@@ -17,7 +17,7 @@ def test_every_kind_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
-def test_a_tokenizer_that_does_not_know_the_text_is_noticed(
+def test_a_tokenizer_with_too_many_unknown_tokens_is_reported(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = [record(number, case[1]) for number in range(60)]
@@ -67,7 +67,7 @@ def test_test_items_do_not_influence_training_selection_or_the_saved_model(
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
-def test_test_texts_that_are_nearly_texts_of_the_training_part_are_found(
+def test_near_duplicates_of_training_texts_are_found_among_test_texts(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

@@ -6,7 +6,7 @@ from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import shown
 
 
-def test_every_kind_has_a_section_in_params_and_the_other_way_round() -> None:
+def test_kinds_and_sections_of_params_match() -> None:
     assert set(KINDS) == set(SECTIONS)
 
 
@@ -18,11 +18,11 @@ def texts(chosen: list[ShownItem]) -> str:
     return "".join(item.given["text"] for item in chosen)
 
 
-def test_as_many_wrong_items_as_right_ones_are_shown_in_their_order() -> None:
+def test_equally_many_wrong_and_right_items_are_shown_in_order() -> None:
     assert texts(shown(items("+++-+-+-"), 4)) == "0135"
 
 
-def test_right_and_wrong_items_fill_up_for_each_other() -> None:
+def test_too_few_wrong_items_are_made_up_with_right_ones_and_vice_versa() -> None:
     assert texts(shown(items("++++++-"), 4)) == "0126"
     assert texts(shown(items("----+---"), 4)) == "0124"
     assert texts(shown(items("-+"), 4)) == "01"

@@ -32,7 +32,7 @@ def step(model) -> None:
         optimizer.zero_grad()
 
 
-def test_adapters_change_no_answer_at_the_start_and_follow_the_seed(small_encoder: Path) -> None:
+def test_new_adapters_change_no_answer_and_depend_on_the_seed(small_encoder: Path) -> None:
     before = torch.get_rng_state()
     plain, one, same, other = (classifier.build(small_encoder, LABELS, 1) for _ in range(4))
     for model, seed in ((one, 1), (same, 1), (other, 2)):
@@ -46,7 +46,7 @@ def test_adapters_change_no_answer_at_the_start_and_follow_the_seed(small_encode
 
 
 @pytest.mark.parametrize("family", ["modernbert", "bert", "distilbert", "deberta-v2", "albert"])
-def test_a_merged_model_is_a_plain_one_that_answers_as_the_adapted_one_did(
+def test_a_merged_model_has_no_adapters_and_gives_the_same_answers(
     family, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
     (tmp_path / "encoder").mkdir()
@@ -65,7 +65,7 @@ def test_a_merged_model_is_a_plain_one_that_answers_as_the_adapted_one_did(
     torch.testing.assert_close(logits(stock), adapted, rtol=1e-5, atol=1e-5)
 
 
-def test_only_adapters_and_the_head_learn(small_encoder: Path) -> None:
+def test_only_adapters_and_head_are_trained(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
     lora.add(model, LORA, 1)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -75,7 +75,7 @@ def test_only_adapters_and_the_head_learn(small_encoder: Path) -> None:
     assert sum("lora_A" in name for name in trained) == 2 * 4, "four matrices in each of two layers"
 
 
-def test_a_model_without_adapters_is_left_as_it_is_and_needs_no_peft(
+def test_a_model_without_adapters_stays_unchanged_and_needs_no_peft(
     small_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)

@@ -47,7 +47,7 @@ def table_of(model: TaskModel) -> torch.Tensor:
     return model.get_input_embeddings().weight.detach()
 
 
-def test_training_goes_the_same_way_as_with_the_whole_table(built: Built) -> None:
+def test_training_with_a_narrow_table_gives_the_same_weights(built: Built) -> None:
     whole, narrowed = built(), built()
     narrow(narrowed, ROWS.numpy())
     assert isinstance(narrowed.get_input_embeddings(), NarrowEmbedding)
@@ -64,7 +64,7 @@ def test_training_goes_the_same_way_as_with_the_whole_table(built: Built) -> Non
         torch.testing.assert_close(narrowed.state_dict()[name], weight, atol=1e-6, rtol=0, msg=name)
 
 
-def test_words_that_no_text_holds_keep_their_vectors_even_where_weights_decay(built: Built) -> None:
+def test_words_absent_from_all_texts_keep_their_vectors_despite_weight_decay(built: Built) -> None:
     model = built()
     before = table_of(model).clone()
     narrow(model, ROWS.numpy())
@@ -97,7 +97,7 @@ def tied(model: TaskModel) -> None:
 
 @pytest.mark.parametrize("made", [frozen, tied])
 @pytest.mark.parametrize("built", ["bert"], indirect=True)
-def test_an_embedding_that_is_frozen_or_shared_stays_whole(made: Callable[[TaskModel], None], built: Built) -> None:
+def test_a_frozen_or_shared_embedding_stays_whole(made: Callable[[TaskModel], None], built: Built) -> None:
     model = built()
     made(model)
     narrow(model, ROWS.numpy())
@@ -106,7 +106,7 @@ def test_an_embedding_that_is_frozen_or_shared_stays_whole(made: Callable[[TaskM
 
 @pytest.mark.parametrize("tokens", [np.empty((0, 4), dtype=np.int64), np.arange(33)[None]])
 @pytest.mark.parametrize("built", ["bert"], indirect=True)
-def test_no_tokens_or_most_of_the_vocabulary_leave_it_whole(tokens: np.ndarray, built: Built) -> None:
+def test_the_table_stays_whole_for_no_tokens_or_most_of_the_vocabulary(tokens: np.ndarray, built: Built) -> None:
     model = built()
     assert table_of(model).shape[0] == 64
     narrow(model, tokens)

@@ -28,7 +28,7 @@ def inputs_of(encoder: Path, max_length: int = 64) -> TaskInputs:
     return TaskInputs(SimilarityParams.model_validate(whole_task(given, DEFAULTS)), 1, encoder, encoder, encoder)
 
 
-def test_the_encoders_own_tokenizer_is_opened(small_encoder: Path) -> None:
+def test_the_tokenizer_of_the_encoder_is_opened(small_encoder: Path) -> None:
     opened = opened_for(embedder.build(small_encoder, 1), inputs_of(small_encoder))
     assert opened.tokenizer.encode("the model").ids[0] == opened.special_ids.cls
 

@@ -145,23 +145,23 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
 
 
 @pytest.mark.parametrize(("preset", "positive"), [("mrpc", "equivalent"), ("qqp", "duplicate")])
-def test_the_f1_of_glue_is_that_of_its_class_1(preset: str, positive: str) -> None:
+def test_f1_of_a_glue_task_is_computed_for_class_1(preset: str, positive: str) -> None:
     assert PRESETS[preset]["metric"] == "f1"
     assert PRESETS[preset]["positive_label"] == positive == SHAPES[preset][2][0]["label"].names[1]
 
 
-def test_a_preset_is_at_a_commit_or_on_the_branch_that_the_hub_converts_it_on() -> None:
+def test_a_preset_names_a_commit_or_the_conversion_branch_of_the_hub() -> None:
     revisions = {PRESETS[preset]["hub"]["revision"] for preset in PRESETS if preset != "conll2003"}
     assert all(re.fullmatch("[0-9a-f]{40}", revision) for revision in revisions)
     assert PRESETS["conll2003"]["hub"]["revision"] == "refs/convert/parquet"
 
 
-def test_every_preset_has_a_shape() -> None:
+def test_every_preset_has_a_test_dataset() -> None:
     assert set(SHAPES) == set(PRESETS)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_reads_its_dataset_and_no_secret_labels(prepare: Callable[[str], Task], preset: str) -> None:
+def test_a_preset_reads_its_dataset_without_hidden_test_labels(prepare: Callable[[str], Task], preset: str) -> None:
     report = prepare(preset).test()
     figures = report.figures
     has_validation = PRESETS[preset]["splits"]["validation"] is not None

@@ -35,7 +35,7 @@ def test_a_table_is_read_by_its_suffix_and_a_missing_label_is_empty(tmp_path: Pa
     assert read(tmp_path / name) == [Labelled("a", "x"), Labelled("b", "")]
 
 
-def test_numbers_and_truth_values_are_labels(tmp_path: Path) -> None:
+def test_numbers_and_booleans_are_valid_labels(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"body": "a", "topic": 0}\n{"body": "b", "topic": true}\n')
     assert [record.label for record in read(path)] == ["0", "True"]
@@ -80,13 +80,13 @@ def test_an_empty_file_of_any_format_is_called_empty(tmp_path: Path, suffix: str
     assert "`data` or `splits`" in caught.value.do
 
 
-def test_white_space_before_the_records_is_no_empty_file(tmp_path: Path) -> None:
+def test_white_space_before_the_records_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(b"\n" * (1 << 19) + b"body,topic\na,x\n")
     assert read(path) == [Labelled("a", "x")]
 
 
-def test_the_nearest_field_is_proposed(tmp_path: Path) -> None:
+def test_the_nearest_field_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("boddy,topic\na,x\n")
     with pytest.raises(DataError) as caught:
         read(tmp_path / "data.csv")

@@ -37,7 +37,7 @@ def test_each_file_becomes_the_split_that_the_params_name(folder: Path) -> None:
     assert read(folder, splits=splits) == [("train", "one", "x"), ("test", "two", "y")]
 
 
-def test_a_file_of_a_part_that_is_missing_is_named(folder: Path) -> None:
+def test_a_missing_split_file_is_named(folder: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file .*c\.csv"):
         read(folder, splits=SplitsParams(train="a.csv", test="c.csv"))
     with pytest.raises(DataError, match="is not a folder, but `splits` names files in it"):
@@ -63,11 +63,11 @@ def test_a_hub_dataset_gives_the_names_of_its_classes(hub: HubParams, tmp_path: 
     assert told[2:] == [("test", "validation 1", "yes"), ("test", "validation -1", "")]
 
 
-def test_without_splits_the_training_split_of_the_hub_is_all_there_is(hub: HubParams, tmp_path: Path) -> None:
+def test_without_configured_splits_only_the_training_split_of_the_hub_is_read(hub: HubParams, tmp_path: Path) -> None:
     assert {part for part, *_ in read(tmp_path, hub=hub)} == {"train"}
 
 
-def test_a_dataset_of_the_hub_is_read_at_the_commit_that_it_stood_for_at_first(
+def test_a_hub_dataset_is_read_at_its_first_resolved_commit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sources, "commit_of", lambda split: None if Path(split.dataset).exists() else "0a" * 20)

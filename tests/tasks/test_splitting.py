@@ -14,6 +14,6 @@ def test_items_seen_in_pretraining_are_counted(tmp_path: Path) -> None:
     assert count_seen(map(identity_of, texts), tmp_path / "train.parquet") == 2
 
 
-def test_a_text_in_several_splits_goes_to_the_strictest() -> None:
+def test_a_text_in_several_splits_stays_in_test_before_validation_before_train() -> None:
     assert strictest(["train", "validation", "test", "train"]) == "test"
     assert strictest(["train", "validation"]) == "validation"

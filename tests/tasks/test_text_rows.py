@@ -35,12 +35,12 @@ def test_texts_of_similar_length_share_a_batch() -> None:
     assert padded < 1.05 * LENGTHS.sum()
 
 
-def test_batches_do_not_come_in_the_order_of_length() -> None:
+def test_batches_are_not_ordered_by_length() -> None:
     longest = [LENGTHS[batch].max() for batch in shuffled_batches(LENGTHS, 16, seed=1, epoch=0)]
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.4
 
 
-def test_the_endless_sequence_can_start_at_any_batch() -> None:
+def test_the_batch_sequence_can_resume_at_any_batch() -> None:
     whole = list(islice(batches_from(LENGTHS, 300, 1, 0, 0), 12))
     assert [(turn.epoch, turn.batch) for turn in whole[:6]] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
     for start in (3, 4, 9):
@@ -68,7 +68,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("max_length", [4, 8, 16, 40])
-def test_a_long_text_is_cut_to_the_first_of_its_tokens(small_encoder: Path, max_length: int) -> None:
+def test_a_long_text_keeps_its_first_tokens(small_encoder: Path, max_length: int) -> None:
     texts = [*ODD, *(" ".join(draw(SENTENCES, seed)) for seed in range(40))]
     rows = TextRows.encode(texts, opened := OpenTokenizer.open(small_encoder), max_length)
     opened.tokenizer.no_truncation()
@@ -114,7 +114,7 @@ def test_pairs_are_framed_as_one_row_and_the_longer_text_is_cut(small_encoder: P
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 5000])
-def test_any_batch_size_will_do(batch_size: int) -> None:
+def test_any_batch_size_works(batch_size: int) -> None:
     assert sorted(np.concatenate(shuffled_batches(LENGTHS, batch_size, 0, 0)).tolist()) == list(range(1000))
 
 

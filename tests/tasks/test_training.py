@@ -44,7 +44,7 @@ def tokens_of(task: Task) -> set[int]:
     return {token for rows in task.trained_on for ids in rows.ids_T for token in ids.tolist()}
 
 
-def test_words_of_no_training_text_come_out_as_they_were(save_trained, tmp_path: Path) -> None:
+def test_embeddings_of_words_outside_the_training_texts_stay_unchanged(save_trained, tmp_path: Path) -> None:
     from transformers import BertForMaskedLM
 
     torch.manual_seed(0)
@@ -65,7 +65,7 @@ def table_of(task: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("changed", ["tasks/heads.py", "tokenizer/folder.py", "words/shingles.py"])
-def test_a_line_of_code_that_its_kind_may_use_makes_other_checkpoints(
+def test_editing_code_that_a_kind_uses_renames_its_checkpoints(
     changed: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))

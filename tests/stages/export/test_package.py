@@ -34,7 +34,7 @@ from tests.stages.export.conftest import ExportModel, metrics_of
 from tests.trained_models import PROJECT
 
 
-def test_a_package_is_whole_and_verified_by_its_manifest(encoder_package: Path, classifier_package: Path) -> None:
+def test_a_package_is_complete_and_passes_verification(encoder_package: Path, classifier_package: Path) -> None:
     for package, more in ((encoder_package, {CARD}), (classifier_package, {CARD, CONFIG})):
         assert {file.name for file in package.iterdir()} == {*FILES, *more}
         assert set(read_manifest(package).files) == {*FILES, *more} - {FILES.manifest}
@@ -57,7 +57,7 @@ def test_the_model_card_says_what_the_export_measured(encoder_package: Path) -> 
     assert f"Longest text: {manifest.max_length:,} tokens" in card.sections["Package"]
 
 
-def test_a_graph_that_answers_as_its_class_does_has_the_configuration_that_clients_open_it_by(
+def test_a_package_has_the_transformers_configuration_that_optimum_opens_it_by(
     classifier_package: Path, tagger_package: Path, answerer_package: Path
 ) -> None:
     for package, family, head in (
@@ -72,7 +72,7 @@ def test_a_graph_that_answers_as_its_class_does_has_the_configuration_that_clien
         assert not labels or tuple(config.id2label.values()) == labels
 
 
-def test_the_configuration_names_no_code_and_nothing_of_the_weights(small_tagger: Path, tmp_path: Path) -> None:
+def test_the_packaged_configuration_names_no_code_paths_or_dtypes(small_tagger: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(small_tagger, tmp_path / "tagger"))
     told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     foreign = {"_name_or_path": str(tmp_path), "auto_map": {"AutoConfig": "code.Config"}, "dtype": "float32"}
@@ -84,7 +84,7 @@ def test_the_configuration_names_no_code_and_nothing_of_the_weights(small_tagger
     assert not foreign.keys() & json.loads((out / CONFIG).read_text(encoding="utf-8")).keys()
 
 
-def test_the_manifest_says_what_the_graphs_take_and_give(encoder_package: Path, classifier_package: Path) -> None:
+def test_the_manifest_lists_inputs_and_outputs_of_the_graphs(encoder_package: Path, classifier_package: Path) -> None:
     for package in (encoder_package, classifier_package):
         manifest = read_manifest(package)
         for name in (FILES.fp32, FILES.int8):
@@ -138,7 +138,7 @@ def test_the_metrics_count_the_compared_items(encoder_package: Path, classifier_
     assert "embedding_cosine_mean" not in classifier
 
 
-def test_the_manifest_records_how_a_head_is_read(
+def test_the_manifest_records_how_outputs_of_a_head_are_decoded(
     tagger_package: Path, answerer_package: Path, topics_package: Path, classifier_package: Path
 ) -> None:
     tagger, answerer, topics, single = map(
@@ -186,7 +186,7 @@ def environment_at(folder: Path) -> Path:
     return folder
 
 
-def test_an_environment_at_another_path_gives_the_same_bytes_and_once_more(
+def test_a_repeated_export_from_another_environment_path_gives_the_same_bytes(
     encoder_package: Path, small_encoder: Path, validation_texts: Path, tmp_path: Path
 ) -> None:
     """The other process has other set orders and another number of threads, and the model is its first."""
@@ -215,7 +215,7 @@ def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_
         assert re.findall(rb"/[\w./-]+\.py\b", content) == [], file.name
 
 
-def test_the_int8_file_is_about_a_quarter_and_the_fp16_file_half_of_fp32(
+def test_int8_takes_about_a_quarter_and_fp16_half_the_bytes_of_fp32(
     save_trained: Callable[[Any], Path], export_model: ExportModel
 ) -> None:
     config = BertConfig(
@@ -230,7 +230,7 @@ def test_the_int8_file_is_about_a_quarter_and_the_fp16_file_half_of_fp32(
     assert metrics["fp32_size_bytes"] < 1.1 * 4 * BertForMaskedLM(config).num_parameters()
 
 
-def test_a_graph_too_large_for_one_file_is_a_whole_package_too(
+def test_a_graph_too_large_for_one_file_also_gives_a_complete_package(
     small_encoder: Path, export_model: ExportModel, encoder_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as lowered:

@@ -36,7 +36,7 @@ def project(encoder_package: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_lines_of_the_docs_embed_as_we_do_and_nothing_warns(project: Path) -> None:
+def test_the_documented_onnxruntime_lines_give_our_embeddings_without_warnings(project: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-c", f"{lines()}\nprint(vectors_BH.tolist())"],
         cwd=project,
@@ -50,7 +50,7 @@ def test_the_lines_of_the_docs_embed_as_we_do_and_nothing_warns(project: Path) -
     np.testing.assert_allclose(json.loads(told.stdout), model.embed(TEXTS), atol=1e-5)
 
 
-def test_the_tokenizer_of_a_package_cuts_what_is_too_long_and_pads_the_rest(encoder_package: Path) -> None:
+def test_the_tokenizer_of_a_package_truncates_long_texts_and_pads_short_ones(encoder_package: Path) -> None:
     manifest = read_manifest(encoder_package)
     tokenizer = Tokenizer.from_file(str(encoder_package / FILES.tokenizer))
     long, short = tokenizer.encode_batch(["the model " * manifest.max_length, "the model"])

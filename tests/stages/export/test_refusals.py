@@ -11,7 +11,7 @@ from clozeline.stages import export
 from tests.stages.export.conftest import ExportModel
 
 
-def test_a_graph_that_differs_is_refused_and_the_old_package_stays(
+def test_a_graph_that_fails_parity_is_refused_and_the_old_package_stays(
     params: ExportParams, small_encoder: Path, validation_texts: Path, tmp_path: Path
 ) -> None:
     out, metrics = tmp_path / "dist", tmp_path / "metrics.json"

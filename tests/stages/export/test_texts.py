@@ -29,7 +29,7 @@ from tests.tiny_models import SENTENCES
         ("scorer_package", "Spearman correlation", ["sentence_embedding"], 10),
     ],
 )
-def test_a_head_is_examined_on_held_out_items_that_the_package_does_not_contain(
+def test_a_head_is_tested_on_held_out_items_that_the_package_does_not_contain(
     request: pytest.FixtureRequest, package: str, metric: str, outputs: list[str], num_texts: int
 ) -> None:
     folder: Path = request.getfixturevalue(package)

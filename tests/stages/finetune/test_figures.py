@@ -40,7 +40,7 @@ def test_figures_of_each_class_have_their_own_table(run: Finetune) -> None:
     assert not any(topic in key for topic in TOPICS for key in metrics_of(out)), "a column of `dvc metrics show` each"
 
 
-def test_the_headline_is_the_accuracy_beside_its_baselines(run: Finetune) -> None:
+def test_the_headline_is_the_accuracy_with_its_baselines(run: Finetune) -> None:
     metrics = metrics_of(run("out", epochs=1))
     headline = metrics["headline"]
     assert (headline["metric"], headline["value"]) == ("accuracy", metrics["accuracy"])
@@ -65,7 +65,7 @@ def test_the_model_card_has_the_figures_the_data_and_the_encoder(
     assert card.sections["Base model"] == "- someone/bert"
 
 
-def test_the_model_card_names_the_faults_of_the_model(run: Finetune) -> None:
+def test_the_model_card_lists_the_known_faults_of_the_model(run: Finetune) -> None:
     out = run("out", epochs=1, frozen_layers=0, warmup_fraction=1.0)
     faults = TaskMetrics.read(out / "metrics.json").faults
     card = card_in(out / "model")
@@ -73,7 +73,7 @@ def test_the_model_card_names_the_faults_of_the_model(run: Finetune) -> None:
     assert all(f"- Known fault: {fault}." in card.sections["Limits"] for fault in faults)
 
 
-def test_some_test_texts_are_shown_with_the_right_answer_and_the_given_one(run: Finetune) -> None:
+def test_sample_test_texts_are_written_with_actual_and_predicted_label(run: Finetune) -> None:
     out = run("out", epochs=1, num_examples=6)
     shown = json.loads((out / "examples" / "examples.json").read_text())
     told = {record["text"]: record["topic"] for record in topic_records(150)}
@@ -92,7 +92,7 @@ def test_the_counts_add_up(run: Finetune) -> None:
     assert metrics["num_test_seen_in_pretraining"] == 0 == metrics["contaminated_fraction"]
 
 
-def test_the_confusion_table_is_the_accuracy_in_full(run: Finetune) -> None:
+def test_the_confusion_table_agrees_with_the_accuracy(run: Finetune) -> None:
     out = run("out", epochs=1)
     header, *rows = rows_of(out)
     assert header == ["actual", "predicted"]
@@ -107,7 +107,7 @@ def test_long_texts_are_counted(run: Finetune) -> None:
     assert metrics_of(run("whole", max_length=64, epochs=1))["num_truncated_train"] == 0
 
 
-def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune) -> None:
+def test_test_texts_seen_in_pre_training_are_counted(run: Finetune) -> None:
     texts = [record["text"].upper() for record in topic_records(150)]
     metrics = metrics_of(run("out", pretraining_texts=texts, epochs=1))
     assert metrics["num_test_seen_in_pretraining"] == metrics["num_test"]
@@ -115,7 +115,7 @@ def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune) -> None
     assert metrics["contaminated_fraction"] == 1.0
 
 
-def test_test_texts_that_the_task_itself_was_nearly_trained_on_are_counted(run: Finetune, tmp_path: Path) -> None:
+def test_test_texts_with_near_duplicates_in_the_training_split_are_counted(run: Finetune, tmp_path: Path) -> None:
     assert metrics_of(run("out", epochs=1))["num_test_near_duplicates_in_train"] == 0
     long = [{**record, "text": f"{record['text']} {record['text'][::-1]}"} for record in topic_records(30)]
     twins = [{**record, "text": f"{record['text']} then"} for record in long]

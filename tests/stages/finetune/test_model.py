@@ -39,7 +39,7 @@ def test_an_encoder_that_detects_replaced_tokens_is_fine_tuned_as_any_other(
     assert 0 < (stock.get_input_embeddings().weight - before_VH).abs().max() < 0.5
 
 
-def test_stock_transformers_gives_the_answers_that_were_judged(run: Finetune) -> None:
+def test_stock_transformers_gives_the_evaluated_answers(run: Finetune) -> None:
     out = run("out")
     model = AutoModelForSequenceClassification.from_pretrained(out / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
@@ -73,7 +73,7 @@ def test_test_texts_do_not_influence_the_model(run: Finetune, tmp_path: Path) ->
     assert metrics_of(after)["accuracy"] < 0.5 < metrics_of(before)["accuracy"]
 
 
-def test_training_that_diverges_says_so_and_leaves_what_was_there(run: Finetune) -> None:
+def test_diverging_training_is_reported_and_leaves_earlier_outputs_unchanged(run: Finetune) -> None:
     out = run("out", epochs=1)
     before = contents(out)
     with pytest.raises(TrainingError, match="diverged"):

@@ -17,7 +17,7 @@ from tests.fine_tuning import metrics_of
 from tests.stages.finetune.topics import Finetune, topic_records
 
 
-def test_the_last_line_is_the_headline_with_its_interval_beside_the_baselines(
+def test_the_last_log_line_is_the_headline_with_interval_and_baselines(
     run: Finetune, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -57,7 +57,7 @@ def test_the_metrics_hold_the_hub_commit_and_the_place_of_the_first_skipped_reco
     assert metrics["first_places"] == {"without_text": f"{tmp_path / 'data.parquet'}, row 121"}
 
 
-def test_texts_that_were_compared_are_not_called_items(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_contamination_line_counts_texts_not_items(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A pair has two texts, and one text can stand in several pairs."""
     top = Headline.model_construct()
     report = TaskReport(headline=top, figures={"num_test": 2}, test_texts=["a b", "c d", "e f"])

@@ -58,7 +58,7 @@ def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_rep
     assert list((tmp_path / "work" / "small").iterdir()) == []
 
 
-def test_the_loss_and_the_looks_of_the_model_that_is_kept_are_written(run: Finetune) -> None:
+def test_loss_and_validation_curves_of_the_kept_model_are_written(run: Finetune) -> None:
     out = run("out", epochs=2)
     losses, looks = ([*csv.DictReader((out / name).read_text().splitlines())] for name in CURVES)
     assert float(losses[-1]["loss"]) < float(losses[0]["loss"])
@@ -67,7 +67,7 @@ def test_the_loss_and_the_looks_of_the_model_that_is_kept_are_written(run: Finet
     assert max(float(look["validation_score"]) for look in looks) == metrics_of(out)["validation_score"]
 
 
-def test_parts_of_a_batch_that_fit_into_memory_give_the_figures_of_the_whole(run: Finetune) -> None:
+def test_splitting_batches_for_memory_does_not_change_the_figures(run: Finetune) -> None:
     whole, parts = run("whole", epochs=1), run("parts", epochs=1, micro_batch_tokens=64)
     assert contents(whole)["model/model.safetensors"] != contents(parts)["model/model.safetensors"]
     assert metrics_of(whole) == metrics_of(parts)

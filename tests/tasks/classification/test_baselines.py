@@ -20,18 +20,18 @@ def part(size: int) -> LabelledTexts:
     return LabelledTexts(Texts(texts), class_T)
 
 
-def test_the_largest_class_is_answered_always() -> None:
+def test_the_majority_baseline_always_predicts_the_largest_class() -> None:
     assert largest_class(np.array([0, 2, 1, 2, 2]), 3).tolist() == [2, 2, 2]
 
 
-def test_counting_words_finds_topics_and_answers_the_same_twice() -> None:
+def test_the_tfidf_baseline_finds_topics_and_is_deterministic() -> None:
     train, validation, test = part(300), part(60), part(200)
     first = tfidf_logistic_regression(train, validation, test.texts)
     assert (first == test.class_T).mean() > 0.95
     np.testing.assert_array_equal(first, tfidf_logistic_regression(train, validation, test.texts))
 
 
-def test_two_classes_are_enough() -> None:
+def test_the_tfidf_baseline_works_with_two_classes() -> None:
     class_T = np.array([0, 1] * 20)
     texts = Texts([WORDS[place][0] for place in class_T])
     predicted_T = tfidf_logistic_regression(LabelledTexts(texts, class_T), LabelledTexts(texts, class_T), texts)
@@ -50,7 +50,7 @@ def test_tfidf_of_pairs_sees_words_shared_by_both_texts() -> None:
     assert (tfidf_logistic_regression(alone, alone, alone.texts) == class_T).mean() < 0.8
 
 
-def test_each_label_has_a_probability_of_its_own_and_one_that_all_texts_have_is_certain() -> None:
+def test_each_label_has_its_own_probability_and_a_label_on_all_texts_has_1() -> None:
     labelled = part(300)
     is_true_TC = np.stack([labelled.class_T == 0, labelled.class_T != 2, labelled.class_T >= 0], axis=1)
     (shares,) = tfidf_label_shares(labelled.texts, is_true_TC.astype(np.float32), np.mean, [labelled.texts])

@@ -57,13 +57,13 @@ def test_an_encoder_of_any_family_can_be_a_discriminator(
         heads.check_fit(model, folder, vocab_size=64, max_length=65, pad_id=0)
 
 
-def test_the_global_random_state_is_left_alone(small_encoder: Path) -> None:
+def test_the_global_random_state_stays_unchanged(small_encoder: Path) -> None:
     before = torch.get_rng_state()
     classifier.build(small_encoder, LABELS, 1)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_padding_and_neighbours_change_no_answer(small_encoder: Path) -> None:
+def test_padding_and_other_rows_change_no_answer(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1).eval()
     with torch.inference_mode():
         together = classifier.class_logits(model, batch(slice(0, 2)))
@@ -72,7 +72,7 @@ def test_padding_and_neighbours_change_no_answer(small_encoder: Path) -> None:
     torch.testing.assert_close(together, torch.cat([first, second]), rtol=0, atol=1e-5)
 
 
-def test_stock_classes_load_what_is_saved_and_answer_the_same(small_encoder: Path, tmp_path: Path) -> None:
+def test_stock_classes_load_the_saved_model_and_give_the_same_answers(small_encoder: Path, tmp_path: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1).eval()
     heads.save(model, small_encoder, 48, tmp_path)
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
@@ -106,7 +106,7 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attention_dropout", [0.1, 0.0])
-def test_attention_is_fused_where_nothing_is_dropped_in_it(
+def test_attention_is_fused_unless_it_uses_dropout(
     attention_dropout: float, params_of, ids, tiny_tokenizer, tmp_path: Path, monkeypatch
 ) -> None:
     encoder = language_model.build(params_of("bert", attention_dropout=attention_dropout), "mlm", ids, seed=0).eval()

@@ -49,7 +49,7 @@ def reviews(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_file_of_each_label_has_a_text_in_each_line(sentences: Path) -> None:
+def test_each_line_of_a_label_file_is_a_text(sentences: Path) -> None:
     assert read(sentences, FILES) == [
         ("a fine film .", "good"),
         ("größe", "good"),
@@ -58,12 +58,12 @@ def test_a_file_of_each_label_has_a_text_in_each_line(sentences: Path) -> None:
     ]
 
 
-def test_a_text_is_known_by_its_file_and_line(sentences: Path) -> None:
+def test_a_text_is_identified_by_its_file_and_line(sentences: Path) -> None:
     places = [record.place for record in read_records(sentences, FIELDS, readers(FILES))]
     assert places[:2] == [f"{sentences / 'some.pos'}, line 1", f"{sentences / 'some.pos'}, line 3"]
 
 
-def test_a_folder_of_each_label_has_a_text_in_each_file(reviews: Path) -> None:
+def test_each_file_of_a_label_folder_is_a_text(reviews: Path) -> None:
     assert read(reviews) == [
         ("dull\n\nand long", "neg"),
         ("fine", "pos"),
@@ -72,11 +72,11 @@ def test_a_folder_of_each_label_has_a_text_in_each_file(reviews: Path) -> None:
     ]
 
 
-def test_folders_that_are_no_label_are_left_out_by_naming_the_others(reviews: Path) -> None:
+def test_only_the_named_label_folders_are_read(reviews: Path) -> None:
     assert read(reviews, {"1": "pos", "0": "neg"}) == [("fine", "1"), ("good", "1"), ("dull\n\nand long", "0")]
 
 
-def test_json_lines_are_read_under_the_name_of_plain_text(tmp_path: Path) -> None:
+def test_json_lines_in_a_txt_file_are_recognized(tmp_path: Path) -> None:
     (tmp_path / "dev.txt").write_text('\n{"body": "a", "topic": "x", "metadata": {}}\n')
     assert read(tmp_path / "dev.txt") == [("a", "x")]
 
@@ -110,7 +110,7 @@ def test_an_unusable_label_file_is_named(sentences: Path, name: str) -> None:
     assert given in str(caught.value.given)
 
 
-def test_files_of_texts_have_no_second_texts(reviews: Path) -> None:
+def test_label_files_refuse_a_second_field(reviews: Path) -> None:
     with pytest.raises(DataError, match="no field `second`"):
         list(read_records(reviews, {**FIELDS, "second_field": "second"}, readers(None)))
 
@@ -122,9 +122,7 @@ def selected(data: Path, encoder: Path, **changes: object) -> Selection:
     return read_selection(inputs, params, OpenTokenizer.open(encoder))
 
 
-def test_the_same_texts_are_the_same_task_in_files_in_folders_and_in_one_table(
-    small_encoder: Path, tmp_path: Path
-) -> None:
+def test_files_folders_and_a_table_give_the_same_task(small_encoder: Path, tmp_path: Path) -> None:
     texts = {label: [f"{label} text {number}" for number in range(40)] for label in ("good", "bad")}
     records = [{"text": text, "label": label} for label in texts for text in texts[label]]
     (tmp_path / "table.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -140,7 +138,7 @@ def test_the_same_texts_are_the_same_task_in_files_in_folders_and_in_one_table(
     assert selected(tmp_path / "folders", small_encoder) == expected
 
 
-def test_a_part_may_be_a_folder_of_folders(small_encoder: Path, tmp_path: Path) -> None:
+def test_a_split_may_be_a_folder_of_label_folders(small_encoder: Path, tmp_path: Path) -> None:
     for part, num_texts in (("train", 30), ("test", 5)):
         for label in ("neg", "pos", "unsup"):
             (tmp_path / part / label).mkdir(parents=True)

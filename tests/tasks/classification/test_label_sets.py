@@ -15,7 +15,7 @@ sets = arrays(bool, st.tuples(st.integers(1, 20), st.just(len(LABELS))))
 
 @given(data=st.data())
 @settings(deadline=None, max_examples=60)
-def test_scores_are_those_of_scikit_learn(data: st.DataObject) -> None:
+def test_scores_equal_those_of_scikit_learn(data: st.DataObject) -> None:
     actual_TC = data.draw(sets)
     predicted_TC = data.draw(arrays(bool, actual_TC.shape))
     scores = score_sets(actual_TC, predicted_TC, LABELS)
@@ -30,7 +30,7 @@ def test_scores_are_those_of_scikit_learn(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("figure", [micro_f1, macro_f1])
-def test_the_chosen_threshold_is_the_best_of_all(figure) -> None:
+def test_the_chosen_threshold_has_the_best_score(figure) -> None:
     draw = np.random.default_rng(0)
     actual_TC = draw.random((80, 3)) < 0.2
     share_TC = np.clip(actual_TC * 0.1 + draw.random((80, 3)) * 0.2, 0, 1)

@@ -34,12 +34,12 @@ def test_several_labels_are_a_list_or_a_string_with_separators(label: object, la
     assert read(label, multi_label=True).labels == labels
 
 
-def test_a_list_of_something_else_is_refused() -> None:
+def test_a_label_list_with_other_values_is_refused() -> None:
     with pytest.raises(DataError, match="here: field `label`"):
         read([1, 2], multi_label=True)
 
 
-def test_a_pair_is_two_fields() -> None:
+def test_a_pair_is_read_from_two_fields() -> None:
     assert read("a", second_field="other").texts == ("x", "y")
     assert dict(fields_of(params(second_field="other"))) == {
         "text_field": "text",

@@ -110,7 +110,7 @@ def test_label_sets_are_learned(multi_label: tuple[Path, dict[str, Any]]) -> Non
     assert metrics["labels_per_text"] == pytest.approx(1, abs=0.2)
 
 
-def test_stock_classes_give_the_label_sets_that_were_judged(multi_label: tuple[Path, dict[str, Any]]) -> None:
+def test_stock_classes_give_the_evaluated_label_sets(multi_label: tuple[Path, dict[str, Any]]) -> None:
     folder, metrics = multi_label
     model = AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
@@ -154,9 +154,7 @@ def bert(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_pairs_are_read_as_one_row_with_the_second_text_told_apart(
-    prepare: Prepare, bert: Path, tmp_path: Path
-) -> None:
+def test_pairs_are_encoded_as_one_row_with_their_own_token_types(prepare: Prepare, bert: Path, tmp_path: Path) -> None:
     task = prepare(repeated(60), encoder=bert, second_field="second")
     batch = next(task.batches_from(0, 0)).inputs.encoded
     assert batch.token_type_ids_BL is not None
@@ -175,7 +173,7 @@ def test_pairs_are_read_as_one_row_with_the_second_text_told_apart(
         assert stock.config.id2label[int(stock(**inputs).logits.argmax())] == shown.predicted
 
 
-def test_texts_with_one_label_are_held_out_too(prepare: Prepare, tmp_path: Path) -> None:
+def test_single_label_tasks_also_save_held_out_texts(prepare: Prepare, tmp_path: Path) -> None:
     """They come from the task's own data: the text that `export` otherwise reads need not have the task's labels."""
     records = [{"text": f"{topic} {words} {n}", "label": topic} for topic, words in TOPICS.items() for n in range(40)]
     prepare(records).save(tmp_path / "out")
@@ -185,7 +183,7 @@ def test_texts_with_one_label_are_held_out_too(prepare: Prepare, tmp_path: Path)
     assert {item.second for item in held_out} == {None}
 
 
-def test_a_family_without_types_reads_pairs_too(prepare: Prepare) -> None:
+def test_a_family_without_token_types_also_learns_pairs(prepare: Prepare) -> None:
     task = prepare(repeated(60), second_field="second")
     assert next(task.batches_from(0, 0)).inputs.encoded.token_type_ids_BL is None
 
@@ -217,7 +215,7 @@ def test_the_f1_of_one_label_can_be_the_headline(prepare: Prepare) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"metric": "f1"}, {"metric": "f1", "multi_label": True}])
-def test_an_f1_of_no_label_is_refused(changes: dict[str, object]) -> None:
+def test_f1_without_a_positive_label_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=r"positive_label|multi-label"):
         params(**changes)
 
@@ -250,7 +248,7 @@ def sets_behind_is(num_texts: int) -> list[dict[str, Any]]:
     return records
 
 
-def test_label_sets_that_counting_words_does_not_tell_are_learned(small_encoder: Path, tmp_path: Path) -> None:
+def test_label_sets_that_word_counts_cannot_predict_are_learned(small_encoder: Path, tmp_path: Path) -> None:
     headline = run(sets_behind_is(900), tmp_path, small_encoder, multi_label=True, epochs=8)["headline"]
     assert (headline["metric"], headline["baseline"]) == ("micro_f1", "TF-IDF + logistic regression")
     assert headline["value"] > headline["baseline_value"] + 0.1 > headline["trivial_value"] + 0.1
@@ -290,7 +288,7 @@ def test_balanced_weights_give_every_class_the_same_total_weight(prepare: Prepar
 
 
 @torch.no_grad()
-def test_a_loss_of_label_sets_is_the_mean_over_labels_and_the_sum_over_texts(prepare: Prepare) -> None:
+def test_the_label_set_loss_is_averaged_over_labels_and_summed_over_texts(prepare: Prepare) -> None:
     task = prepare(topic_sets(90), multi_label=True)
     batch = next(task.batches_from(0, 0)).inputs
     logits_BC = task.model.train()(**batch.encoded.inputs).logits
@@ -303,7 +301,7 @@ def test_a_loss_of_label_sets_is_the_mean_over_labels_and_the_sum_over_texts(pre
 LONG = [{"text": f"the model {n} " + "the " * (40 if n % 10 == 0 else 3), "label": "ab"[n % 2]} for n in range(100)]
 
 
-def test_texts_that_are_too_long_are_cut_left_out_or_refused_as_is_wished(prepare: Prepare) -> None:
+def test_texts_that_are_too_long_are_truncated_dropped_or_refused_as_configured(prepare: Prepare) -> None:
     cut = prepare(LONG).test().figures
     assert cut["num_truncated_train"] + cut["num_truncated_test"] > 5
     dropped = prepare(LONG, too_long="drop").test().figures
@@ -314,14 +312,16 @@ def test_texts_that_are_too_long_are_cut_left_out_or_refused_as_is_wished(prepar
     assert "the model" in str(caught.value.given)
 
 
-def test_a_tokenizer_that_does_not_know_the_text_is_noticed(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_with_too_many_unknown_tokens_is_reported(
+    prepare: Prepare, caplog: pytest.LogCaptureFixture
+) -> None:
     prepare(LONG)
     assert "unknown to the tokenizer" not in caplog.text
     prepare([{"text": f"{chr(0x4E00 + n)} {chr(0x4E80 + n)} 東 京", "label": "ab"[n % 2]} for n in range(100)])
     assert "tokens of the training texts are unknown to the tokenizer" in caplog.text
 
 
-def test_a_tokenizer_that_pads_with_another_token_is_refused(prepare: Prepare, bert: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_with_another_padding_token_is_refused(prepare: Prepare, bert: Path, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     folder.mkdir()
     for file in bert.iterdir():

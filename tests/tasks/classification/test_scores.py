@@ -14,7 +14,7 @@ places = st.integers(0, len(LABELS) - 1)
 
 @given(pairs=st.lists(st.tuples(places, places), min_size=1, max_size=60))
 @settings(deadline=None)
-def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+def test_scores_equal_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     actual, predicted = np.array(pairs).T
     scores = score(actual, predicted, LABELS)
     assert scores.accuracy == pytest.approx(accuracy_score(actual, predicted))
@@ -30,17 +30,17 @@ def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
 
 @given(pairs=st.lists(st.tuples(places, places), min_size=1, max_size=60), positive=places)
 @settings(deadline=None)
-def test_f1_of_one_class_is_that_of_scikit_learn(pairs: list[tuple[int, int]], positive: int) -> None:
+def test_f1_of_one_class_equals_that_of_scikit_learn(pairs: list[tuple[int, int]], positive: int) -> None:
     actual, predicted = np.array(pairs).T
     theirs = f1_score(actual == positive, predicted == positive, zero_division=0)
     assert f1_of(positive)(actual, predicted, len(LABELS)) == pytest.approx(theirs)
 
 
 @pytest.mark.parametrize("pairs", [[(1, 2)] * 5, [(0, 0), (1, 0)], [(3, 0), (3, 1), (3, 2)]])
-def test_classes_that_are_always_the_same_have_no_correlation(pairs: list[tuple[int, int]]) -> None:
+def test_constant_classes_have_zero_correlation(pairs: list[tuple[int, int]]) -> None:
     actual, predicted = np.array(pairs).T
     assert score(actual, predicted, LABELS).matthews == matthews_corrcoef(actual, predicted) == 0
 
 
-def test_one_class_alone_has_no_correlation() -> None:
+def test_a_single_class_has_zero_correlation() -> None:
     assert score(np.array([0, 0]), np.array([0, 0]), LABELS).matthews == 0

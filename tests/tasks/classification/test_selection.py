@@ -39,7 +39,7 @@ def assert_adds_up(selection: Selection) -> None:
     assert selection.count.num_used == len(selection.train) + len(selection.validation) + len(selection.test)
 
 
-def test_parts_are_disjoint_and_of_the_asked_sizes() -> None:
+def test_splits_are_disjoint_and_have_the_requested_sizes() -> None:
     selection = select(records(a=2000, b=2000), params(max_per_class=2000))
     identities = [{e.identity for e in part} for part in (selection.train, selection.validation, selection.test)]
     assert sum(map(len, identities)) == len(set.union(*identities)) == 4000
@@ -48,7 +48,7 @@ def test_parts_are_disjoint_and_of_the_asked_sizes() -> None:
     assert_adds_up(selection)
 
 
-def test_a_text_stays_in_its_part_when_others_come_or_are_shuffled() -> None:
+def test_a_text_stays_in_its_split_if_others_are_added_or_shuffled() -> None:
     few = part_of_each(select(records(a=200, b=200), params()))
     many = part_of_each(select(records(b=500, a=500)[::-1], params()))
     assert {text: many[text] for text in few} == few
@@ -59,7 +59,7 @@ def test_the_order_of_records_changes_nothing() -> None:
     assert select(given, params(max_per_class=40)) == select(given[::-1], params(max_per_class=40))
 
 
-def test_copies_that_differ_in_case_and_space_are_one_text() -> None:
+def test_copies_that_differ_only_in_case_and_space_count_as_one_text() -> None:
     copies = [Labelled((f"  {record.texts[0].upper()}\n",), record.labels) for record in records(a=40, b=40)]
     selection = select(records(a=40, b=40) + copies, params())
     assert selection.count.duplicates == 80
@@ -67,7 +67,7 @@ def test_copies_that_differ_in_case_and_space_are_one_text() -> None:
     assert_adds_up(selection)
 
 
-def test_a_text_with_two_labels_is_used_with_neither() -> None:
+def test_a_text_with_contradicting_labels_is_dropped() -> None:
     contradiction = [labelled("either", "a"), labelled("Either", "b"), labelled("either", "b")]
     selection = select(records(a=40, b=40) + contradiction, params())
     assert selection.count.contradictions == 3
@@ -88,7 +88,7 @@ def test_the_most_frequent_classes_are_kept_and_ties_go_by_name() -> None:
     assert_adds_up(selection)
 
 
-def test_large_classes_are_cut_to_the_limit_and_not_by_their_order() -> None:
+def test_large_classes_are_sampled_down_to_the_limit() -> None:
     selection = select(records(a=300, b=40), params(max_per_class=50))
     sizes = [sum(text.startswith(label) for text in part_of_each(selection)) for label in ("a", "b")]
     assert sizes == [50, 40]
@@ -112,7 +112,7 @@ def test_test_texts_of_an_unlearned_class_still_count() -> None:
     assert_adds_up(selection)
 
 
-def test_a_label_without_training_texts_stays_on_multi_label_texts() -> None:
+def test_a_label_unseen_in_training_stays_on_multi_label_test_texts() -> None:
     splits = SplitsParams(train="t", validation="v", test="s")
     odd = [Labelled((f"{part} {n}",), ("a", "z"), part) for part in ("validation", "test") for n in range(3)]
     several = params(multi_label=True, max_per_class=None, splits=splits)
@@ -125,7 +125,7 @@ def test_a_label_without_training_texts_stays_on_multi_label_texts() -> None:
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
-def test_a_part_of_which_no_label_could_be_learned_is_refused(multi_label: bool) -> None:
+def test_a_split_without_any_learnable_label_is_refused(multi_label: bool) -> None:
     splits = SplitsParams(train="t", validation="v", test="s")
     strange = [Labelled(record.texts, ("z",), "test") if record.given == "test" else record for record in given_parts()]
     with pytest.raises(DataError, match="no test text has a label that the model can answer") as caught:
@@ -159,7 +159,7 @@ def test_given_splits_are_kept() -> None:
     }
 
 
-def test_a_part_that_was_not_given_is_taken_out_of_the_training_part() -> None:
+def test_a_missing_split_is_taken_from_the_training_split() -> None:
     records = [record for record in given_parts() if record.given != "validation"]
     selection = select(records, params(splits=SplitsParams(train="t", test="s")))
     assert len(selection.test) == 50
@@ -167,7 +167,7 @@ def test_a_part_that_was_not_given_is_taken_out_of_the_training_part() -> None:
     assert len(selection.train) + len(selection.validation) == 200
 
 
-def test_a_text_of_the_test_part_is_not_trained_on_and_not_chosen_by() -> None:
+def test_test_texts_are_removed_from_training_and_validation() -> None:
     leaks = [labelled("A Test 3", "a", "train"), labelled("b test  4", "a", "validation"), labelled("b test 4", "b")]
     selection = select(given_parts() + leaks, params(splits=SplitsParams(train="t", validation="v", test="s")))
     assert selection.count.in_several_parts == 3
@@ -207,7 +207,7 @@ def test_the_same_labels_in_another_order_are_no_contradiction() -> None:
     assert (selection.count.duplicates, selection.count.contradictions) == (1, 2)
 
 
-def test_pairs_are_told_apart_by_both_texts() -> None:
+def test_pairs_are_identified_by_both_texts() -> None:
     pairs = [Labelled((f"text {n}", other), (label,)) for n in range(60) for other, label in (("x", "a"), ("y", "b"))]
     selection = select([*pairs, Labelled(("text 1", " X"), ("a",)), Labelled(("text", ""), ("a",))], params())
     assert (selection.count.duplicates, selection.count.contradictions, selection.count.without_text) == (1, 0, 1)
@@ -215,7 +215,7 @@ def test_pairs_are_told_apart_by_both_texts() -> None:
     assert_adds_up(selection)
 
 
-def test_texts_that_do_not_fit_are_left_out_and_counted_and_the_first_has_its_place() -> None:
+def test_unusable_texts_are_dropped_and_counted_and_the_first_is_reported_with_its_place() -> None:
     given = [replace(record, place=f"line {number}") for number, record in enumerate(records(a=50, b=50), start=1)]
     selection = select(given, params(), lambda found: [not e.text.endswith("7") for e in found])
     assert selection.count.too_long == 10
@@ -237,7 +237,7 @@ def test_texts_that_do_not_fit_are_left_out_and_counted_and_the_first_has_its_pl
         ),
     ],
 )
-def test_labels_that_are_on_no_training_text_are_named(
+def test_labels_without_training_texts_are_named(
     caplog: pytest.LogCaptureFixture, odd: list[Labelled], told: str
 ) -> None:
     select(given_parts() + odd, params(splits=SplitsParams(train="t", validation="v", test="s")))

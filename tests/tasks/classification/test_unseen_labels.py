@@ -36,7 +36,7 @@ def number(report: TaskReport, key: str) -> float:
 
 
 @pytest.mark.parametrize("case", ONE_LABEL, ids=["texts", "pairs"])
-def test_unseen_labels_of_single_label_tasks_add_test_texts_and_no_hits(
+def test_test_texts_with_unseen_labels_count_as_wrong_in_single_label_tasks(
     case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
     usual = task_of(case, small_encoder, tmp_path / "usual", {}).test()
@@ -54,7 +54,7 @@ def test_unseen_labels_of_single_label_tasks_add_test_texts_and_no_hits(
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "matthews"])
-def test_every_headline_counts_them(metric: str, small_encoder: Path, tmp_path: Path) -> None:
+def test_every_headline_metric_counts_unseen_labels(metric: str, small_encoder: Path, tmp_path: Path) -> None:
     case: Case = ({"metric": metric}, {})
     headline = task_of(case, small_encoder, tmp_path / "odd", {"test": NUM_ODD}).test().headline
     assert headline.metric == metric
@@ -88,9 +88,7 @@ def test_unseen_labels_also_count_in_the_validation_split(case: Case, small_enco
 
 
 @pytest.mark.parametrize("case", [*ONE_LABEL, SETS], ids=["texts", "pairs", "sets"])
-def test_the_model_learns_the_labels_of_the_training_part_alone(
-    case: Case, small_encoder: Path, tmp_path: Path
-) -> None:
+def test_the_model_learns_only_labels_of_the_training_split(case: Case, small_encoder: Path, tmp_path: Path) -> None:
     task = task_of(case, small_encoder, tmp_path / "odd", {"test": NUM_ODD, "validation": NUM_ODD})
     assert isinstance(task, SingleLabel | MultiLabel)
     assert task.model.config.id2label == {0: "a", 1: "b"}

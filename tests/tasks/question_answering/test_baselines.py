@@ -14,10 +14,10 @@ def asked(question: str, answer: str | None) -> Question:
 ANSWERED = [asked("Who built a boat?", "Bob built a boat"), asked("Who kept bees?", "Cleo kept bees")]
 
 
-def test_the_sentence_most_like_the_question_is_the_answer() -> None:
+def test_the_baseline_answers_with_the_sentence_most_similar_to_the_question() -> None:
     assert nearest_sentences(ANSWERED, [asked("Who wrote notes?", "Ada")]) == ["Ada wrote notes."]
 
 
-def test_nothing_is_answered_where_no_sentence_is_like_the_question() -> None:
+def test_the_baseline_gives_no_answer_if_no_sentence_resembles_the_question() -> None:
     validation = [*ANSWERED, asked("Where is Rome?", None), asked("How far?", None)]
     assert nearest_sentences(validation, [asked("Why is rain wet?", None)]) == [""]

@@ -10,7 +10,7 @@ from clozeline.tasks.question_answering.decoding import best_span, best_threshol
 
 
 @pytest.mark.parametrize("most_tokens", [1, 3, 7, 50])
-def test_the_best_of_all_allowed_stretches_is_found(most_tokens: int) -> None:
+def test_the_best_of_all_allowed_spans_is_found(most_tokens: int) -> None:
     draw = np.random.default_rng(1)
     for length in range(1, 12):
         start_L, end_L = draw.normal(size=(2, length)).astype(np.float32)
@@ -29,7 +29,7 @@ def won(margin_Q: np.ndarray, gain_Q: np.ndarray, threshold: float) -> float:
     return float(gain_Q[margin_Q > threshold].sum())
 
 
-def test_the_chosen_margin_has_the_largest_gain_of_all() -> None:
+def test_the_chosen_margin_has_the_largest_gain() -> None:
     draw = np.random.default_rng(2)
     for _ in range(100):
         margin_Q = draw.integers(-4, 5, size=12) / 2

@@ -62,7 +62,7 @@ def run(small_encoder: Path, tmp_path: Path) -> Finetune:
     return run
 
 
-def test_answers_are_found_and_questions_without_one_left_alone(run: Finetune) -> None:
+def test_answers_are_found_and_unanswerable_questions_get_none(run: Finetune) -> None:
     out = run("out")
     metrics = metrics_of(out)
     headline = metrics["headline"]
@@ -72,7 +72,7 @@ def test_answers_are_found_and_questions_without_one_left_alone(run: Finetune) -
     AutoModelForQuestionAnswering.from_pretrained(out / "model")
 
 
-def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
+def test_two_runs_write_identical_files(run: Finetune) -> None:
     once, twice = (run(name, epochs=1) for name in ("one", "two"))
     assert contents(once) == contents(twice)
     held_out = read_held_out(once / "model")

@@ -40,7 +40,7 @@ def chosen(*more: tuple[Part, Record]) -> Questions:
     return select((*FEW, *more), GIVEN)
 
 
-def test_a_context_of_validation_or_test_is_not_trained_on() -> None:
+def test_contexts_of_validation_and_test_are_not_trained_on() -> None:
     found = chosen(record("train", "What did Cleo do?", "CLEO  slept.", ("slept", 6)))
     assert found.count.in_several_parts == 1
     assert {it.context for it in found.train} == {"Ada came."}
@@ -54,7 +54,7 @@ def test_the_first_duplicated_or_leaking_question_is_reported_with_its_place() -
     assert found.count.first_places == {"duplicates": "line 4", "in_several_parts": "line 6"}
 
 
-def test_without_given_parts_all_questions_of_a_context_go_together() -> None:
+def test_without_given_splits_all_questions_of_a_context_share_one() -> None:
     many = [record("train", f"question {n}?", f"context {n // 3} here", ("context", 0)) for n in range(300)]
     found = select(many, params())
     contexts = [{it.context for it in part} for part in (found.train, found.validation, found.test)]
@@ -73,7 +73,7 @@ def test_a_question_without_a_findable_answer_is_skipped_and_counted() -> None:
     assert (found.count.without_findable_answer, found.answers.num_not_found) == (1, 1)
 
 
-def test_a_question_without_answers_stays() -> None:
+def test_an_unanswerable_question_is_kept() -> None:
     found = chosen(record("train", "Why?", "No reason."))
     assert [it.is_answerable for it in found.train].count(False) == 1
 
@@ -94,7 +94,7 @@ def test_the_counts_add_up_and_the_order_changes_nothing() -> None:
         ({"text": ["Ada"], "answer_start": ["0"]}, "whole numbers"),
     ],
 )
-def test_answers_of_another_shape_are_named(answers: object, expected: str) -> None:
+def test_malformed_answers_are_reported(answers: object, expected: str) -> None:
     bad: tuple[Part, Record] = ("train", Record({"question": "Q", "context": "C", "answers": answers}, "line 9"))
     with pytest.raises(DataError, match=f"(?s)line 9.*{expected}"):
         chosen(bad)
@@ -107,6 +107,6 @@ def test_a_file_given_for_training_and_for_test_is_refused() -> None:
         select(records, params(splits={"train": "a", "test": "a"}))
 
 
-def test_a_part_without_questions_is_refused() -> None:
+def test_a_split_without_questions_is_refused() -> None:
     with pytest.raises(DataError, match="too few questions"):
         select(FEW[:2], GIVEN)

@@ -49,7 +49,7 @@ def test_targets_spell_the_answer(opened: OpenTokenizer) -> None:
     assert spelled(windows, 0) == "a number"
 
 
-def test_every_character_of_a_long_context_is_in_a_window_and_the_answer_in_one_whole(opened: OpenTokenizer) -> None:
+def test_windows_cover_a_long_context_and_one_holds_the_whole_answer(opened: OpenTokenizer) -> None:
     windows = Windows.encode([question(LONG, "a number")], opened, params())
     assert windows.num_in_several == 1
     assert max(windows.rows.length_T) <= 32
@@ -63,7 +63,7 @@ def test_every_character_of_a_long_context_is_in_a_window_and_the_answer_in_one_
     assert {spelled(windows, window) for window in having.tolist()} == {"a number"}
 
 
-def test_a_window_that_has_only_a_part_of_the_answer_learns_none(opened: OpenTokenizer) -> None:
+def test_a_window_with_only_a_part_of_the_answer_is_labelled_unanswerable(opened: OpenTokenizer) -> None:
     answer = "the hash is a number"
     windows = Windows.encode([question(LONG, answer)], opened, params(stride=0))
     shown = [LONG[spans[0, 0] : spans[-1, 1]] for spans in windows.spans_W]
@@ -84,7 +84,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted(opened: OpenTokenizer) -
     assert spelled(windows, 0) == "hash"
 
 
-def test_token_types_tell_question_and_context_apart(opened: OpenTokenizer) -> None:
+def test_token_types_distinguish_question_and_context(opened: OpenTokenizer) -> None:
     windows = Windows.encode([question("the hash", "hash")], opened, params())
     types = windows.batch(np.array([0]), with_types=True).encoded.token_type_ids_BL
     assert types is not None

@@ -20,7 +20,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_correlations_are_those_of_scipy(name: str) -> None:
+def test_correlations_equal_those_of_scipy(name: str) -> None:
     one, other = CASES[name]
     assert pearson(one, other) == pytest.approx(stats.pearsonr(one, other).statistic, abs=1e-9)
     assert spearman(one, other) == pytest.approx(stats.spearmanr(one, other).statistic, abs=1e-9)

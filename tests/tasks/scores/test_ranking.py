@@ -9,7 +9,7 @@ from clozeline.tasks.scores.ranking import by_vectors, chance_of_recall, ranked,
 from clozeline.tasks.similarity.baselines import each_and_both
 
 
-def test_ranks_are_those_of_every_pair_compared_one_by_one() -> None:
+def test_ranks_equal_those_from_comparing_every_pair() -> None:
     draw = np.random.default_rng(0)
     queries, candidates = draw.normal(size=(600, 4)).astype(np.float32), draw.normal(size=(90, 4)).astype(np.float32)
     belonging = [sorted(draw.choice(90, size=draw.integers(1, 4), replace=False).tolist()) for _ in range(600)]
@@ -43,6 +43,6 @@ def test_the_fused_search_can_outrank_both_single_searches() -> None:
 
 
 @pytest.mark.parametrize(("num_own", "k"), [(1, 1), (1, 3), (2, 2), (3, 5), (5, 1), (1, 9)])
-def test_the_chance_of_a_random_order_is_that_of_all_orders(num_own: int, k: int) -> None:
+def test_the_random_baseline_equals_the_mean_over_all_orders(num_own: int, k: int) -> None:
     hits = [any(place < num_own for place in drawn) for drawn in itertools.combinations(range(6), min(k, 6))]
     assert chance_of_recall(6, [range(num_own)], k) == pytest.approx(np.mean(hits))

@@ -68,18 +68,20 @@ ANY_NUMBER = [
 
 
 @pytest.mark.parametrize(("text", "expected"), NORMALIZED)
-def test_texts_are_normalized_as_in_the_official_script(text: str, expected: str) -> None:
+def test_texts_are_normalized_as_in_the_squad_script(text: str, expected: str) -> None:
     assert normalized(text) == expected
 
 
 @pytest.mark.parametrize(("answer", "said", "exact", "overlap"), ONE_ANSWER)
-def test_figures_of_one_answer_are_those_of_the_script(answer: str, said: str, exact: int, overlap: float) -> None:
+def test_figures_with_one_right_answer_equal_those_of_the_squad_script(
+    answer: str, said: str, exact: int, overlap: float
+) -> None:
     assert exact_match([answer], said) == exact
     assert f1([answer], said) == pytest.approx(overlap)
 
 
 @pytest.mark.parametrize(("answers", "said", "exact", "overlap"), ANY_NUMBER)
-def test_figures_of_any_number_of_answers_are_those_of_the_script(
+def test_figures_with_several_right_answers_equal_those_of_the_squad_script(
     answers: tuple[str, ...], said: str, exact: int, overlap: float
 ) -> None:
     assert exact_match(answers, said) == exact

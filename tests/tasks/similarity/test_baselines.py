@@ -12,7 +12,7 @@ from clozeline.tasks.similarity.baselines import bm25, tfidf_cosines
 DOCUMENTS = ["sort the list", "the list, the list of lists", "a file"]
 
 
-def test_bm25_is_that_of_a_hand_computed_example() -> None:
+def test_bm25_equals_a_hand_computed_example() -> None:
     """Mean length (3 + 6 + 2) / 3; `list` is in two of three documents, once and twice; `sort` in one."""
     mean = 11 / 3
     idf_list, idf_sort = log(1 + 1.5 / 2.5), log(1 + 2.5 / 1.5)
@@ -23,13 +23,13 @@ def test_bm25_is_that_of_a_hand_computed_example() -> None:
     assert scores[1].argmax() == 1
 
 
-def test_a_word_that_a_query_has_twice_counts_twice() -> None:
+def test_a_repeated_query_word_counts_twice() -> None:
     once, twice = bm25(["list", "list list"], DOCUMENTS)(0, 2)
     assert twice == pytest.approx(2 * once)
     assert np.array_equal(bm25(["a", "list list"], DOCUMENTS)(1, 2)[0], twice)
 
 
-def test_tfidf_cosines_are_scikit_learns_of_each_pair() -> None:
+def test_tfidf_cosines_equal_those_of_scikit_learn() -> None:
     firsts, seconds = ["sort a list", "a file"], ["the list", "nothing here"]
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b").fit(DOCUMENTS)
     expected = cosine_similarity(vectorizer.transform(firsts), vectorizer.transform(seconds)).diagonal()

@@ -33,7 +33,7 @@ def by_formula(query: str, documents: list[str]) -> list[float]:
 
 
 @pytest.mark.parametrize("query", ["sort", "List, list; GRÖSSE größe", "unheard of", "", "row column x1 hash row"])
-def test_scores_are_those_of_the_formula(query: str, tmp_path: Path) -> None:
+def test_scores_follow_the_bm25_formula(query: str, tmp_path: Path) -> None:
     documents = drawn(60, 12)
     index = WordIndex.of(documents)
     assert index.scores(query) == pytest.approx(by_formula(query, documents), rel=1e-5)
@@ -41,5 +41,5 @@ def test_scores_are_those_of_the_formula(query: str, tmp_path: Path) -> None:
     assert np.array_equal(WordIndex.open(tmp_path).scores(query), index.scores(query))
 
 
-def test_documents_without_a_word_are_found_by_none() -> None:
+def test_documents_without_words_are_never_found() -> None:
     assert WordIndex.of(["", "..."]).scores("any").tolist() == [0, 0]

@@ -28,11 +28,11 @@ def test_the_other_pairs_of_a_batch_are_the_negatives_in_both_directions() -> No
 
 
 @pytest.mark.parametrize("same", [targets([0, 0], [0, 1]), targets([0, 1], [0, 0])])
-def test_pairs_with_a_text_in_common_are_no_negatives_of_each_other(same: Targets) -> None:
+def test_pairs_that_share_a_text_are_not_negatives_of_each_other(same: Targets) -> None:
     assert ranking_losses(torch.tensor([A, A]), torch.tensor([A, A]), same, temperature=0.1).tolist() == [0, 0]
 
 
-def test_a_part_of_a_batch_knows_all_other_pairs_and_each_once() -> None:
+def test_each_part_of_a_batch_sees_every_other_pair_once() -> None:
     side = EncodedBatch(torch.arange(20).reshape(10, 2), None)
     whole = PairBatch.whole(side, side, targets([*range(10)], [*range(10)]))
     for first, last in [(0, 3), (3, 6), (6, 10), (4, 5)]:

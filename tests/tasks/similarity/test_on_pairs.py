@@ -73,7 +73,7 @@ def matching(num: int) -> list[dict[str, object]]:
     return [row for row in rows if row["score"] == 3]
 
 
-def test_matching_texts_are_found_without_a_word_in_common(run: Finetune) -> None:
+def test_matching_texts_without_common_words_are_found(run: Finetune) -> None:
     out = run("out", matching(600), recall_at=3, epochs=3)
     metrics = metrics_of(out)
     headline = metrics["headline"]
@@ -86,7 +86,7 @@ def test_matching_texts_are_found_without_a_word_in_common(run: Finetune) -> Non
     assert all(item["predicted"].startswith("rank 1;") == item["is_right"] for item in shown)
 
 
-def test_cosines_follow_scores_where_no_word_is_in_common(run: Finetune) -> None:
+def test_cosines_follow_scores_of_pairs_without_common_words(run: Finetune) -> None:
     metrics = metrics_of(run("out", paired(500), score_field="score", highest_score=3.0))
     headline = metrics["headline"]
     assert headline["metric"] == "spearman"
@@ -95,9 +95,7 @@ def test_cosines_follow_scores_where_no_word_is_in_common(run: Finetune) -> None
     assert headline["low"] < headline["value"] < headline["high"]
 
 
-def test_a_validation_score_that_is_not_a_number_is_not_in_the_metrics(
-    run: Finetune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nan_validation_score_is_left_out_of_the_metrics(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
     def always_alike(_task: ScoredPairs, pairs: Sequence[Pair]) -> tuple[Values, int]:
         return np.ones(len(pairs)), 0
 
@@ -109,7 +107,7 @@ def test_a_validation_score_that_is_not_a_number_is_not_in_the_metrics(
     assert "NaN" not in (out / "metrics.json").read_text()
 
 
-def test_the_same_bytes_come_out_twice_and_stock_transformers_reads_them(run: Finetune, tmp_path: Path) -> None:
+def test_two_runs_write_identical_files_and_stock_transformers_loads_them(run: Finetune, tmp_path: Path) -> None:
     rows = matching(400)
     once, twice = (run(name, rows, epochs=1) for name in ("one", "two"))
     assert contents(once) == contents(twice)
@@ -125,9 +123,7 @@ def test_the_same_bytes_come_out_twice_and_stock_transformers_reads_them(run: Fi
     assert np.allclose(task.embed(texts)[0], mean_BH.numpy(), atol=1e-5)
 
 
-def test_texts_are_cut_shorter_where_they_are_trained_on_than_where_they_are_read(
-    small_encoder: Path, tmp_path: Path
-) -> None:
+def test_training_may_truncate_texts_shorter_than_evaluation(small_encoder: Path, tmp_path: Path) -> None:
     rows = [{"first": f"the {n}", "second": f"{'the model ' * 9}{n}"} for n in range(60)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
     lengths, vectors = [], []
@@ -140,7 +136,7 @@ def test_texts_are_cut_shorter_where_they_are_trained_on_than_where_they_are_rea
     assert np.array_equal(*vectors)
 
 
-def test_scored_pairs_of_the_validation_part_are_left_beside_the_model(run: Finetune) -> None:
+def test_scored_pairs_of_the_validation_split_are_saved_beside_the_model(run: Finetune) -> None:
     rows = paired(200)
     out = run("out", rows, score_field="score", highest_score=3.0, epochs=1)
     held_out = read_held_out(out / "model")
@@ -178,7 +174,7 @@ def test_held_out_pairs_are_limited_and_all_their_matches_are_listed() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"score_field": "score", "highest_score": 3.0}])
-def test_parts_of_a_batch_add_up_to_its_gradients(
+def test_gradients_of_the_parts_of_a_batch_add_up(
     small_encoder: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
     pq.write_table(pa.Table.from_pylist(paired(200)), tmp_path / "data.parquet")

@@ -37,7 +37,7 @@ def adds_up(found: Pairs) -> bool:
     return counts.pop("num_read") == sum(counts.values())
 
 
-def test_scores_become_shares_of_the_scale_and_rows_without_one_are_counted() -> None:
+def test_scores_are_divided_by_the_scale_and_rows_without_a_score_counted() -> None:
     rows = [*pairs(60), {"sentence1": "a", "sentence2": "b", "score": ""}, {"sentence1": "", "sentence2": "b"}]
     found = chosen(rows, score_field="score")
     used = [*found.train, *found.validation, *found.test]
@@ -46,12 +46,12 @@ def test_scores_become_shares_of_the_scale_and_rows_without_one_are_counted() ->
     assert adds_up(found)
 
 
-def test_a_score_beyond_the_scale_is_named_with_its_line() -> None:
+def test_a_score_outside_the_scale_is_reported_with_its_line() -> None:
     with pytest.raises(DataError, match=r"x, line 3: field `score`.*\n.*7\n.*0 \(`lowest_score`\) to 5"):
         chosen([*pairs(2), {"sentence1": "a", "sentence2": "b", "score": "7"}], score_field="score")
 
 
-def test_the_same_pair_again_has_the_mean_of_its_scores() -> None:
+def test_a_repeated_pair_has_the_mean_of_its_scores() -> None:
     found = chosen(
         [*pairs(60), *({"sentence1": "A", "sentence2": "B", "score": n} for n in (1, 4))], score_field="score"
     )
@@ -61,7 +61,7 @@ def test_the_same_pair_again_has_the_mean_of_its_scores() -> None:
     assert adds_up(found)
 
 
-def test_no_text_is_in_two_parts() -> None:
+def test_no_text_is_in_two_splits() -> None:
     rows = [{"sentence1": f"query {n % 90}", "sentence2": f"text {n % 70}"} for n in range(200)]
     found = chosen(rows)
     for name in ("first", "second"):
@@ -92,7 +92,7 @@ def test_docstrings_give_pairs_and_trivial_ones_are_dropped_and_counted() -> Non
     assert all(re.fullmatch(r"Calls this\(x\) on a list of \d+ items\.", pair.second) for pair in found.train)
 
 
-def test_pairs_beyond_the_most_that_are_trained_on_are_counted_and_judge_as_before() -> None:
+def test_a_limit_on_training_pairs_counts_the_rest_and_keeps_the_other_splits() -> None:
     whole, few = chosen(pairs(200)), chosen(pairs(200), max_train=30)
     assert (few.validation, few.test) == (whole.validation, whole.test)
     assert len(few.train) == 30
@@ -132,7 +132,7 @@ SPLITS = {"train": "a", "validation": "b", "test": "c"}
 
 
 @pytest.mark.parametrize("alike", PARTS)
-def test_a_part_whose_scores_are_all_the_same_is_refused_by_name(alike: Part) -> None:
+def test_a_split_with_constant_scores_is_refused_by_name(alike: Part) -> None:
     records: list[tuple[Part, Record]] = [
         (part, Record({"sentence1": f"{part} {n}", "sentence2": "x", "score": 4 if part == alike else n}, "line"))
         for part in PARTS
@@ -153,7 +153,7 @@ def test_a_file_given_for_training_and_for_test_is_refused(score_field: str | No
         select(records, params(score_field=score_field, splits={"train": "a", "test": "a"}))
 
 
-def test_columns_without_a_header_are_read_as_they_are_named(tmp_path: Path) -> None:
+def test_columns_without_a_header_get_the_configured_names(tmp_path: Path) -> None:
     path = tmp_path / "sts.tsv"
     path.write_text('4.5\tA "lone quote\tB\tsource\r\n\t\t\n\tC\tD\n')
     read = readers(["score", "sentence1", "sentence2"])[".tsv"]

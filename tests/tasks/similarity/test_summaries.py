@@ -18,11 +18,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_the_first_sentence_sums_up_and_the_rest_describes(text: str) -> None:
+def test_a_docstring_is_divided_into_first_sentence_and_rest(text: str) -> None:
     assert parted(text) == Docstring(*CASES[text])
 
 
-def test_a_function_is_not_called_by_its_name() -> None:
+def test_the_name_of_a_function_is_replaced_in_its_docstring() -> None:
     assert without_name("Call `fit_transform`, or Scaler.fit_transform(x).", "a.Scaler.fit_transform") == (
         "Call `this`, or this(x)."
     )
@@ -43,7 +43,7 @@ def by_a_pattern_of_its_own(text: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["aa", "sort", "Aa", "_a", "a1", "größe"])
-def test_replacing_a_name_equals_a_regular_expression(name: str) -> None:
+def test_replacing_a_name_gives_the_result_of_a_regular_expression(name: str) -> None:
     draw = random.Random(name)
     pieces = [name, name, name.upper(), name[0], "x", ".", ".", " ", "(", "`", "é", "\n", "-"]
     num_changed = 0

@@ -18,5 +18,5 @@ def test_ties_between_tags_go_to_the_first_by_name() -> None:
     assert usual_tags(train, [sentence("x", "O")]) == [["B-A"]]
 
 
-def test_no_entities_is_an_o_for_each_word() -> None:
+def test_the_trivial_baseline_tags_every_word_o() -> None:
     assert nothing([sentence("a b", "B-A O")]) == [["O", "O"]]

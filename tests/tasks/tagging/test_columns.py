@@ -19,7 +19,7 @@ def sentences(folder: Path, text: str, *, token: int = 0, tag: int = -1, suffix:
     return [(record.strings("words"), record.strings("tags")) for record in records]
 
 
-def test_a_sentence_ends_at_an_empty_line_at_one_of_white_space_and_at_the_end(tmp_path: Path) -> None:
+def test_a_sentence_ends_at_a_blank_line_or_the_end_of_the_file(tmp_path: Path) -> None:
     text = "A\tO\nb\tB-x\n\nc\tO\n\t\nd\tO\n \t \n\n\ne\tO"
     found = sentences(tmp_path, text)
     assert found == [(["A", "b"], ["O", "B-x"]), (["c"], ["O"]), (["d"], ["O"]), (["e"], ["O"])]
@@ -35,7 +35,7 @@ def test_columns_can_be_chosen_from_either_end(tmp_path: Path) -> None:
     assert sentences(tmp_path, "1\tword\tO\tB-x\tjunk\n", token=-4, tag=-2) == [(["word"], ["B-x"])]
 
 
-def test_document_marks_and_comments_are_skipped_but_a_number_sign_is_a_word(tmp_path: Path) -> None:
+def test_document_marks_and_comments_are_skipped_but_a_single_hash_is_a_word(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- -X- O\n\n# id 4\n# O\n# O\nx B-y\n"
     assert sentences(tmp_path, text) == [(["#", "#", "x"], ["O", "O", "B-y"])]
 
@@ -48,7 +48,7 @@ def test_document_marks_and_comments_are_skipped_but_a_number_sign_is_a_word(tmp
         ("\tO\tO", "line 3: a tag without a word"),
     ],
 )
-def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line: str, problem: str) -> None:
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         sentences(tmp_path, f"a\tO\nb\tO\n{line}\n")
 
@@ -59,5 +59,5 @@ def test_a_missing_column_is_reported_with_its_param(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".tsv", ".iob", ".bio"])
-def test_columns_have_many_suffixes(tmp_path: Path, suffix: str) -> None:
+def test_every_known_suffix_is_read_as_columns(tmp_path: Path, suffix: str) -> None:
     assert sentences(tmp_path, "a\tO\n", suffix=suffix) == [(["a"], ["O"])]

@@ -63,7 +63,7 @@ def run(small_encoder: Path, tmp_path: Path) -> Finetune:
     return run
 
 
-def test_entities_are_found_better_than_by_each_words_usual_tag(run: Finetune) -> None:
+def test_the_model_beats_the_most_frequent_tag_baseline(run: Finetune) -> None:
     out = run("out")
     headline = metrics_of(out)["headline"]
     assert headline["metric"] == "f1"
@@ -77,7 +77,7 @@ def test_entities_are_found_better_than_by_each_words_usual_tag(run: Finetune) -
     assert any("(thing)" in item["actual"] for item in shown)
 
 
-def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
+def test_two_runs_write_identical_files(run: Finetune) -> None:
     once, twice = (run(name, epochs=1) for name in ("one", "two"))
     assert contents(once) == contents(twice)
     held_out = read_held_out(once / "model")
@@ -98,9 +98,7 @@ def salted(numbers: range, kind: str) -> list[dict[str, object]]:
     return [it | {"ner_tags": of_words} for it, of_words in zip(records, tags, strict=True)]
 
 
-def test_entities_of_a_type_that_training_lacks_are_missed_by_the_model_and_its_baseline(
-    small_encoder: Path, tmp_path: Path
-) -> None:
+def test_entities_of_unseen_types_count_as_missed_for_model_and_baseline(small_encoder: Path, tmp_path: Path) -> None:
     odd = salted(range(300, 310), "odd")
     write_records(tmp_path / "train.jsonl", salted(range(80), "thing"))
     write_records(tmp_path / "test.jsonl", [*salted(range(200, 230), "thing"), *odd])

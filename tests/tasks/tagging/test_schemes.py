@@ -26,7 +26,7 @@ def test_every_scheme_is_read_as_the_same_entities(written: list[str]) -> None:
 
 
 @pytest.mark.parametrize("scheme", [IOB1, IOB2, IOBES])
-def test_tags_of_random_entities_are_read_as_seqeval_reads_them_in_their_scheme(scheme: type) -> None:
+def test_tags_of_every_scheme_give_the_entities_of_seqeval(scheme: type) -> None:
     draw = random.Random(1)
     for _ in range(200):
         tags = as_scheme(random_spans(draw), scheme.__name__)
@@ -62,6 +62,6 @@ def test_an_invalid_tag_is_refused() -> None:
         to_iob2(["O", "PER"])
 
 
-def test_a_type_may_have_a_dash() -> None:
+def test_an_entity_type_may_contain_a_dash() -> None:
     assert type_of("I-creative-work") == "creative-work"
     assert type_of("O") == "O"

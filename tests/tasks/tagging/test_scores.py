@@ -30,14 +30,14 @@ def cases() -> list[tuple[list[list[str]], list[list[str]]]]:
     return ADVERSARIAL + [random_tags(draw) for _ in range(50)]
 
 
-def test_figures_are_those_of_seqeval() -> None:
+def test_figures_equal_those_of_seqeval() -> None:
     for actual, predicted in cases():
         ours = score(actual, predicted)
         theirs = [f(actual, predicted, zero_division=0) for f in (precision_score, recall_score, f1_score)]
         assert [ours.precision, ours.recall, ours.f1] == pytest.approx(theirs)
 
 
-def test_figures_of_each_type_are_those_of_seqeval() -> None:
+def test_figures_of_each_type_equal_those_of_seqeval() -> None:
     for actual, predicted in cases()[len(ADVERSARIAL) :]:
         report = classification_report(actual, predicted, output_dict=True, zero_division=0)
         for name, ours in score(actual, predicted).per_type.items():

@@ -39,7 +39,7 @@ FEW: tuple[Given, ...] = (
 )
 
 
-def test_tags_are_those_of_training_with_a_beginning_and_an_inside_each() -> None:
+def test_each_entity_type_of_training_has_a_begin_and_an_inside_tag() -> None:
     assert chosen(*FEW).tags == ("O", "B-LOC", "I-LOC")
 
 
@@ -51,18 +51,18 @@ def test_entity_types_that_training_lacks_are_reported_by_name(caplog: pytest.Lo
     assert caplog.text == ""
 
 
-def test_a_sentence_of_the_test_part_is_not_trained_on() -> None:
+def test_test_sentences_are_removed_from_training() -> None:
     found = chosen(*FEW, ("train", "BY ada", "O O"))
     assert found.count.in_several_parts == 1
     assert [sentence.words for sentence in found.train] == [("in", "Paris")]
 
 
-def test_the_first_sentence_that_is_in_several_parts_has_its_place() -> None:
+def test_the_first_sentence_in_several_splits_is_reported_with_its_place() -> None:
     leaks: list[Given] = [("train", words, "O O") for words in ("TO rome", "BY ada", "By Ada")]
     assert chosen(*FEW, *leaks).count.first_places == {"in_several_parts": "line 3"}
 
 
-def test_copies_within_a_part_stay() -> None:
+def test_copies_within_a_split_are_kept() -> None:
     assert len(chosen(*FEW, FEW[0]).train) == 2
 
 
@@ -78,7 +78,7 @@ def test_the_order_of_records_changes_nothing() -> None:
     assert chosen(*given) == chosen(*given[::-1])
 
 
-def test_without_given_parts_a_sentence_goes_where_its_words_send_it() -> None:
+def test_without_given_splits_the_words_of_a_sentence_determine_its_split() -> None:
     many: list[Given] = [("train", f"word {number}", "B-X O") for number in range(500)]
     found = chosen(*many, params=params())
     assert len(found.test) == pytest.approx(150, abs=40)
@@ -88,12 +88,12 @@ def test_without_given_parts_a_sentence_goes_where_its_words_send_it() -> None:
 @pytest.mark.parametrize(
     ("words", "tags", "expected"), [("a b", "O", "2 tags, one for each word, not 1"), ("a", "NNP", "not NNP")]
 )
-def test_words_and_tags_that_do_not_fit_are_named(words: str, tags: str, expected: str) -> None:
+def test_sentences_with_mismatched_words_and_tags_are_named(words: str, tags: str, expected: str) -> None:
     with pytest.raises(DataError, match=expected):
         chosen(*FEW, ("train", words, tags))
 
 
-def test_a_part_without_sentences_is_refused() -> None:
+def test_a_split_without_sentences_is_refused() -> None:
     with pytest.raises(DataError, match="too few tagged sentences") as caught:
         chosen(*FEW[:2])
     assert caught.value.do.startswith("add sentences")

@@ -35,7 +35,7 @@ def test_the_tag_of_a_word_is_at_its_first_token(opened: OpenTokenizer) -> None:
     assert tokens[-1] == "[SEP]"
 
 
-def test_a_sentence_longer_than_a_row_goes_on_in_the_next_and_no_word_is_lost(opened: OpenTokenizer) -> None:
+def test_a_sentence_longer_than_a_row_continues_in_the_next_without_losing_words(opened: OpenTokenizer) -> None:
     long = sentence(" ".join(["the", "model", "xylophone"] * 9), " ".join(["O", "B-X", "O"] * 9))
     rows = TaggedRows.encode([long, sentence("a file", "O B-X")], TAGS, opened, 12)
     assert rows.num_split == 1
@@ -45,18 +45,18 @@ def test_a_sentence_longer_than_a_row_goes_on_in_the_next_and_no_word_is_lost(op
     assert rows.num_targets(np.arange(len(rows.rows))) == 29
 
 
-def test_a_word_that_the_tokenizer_drops_is_outside_and_counted(opened: OpenTokenizer) -> None:
+def test_a_word_that_the_tokenizer_drops_is_tagged_o_and_counted(opened: OpenTokenizer) -> None:
     rows = TaggedRows.encode([sentence("a \u200b file", "O B-X B-X")], TAGS, opened, 32)
     assert rows.num_unread_words == 1
     assert rows.tags_of({0: np.array([0, 1])}, TAGS, "O") == [["O", "O", "B-X"]]
 
 
-def test_a_tag_missing_from_training_is_no_target(opened: OpenTokenizer) -> None:
+def test_a_tag_unseen_in_training_is_not_a_target(opened: OpenTokenizer) -> None:
     rows = TaggedRows.encode([sentence("a file", "B-Y O")], TAGS, opened, 32)
     assert rows.num_targets(np.array([0])) == 1
 
 
-def test_byte_level_tokens_of_a_word_are_those_it_has_in_running_text() -> None:
+def test_a_word_has_the_byte_level_tokens_of_running_text() -> None:
     vocab = {token: place for place, token in enumerate(["<s>", "</s>", "<pad>", "<mask>", "a", "b", "Ġ", "Ġb"])}
     tokenizer = Tokenizer(models.BPE(vocab, [("Ġ", "b")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -53,7 +53,7 @@ def by_hand(encoder: Path, text: str) -> dict[str, float]:
     return {label: float(log_V[tokenizer.convert_tokens_to_ids(words)].mean()) for label, words in WORDS.items()}
 
 
-def test_scores_are_those_of_the_prompt_filled_by_stock_transformers(small_encoder: Path, data: Path) -> None:
+def test_scores_equal_those_of_stock_transformers_for_the_filled_prompt(small_encoder: Path, data: Path) -> None:
     for is_calibrated in (False, True):
         task = Cloze(TaskInputs(params(calibrated=is_calibrated), 1, small_encoder, data, data))
         text = min(task.test_part.texts.first, key=len)
@@ -63,7 +63,7 @@ def test_scores_are_those_of_the_prompt_filled_by_stock_transformers(small_encod
         assert given.tolist() == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_prompt_is_whole_behind_a_text_that_is_too_long(small_encoder: Path, data: Path) -> None:
+def test_the_prompt_stays_whole_after_a_text_that_is_too_long(small_encoder: Path, data: Path) -> None:
     task = Cloze(TaskInputs(params(), 1, small_encoder, data, data))
     rows = task.rows(["the model " * 40, "the model"])
     assert (len(rows.ids_T[0]), rows.num_truncated) == (24, 1)
@@ -77,7 +77,7 @@ def too_long_by_hand(texts: Iterable[str], encoder: Path, prompt: str = PROMPT) 
     return sum(len(tokenizer(f"{text} {prompt}".strip()).input_ids) > 24 for text in texts)
 
 
-def test_texts_that_fit_alone_and_not_with_the_prompt_are_cut_left_out_or_refused_as_is_wished(
+def test_texts_too_long_beside_the_prompt_are_truncated_dropped_or_refused_as_configured(
     small_encoder: Path, data: Path
 ) -> None:
     def task(**changes: object) -> Cloze:
@@ -101,7 +101,7 @@ def test_texts_that_fit_alone_and_not_with_the_prompt_are_cut_left_out_or_refuse
         task(too_long="drop", prompt="the text " * 20 + "[MASK]")
 
 
-def test_labels_that_have_words_can_be_answered_without_a_training_text(
+def test_labels_with_words_need_no_training_texts(
     small_encoder: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "parts"
@@ -125,9 +125,7 @@ def test_labels_that_have_words_can_be_answered_without_a_training_text(
     assert task.logits(task.test_part).shape[1] == 4
 
 
-def test_an_encoder_that_knows_words_is_better_than_counting_those_of_few_labelled_texts(
-    topical_encoder: Path, tmp_path: Path
-) -> None:
+def test_a_trained_encoder_beats_word_counts_of_few_labelled_texts(topical_encoder: Path, tmp_path: Path) -> None:
     write_few_labelled(tmp_path)
     given = params(prompt=f"{ABOUT} [MASK]", label_words=None, calibrated=False, max_length=32, splits=SPLITS)
     headline = metrics_of(fine_tune(given, tmp_path / "out", encoder=topical_encoder, data=tmp_path))["headline"]
@@ -135,7 +133,7 @@ def test_an_encoder_that_knows_words_is_better_than_counting_those_of_few_labell
     assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
 
 
-def test_the_stage_judges_it_and_trains_nothing(
+def test_the_finetune_stage_evaluates_a_zero_shot_task_without_training(
     small_encoder: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -153,7 +151,7 @@ def test_the_stage_judges_it_and_trains_nothing(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_knobs_of_training_change_nothing(small_encoder: Path, data: Path, tmp_path: Path) -> None:
+def test_training_knobs_have_no_effect(small_encoder: Path, data: Path, tmp_path: Path) -> None:
     usual = params()
     optimizer = usual.optimizer.model_copy(update={"learning_rate": 0.5})
     others = {"epochs": 7, "looks_per_epoch": 3, "patience": 1, "optimizer": optimizer, "warmup_fraction": 0.9}
@@ -167,7 +165,7 @@ def test_knobs_of_training_change_nothing(small_encoder: Path, data: Path, tmp_p
 
 
 @pytest.mark.parametrize("words", [{"files": ["f"]}, {"files": ["filesystem"], "models": ["m"]}, None])
-def test_labels_without_a_word_of_one_token_are_named(small_encoder: Path, data: Path, words: object) -> None:
+def test_labels_without_a_single_token_word_are_named(small_encoder: Path, data: Path, words: object) -> None:
     with pytest.raises(ParamsError, match=r"label `(files|models)` of the task cannot"):
         Cloze(TaskInputs(params(label_words=words), 1, small_encoder, data, data))
 

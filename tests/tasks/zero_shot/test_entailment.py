@@ -62,7 +62,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.parquet"
 
 
-def test_labels_are_those_of_transformers_own_zero_shot_pipeline(judge: Path, data: Path) -> None:
+def test_labels_equal_those_of_the_transformers_zero_shot_pipeline(judge: Path, data: Path) -> None:
     """One phrase for each label, and not calibrated: that is all that the pipeline knows."""
     words = {"files": ["the file"], "models": ["models"]}
     task = KINDS["zero_shot"].prepare(
@@ -81,7 +81,7 @@ def test_labels_are_those_of_transformers_own_zero_shot_pipeline(judge: Path, da
     torch.testing.assert_close(shares, torch.tensor(expected), rtol=0, atol=1e-5)
 
 
-def test_phrases_of_a_label_share_its_score_and_a_text_is_compared_with_none(judge: Path, data: Path) -> None:
+def test_a_label_scores_the_mean_of_its_phrases_minus_their_scores_without_a_text(judge: Path, data: Path) -> None:
     def scores(**changes: object) -> torch.Tensor:
         task = Entailment(TaskInputs(params(judge, **changes), 1, judge, data, data))
         return torch.from_numpy(task.scores(["the file", ""]) if changes else task.logits(task.test_part))
@@ -94,9 +94,7 @@ def test_phrases_of_a_label_share_its_score_and_a_text_is_compared_with_none(jud
     torch.testing.assert_close(scores(), plain - together[1])
 
 
-def test_a_classifier_of_pairs_that_was_trained_here_is_judged_by_the_stage(
-    small_encoder: Path, tmp_path: Path
-) -> None:
+def test_the_stage_evaluates_a_pair_classifier_trained_here(small_encoder: Path, tmp_path: Path) -> None:
     words = [word for words in TOPICS.values() for word in words]
     pairs = [
         {"text": f"{first} here {number}", "second": f"the text is of {second}", "label": label}
@@ -131,9 +129,7 @@ def test_a_classifier_of_pairs_that_was_trained_here_is_judged_by_the_stage(
     AutoTokenizer.from_pretrained(out / "model")
 
 
-def test_a_model_that_learned_entailment_is_better_than_counting_words_of_few_labelled_texts(
-    topical_encoder: Path, tmp_path: Path
-) -> None:
+def test_an_entailment_model_beats_word_counts_of_few_labelled_texts(topical_encoder: Path, tmp_path: Path) -> None:
     write_few_labelled(tmp_path)
     draw = random.Random(1)
     pairs = [
@@ -195,7 +191,7 @@ def test_a_model_without_an_entailment_label_is_refused(
         assert labels in str(caught.value)
 
 
-def test_texts_that_do_not_fit_with_the_longest_prompt_are_cut_left_out_or_refused_as_is_wished(
+def test_texts_too_long_for_the_longest_prompt_are_truncated_dropped_or_refused_as_configured(
     judge: Path, data: Path, tmp_path: Path
 ) -> None:
     phrases = {"files": ["rows", "the end of the file"], "models": ["the model"]}
