@@ -21,7 +21,7 @@ def test_each_name_of_the_api_can_be_imported_and_is_listed(name: str) -> None:
     assert name in dir(clozeline)
 
 
-def test_another_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_of_the_api_raises_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'pretrian'"):
         clozeline.__getattr__("pretrian")
 

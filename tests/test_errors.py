@@ -28,7 +28,7 @@ def test_every_error_class_has_a_distinct_exit_code() -> None:
     assert ClozelineError.exit_code not in codes
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_the_docstring_shows_every_error_class() -> None:
     assert errors.__doc__ is not None
     for leaf in LEAVES:
         assert leaf.__name__ in errors.__doc__
@@ -71,5 +71,5 @@ def test_an_error_survives_copying_and_pickling(kind: type[Exception], again: Ca
     assert (other.args, vars(other), str(other)) == (error.args, vars(error), str(error))
 
 
-def test_the_errors_with_fields_of_their_own_are_among_them() -> None:
+def test_error_classes_with_extra_fields_are_tested_too() -> None:
     assert {"TextError", "ReleaseRefusedError", "UnknownKeyError"} <= {kind.__name__ for kind in error_classes()}

@@ -10,6 +10,6 @@ from tests.tiny_models import SENTENCES, word_pieces
 TOLD = "import json; from tests.tiny_models import *; print(json.dumps(word_pieces(SENTENCES, vocab_size=200)))"
 
 
-def test_word_pieces_are_the_same_in_another_process() -> None:
+def test_word_pieces_are_equal_in_another_process() -> None:
     other = subprocess.run([sys.executable, "-c", TOLD], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert json.loads(other.stdout) == word_pieces(SENTENCES, vocab_size=200)

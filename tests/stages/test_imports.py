@@ -15,6 +15,6 @@ print(sorted(late & set(sys.modules)))
 
 
 @pytest.mark.parametrize("stage", ["snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune"])
-def test_a_stage_imports_rarely_used_packages_only_on_use(stage: str) -> None:
+def test_a_stage_imports_rarely_used_packages_only_when_needed(stage: str) -> None:
     imported = subprocess.run([sys.executable, "-c", IMPORT, stage], capture_output=True, text=True, check=True)
     assert imported.stdout.strip() == "[]"

@@ -59,11 +59,11 @@ def cleaned_without_shortcuts(text: str, decode_entities: bool) -> str:
         (" \n\t\u200b ", ""),
     ],
 )
-def test_dirt_is_mended_and_the_rest_stays(dirty: str, expected: str) -> None:
+def test_broken_text_is_repaired_and_the_rest_stays(dirty: str, expected: str) -> None:
     assert clean(dirty, decode_entities=True) == expected
 
 
-def test_text_about_entities_keeps_them() -> None:
+def test_entities_are_kept_unless_decoding_is_on() -> None:
     assert clean("escape < as &lt; — always", decode_entities=False) == "escape < as &lt; — always"
 
 
@@ -93,7 +93,7 @@ def test_clean_text_is_nfc_encodable_and_free_of_controls(text: str) -> None:
 
 @given(st.text(alphabet="ab. \n", max_size=300), st.integers(min_value=1, max_value=40))
 @settings(deadline=None)
-def test_a_long_text_is_cut_into_parts_that_lose_nothing_but_white_space(text: str, max_characters: int) -> None:
+def test_cutting_a_long_text_loses_only_white_space(text: str, max_characters: int) -> None:
     parts = split_long(text, max_characters)
     assert all(len(part) <= max_characters for part in parts)
     assert "".join("".join(parts).split()) == "".join(text.split())
@@ -108,5 +108,5 @@ def test_a_long_text_is_cut_into_parts_that_lose_nothing_but_white_space(text: s
         ("onetwothreefourfivesix", ["onetwothreefour", "fivesix"]),
     ],
 )
-def test_the_cut_is_at_the_best_break(text: str, parts: list[str]) -> None:
+def test_a_long_text_is_cut_at_the_best_break(text: str, parts: list[str]) -> None:
     assert split_long(text, 15) == parts

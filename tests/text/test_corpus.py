@@ -81,7 +81,7 @@ def test_a_long_text_is_cut_and_its_parts_stay_together(tmp_path, params_of, tex
     assert len(set(parts.values())) == 1
 
 
-def test_no_split_holds_a_text_that_is_like_one_of_another(tmp_path, params_of, texts) -> None:
+def test_no_two_splits_hold_similar_texts(tmp_path, params_of, texts) -> None:
     build(write_lines(tmp_path, texts), tmp_path / "out", params_of())
     for (one, side), (other, other_side) in itertools.combinations(sides(tmp_path / "out").items(), 2):
         if side != other_side:
@@ -90,7 +90,7 @@ def test_no_split_holds_a_text_that_is_like_one_of_another(tmp_path, params_of, 
 
 
 @pytest.mark.parametrize("num_workers", [2, 3])
-def test_the_bytes_do_not_depend_on_the_number_of_workers(
+def test_the_output_does_not_depend_on_the_number_of_workers(
     tmp_path, params_of, texts, monkeypatch, num_workers: int
 ) -> None:
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 5_000)
@@ -102,7 +102,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
     assert digests(tmp_path / "many") == digests(tmp_path / "alone")
 
 
-def test_the_bytes_do_not_depend_on_the_size_of_batches(tmp_path, params_of, texts, monkeypatch) -> None:
+def test_the_output_does_not_depend_on_the_size_of_batches(tmp_path, params_of, texts, monkeypatch) -> None:
     path = write_lines(tmp_path, texts)
     build(path, tmp_path / "large", params_of())
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 1_000)
@@ -111,7 +111,7 @@ def test_the_bytes_do_not_depend_on_the_size_of_batches(tmp_path, params_of, tex
     assert digests(tmp_path / "large") == digests(tmp_path / "small")
 
 
-def test_a_folder_may_be_moved_without_changing_a_byte(tmp_path, params_of, texts) -> None:
+def test_moving_the_source_folder_does_not_change_the_output(tmp_path, params_of, texts) -> None:
     for place in ("here", "over/there"):
         (tmp_path / place).mkdir(parents=True)
         write_lines(tmp_path / place, texts)
@@ -119,7 +119,7 @@ def test_a_folder_may_be_moved_without_changing_a_byte(tmp_path, params_of, text
     assert digests(tmp_path / "here" / "out") == digests(tmp_path / "over" / "there" / "out")
 
 
-def test_texts_that_are_added_do_not_move_the_others(tmp_path, params_of, texts, words) -> None:
+def test_added_texts_do_not_move_others_to_another_split(tmp_path, params_of, texts, words) -> None:
     build(write_lines(tmp_path, texts), tmp_path / "before", params_of())
     more = [*texts, *(words(20_000 + seed, 40) for seed in range(100)), texts[50] + " and a few words more here"]
     build(write_lines(tmp_path, more), tmp_path / "after", params_of())
@@ -149,7 +149,7 @@ def test_another_seed_gives_another_split(tmp_path, params_of, texts) -> None:
     assert one != two
 
 
-def test_rows_are_identified_by_content_and_shuffled_by_it(tmp_path, params_of, texts) -> None:
+def test_rows_are_identified_and_shuffled_by_content(tmp_path, params_of, texts) -> None:
     build(write_lines(tmp_path, texts), tmp_path / "out", params_of(label_field="kind"))
     rows = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
     assert list(rows[0]) == ["doc_id", "text", "source", "title"]
@@ -166,7 +166,7 @@ def test_the_output_folder_holds_only_the_splits(tmp_path, params_of, texts) -> 
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == sorted(f"{split}.parquet" for split in SPLITS)
 
 
-def test_entities_of_files_are_decoded(tmp_path, params_of, texts) -> None:
+def test_entities_in_files_are_decoded(tmp_path, params_of, texts) -> None:
     build(write_lines(tmp_path, [*texts, "R&amp;D and the rest of the department"]), tmp_path / "out", params_of())
     assert "R&D and the rest of the department" in sides(tmp_path / "out")
 

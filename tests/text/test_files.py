@@ -49,7 +49,7 @@ def test_every_format_gives_the_same_documents(tmp_path, params_of, name: str) -
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_format_names_a_missing_field_and_those_there_are(tmp_path, params_of, name: str) -> None:
+def test_every_format_reports_a_missing_field_and_the_existing_ones(tmp_path, params_of, name: str) -> None:
     WRITERS[name](tmp_path / name)
     with pytest.raises(DataError, match="no field `texts`") as caught:
         read(tmp_path / name, params_of(text_field="texts"))
@@ -66,13 +66,15 @@ def test_every_format_names_a_missing_field_and_those_there_are(tmp_path, params
         ("file", ["\na\nb\n\n \n\nc\n"]),
     ],
 )
-def test_plain_text_is_cut_as_the_user_says(tmp_path, params_of, unit: str, expected: list[str]) -> None:
+def test_plain_text_is_divided_into_documents_as_configured(
+    tmp_path, params_of, unit: str, expected: list[str]
+) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("\na\nb\n\n \n\nc\n")
     assert texts(path, params_of(one_document_per=unit)) == expected
 
 
-def test_text_that_begins_like_json_is_still_text(tmp_path, params_of) -> None:
+def test_plain_text_that_begins_like_json_stays_text(tmp_path, params_of) -> None:
     path = tmp_path / "code.txt"
     path.write_text("{ this is C }\n")
     assert texts(path, params_of()) == ["{ this is C }\n"]
@@ -90,7 +92,7 @@ def test_output_of_wikiextractor_is_recognized_by_its_first_line(tmp_path, param
     ]
 
 
-def test_a_doc_that_does_not_end_is_refused_with_its_line(tmp_path, params_of) -> None:
+def test_an_unclosed_doc_element_is_refused_with_its_line(tmp_path, params_of) -> None:
     path = tmp_path / "wiki_00"
     path.write_text('<doc id="1" url="u" title="A">\nA\n\nBody\n')
     with pytest.raises(DataError, match="wiki_00, line 1: the <doc>"):
@@ -124,7 +126,7 @@ def test_a_line_without_a_json_object_is_named(tmp_path, params_of, line: str, g
     assert given in str(caught.value.given)
 
 
-def test_json_that_only_lenient_readers_take_is_taken(tmp_path, params_of) -> None:
+def test_json_that_only_lenient_readers_accept_is_accepted(tmp_path, params_of) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "half a pair \\ud83d", "score": NaN}\n')
     assert texts(path, params_of()) == ["half a pair ?"]
@@ -162,7 +164,7 @@ def test_a_broken_csv_is_named_with_its_line(tmp_path, params_of, body: str, mes
         ("x.tsv", "id,text", "separated by a comma"),
     ],
 )
-def test_another_separator_is_reported_by_name(tmp_path, params_of, name: str, header: str, message: str) -> None:
+def test_a_wrong_separator_is_reported_by_name(tmp_path, params_of, name: str, header: str, message: str) -> None:
     path = tmp_path / name
     path.write_text(f"{header}\n")
     with pytest.raises(DataError, match=message) as caught:
@@ -191,7 +193,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path, params_of) -> None:
         read(path, params_of())
 
 
-def test_a_paragraph_without_end_is_refused_before_it_fills_the_memory(tmp_path, params_of, monkeypatch) -> None:
+def test_an_endless_paragraph_is_refused_before_it_fills_the_memory(tmp_path, params_of, monkeypatch) -> None:
     monkeypatch.setattr("clozeline.text.line_formats._MAX_DOCUMENT_CHARACTERS", 100)
     path = tmp_path / "x.txt"
     path.write_text("a sentence on its line\n" * 10)

@@ -87,7 +87,7 @@ def test_pairs_do_not_depend_on_the_size_of_chunks(tmp_path, texts, monkeypatch)
     np.testing.assert_array_equal(similar_pairs(sketches, 0.5, INLINE).similarity_E, whole.similarity_E)
 
 
-def test_many_copies_cost_a_few_comparisons_each(tmp_path, words) -> None:
+def test_each_of_many_copies_costs_few_comparisons(tmp_path, words) -> None:
     boilerplate = words(0, 40)
     texts = [f"{boilerplate} {words(seed, 2)}" for seed in range(1, 400)]
     edges = similar_pairs(sketch(tmp_path, texts), 0.5, INLINE)
@@ -96,6 +96,6 @@ def test_many_copies_cost_a_few_comparisons_each(tmp_path, words) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_texts_without_likeness_have_no_pairs(tmp_path, words, count: int) -> None:
+def test_dissimilar_texts_give_no_pairs(tmp_path, words, count: int) -> None:
     edges = similar_pairs(sketch(tmp_path, [words(seed) for seed in range(count)]), 0.5, INLINE)
     assert len(edges.earlier_E) == 0

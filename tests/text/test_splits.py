@@ -45,12 +45,12 @@ def test_the_later_of_two_near_duplicates_is_dropped() -> None:
     assert found.fate_N.tolist() == [KEPT, KEPT, NEAR_DUPLICATE, KEPT]
 
 
-def test_a_text_similar_only_to_a_dropped_text_is_kept() -> None:
+def test_a_text_similar_to_only_a_dropped_text_is_kept() -> None:
     found = decided([TRAIN] * 4, (0, 1, 0.9), (1, 2, 0.9), (2, 3, 0.9))
     assert found.fate_N.tolist() == [KEPT, NEAR_DUPLICATE, KEPT, NEAR_DUPLICATE]
 
 
-def test_similar_texts_are_one_group_named_by_the_earliest() -> None:
+def test_similar_texts_form_one_group_named_after_the_earliest() -> None:
     found = decided([TRAIN] * 6, (1, 4, 0.6), (4, 5, 0.5), (2, 3, 0.7))
     assert found.root_N.tolist() == [0, 1, 2, 2, 1, 1]
     assert np.concatenate(list(found.sizes())).tolist() == [1, 3, 2]

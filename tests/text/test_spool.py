@@ -23,7 +23,7 @@ def batch_of(texts: list[str], num_buckets: int = NUM_BUCKETS) -> PreparedBatch:
 
 
 @pytest.mark.parametrize("waiting_bytes", [1, 10_000_000])
-def test_texts_lie_in_the_bucket_of_their_key_numbered_through(
+def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_bytes: int
 ) -> None:
     monkeypatch.setattr(spool, "_WAITING_BYTES", waiting_bytes)
@@ -43,7 +43,7 @@ def test_texts_lie_in_the_bucket_of_their_key_numbered_through(
     assert [min(of_bucket) for of_bucket in prefixes] == sorted(set.union(*prefixes))
 
 
-def test_a_bucket_that_is_written_back_replaces_everything_appended_before(tmp_path: Path) -> None:
+def test_rewriting_a_bucket_replaces_everything_appended_before(tmp_path: Path) -> None:
     for _ in range(2):
         with BucketWriter(tmp_path) as writer:
             writer.append(batch_of(["one", "two"], num_buckets=1))
@@ -62,7 +62,7 @@ def test_buckets_grow_in_number_and_not_in_size() -> None:
 
 
 @pytest.mark.parametrize("num_buckets", [1, 8, 2**16])
-def test_starts_part_sorted_keys_at_the_ranges_of_the_buckets(num_buckets: int) -> None:
+def test_bucket_starts_divide_sorted_keys_by_bucket_range(num_buckets: int) -> None:
     keys = sorted(content_key(str(number)) for number in range(500))
     starts = bucket_starts(keys, num_buckets)
     assert (starts[0], starts[-1], len(starts)) == (0, 500, num_buckets + 1)

@@ -45,7 +45,7 @@ def read(path: Path, params) -> list[Document]:
 
 
 @pytest.mark.parametrize("compress", [bytes, bz2.compress])
-def test_articles_come_as_text_and_the_rest_with_its_reason(tmp_path, params_of, compress) -> None:
+def test_articles_become_text_and_other_pages_are_skipped_with_a_reason(tmp_path, params_of, compress) -> None:
     path = tmp_path / "dump.xml.bz2"
     path.write_bytes(compress(DUMP.encode()))
     assert read(path, params_of()) == [
@@ -80,7 +80,7 @@ def test_an_incomplete_dump_is_refused_by_name(tmp_path, params_of, content: byt
         read(path, params_of())
 
 
-def test_pages_come_before_the_end_is_known(tmp_path, params_of) -> None:
+def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path, params_of) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
     pages = read_dumps(files_of(path), params_of().source).units
@@ -90,7 +90,7 @@ def test_pages_come_before_the_end_is_known(tmp_path, params_of) -> None:
         next(pages)
 
 
-def test_pages_that_were_used_are_forgotten(tmp_path, params_of) -> None:
+def test_read_pages_are_released_from_memory(tmp_path, params_of) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("Page", "word " * 20_000) * 200 + TAIL)
     units = read_dumps(files_of(path), params_of().source).units

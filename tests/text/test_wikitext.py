@@ -24,10 +24,10 @@ from clozeline.text.wikitext import plain_text
         ("__NOTOC__lost '' mark}} <ref>and tag", "lost  mark and tag"),
     ],
 )
-def test_words_stay_and_markup_goes(wikitext: str, expected: str) -> None:
+def test_markup_is_removed_and_words_are_kept(wikitext: str, expected: str) -> None:
     assert plain_text(wikitext).strip() == expected.strip()
 
 
-def test_a_wiki_has_its_own_names_for_files_and_categories() -> None:
+def test_local_names_of_file_and_category_links_are_recognized() -> None:
     names = frozenset({"file", "image", "category", "datei", "kategorie"})
     assert plain_text("[[Datei:x.jpg|mini]]Text[[Kategorie:Dinge]]", names) == "Text"

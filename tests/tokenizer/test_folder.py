@@ -47,7 +47,7 @@ def saved(tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
     return folder / "taken"
 
 
-def test_stock_auto_tokenizer_loads_it_and_agrees(folder: Path) -> None:
+def test_the_stock_auto_tokenizer_gives_the_same_ids(folder: Path) -> None:
     stock, ours = AutoTokenizer.from_pretrained(folder), OpenTokenizer.open(folder)
     assert (stock.pad_token_id, stock.unk_token_id) == (0, 1)
     assert (stock.cls_token_id, stock.sep_token_id, stock.mask_token_id) == (2, 3, 4)
@@ -57,7 +57,7 @@ def test_stock_auto_tokenizer_loads_it_and_agrees(folder: Path) -> None:
     assert len(stock) == ours.vocab_size == 400
 
 
-def test_a_mask_written_in_a_text_is_no_mask(folder: Path) -> None:
+def test_a_mask_written_in_a_text_is_plain_text(folder: Path) -> None:
     tokenizer = OpenTokenizer.open(folder).tokenizer
     assert not {0, 2, 3, 4} & set(tokenizer.encode("kato [MASK] [SEP]mire[PAD]", add_special_tokens=False).ids)
     assert AutoTokenizer.from_pretrained(folder)("kato [MASK]")["input_ids"].count(4) == 1
@@ -71,7 +71,7 @@ def test_a_mask_replaces_the_word_and_the_space_before_it(folder: Path) -> None:
     assert masked == [*plain[:2], "[MASK]", *plain[2:]]
 
 
-def test_a_tokenizer_without_a_mask_gets_one_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_without_a_mask_gets_one_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     special = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
     with caplog.at_level(logging.WARNING):
         opened = OpenTokenizer.open(saved(word_level(**special), tmp_path))
@@ -97,7 +97,7 @@ def gpt2_like(**special: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles, **special)
 
 
-def test_a_tokenizer_of_gpt2s_kind_gets_a_mask_and_all_else_that_a_row_needs(tmp_path: Path) -> None:
+def test_a_gpt2_tokenizer_gets_a_mask_and_the_other_special_tokens_of_a_row(tmp_path: Path) -> None:
     """P10."""
     given = gpt2_like()
     opened = OpenTokenizer.open(saved(given, tmp_path))
@@ -138,20 +138,20 @@ def test_a_tokenizer_with_all_special_tokens_is_used_unchanged(
     assert opened.vocab_size == len(given)
 
 
-def test_a_tokenizer_that_frames_nothing_is_made_to_frame(tmp_path: Path) -> None:
+def test_a_tokenizer_that_adds_no_special_tokens_is_made_to_add_them(tmp_path: Path) -> None:
     opened = OpenTokenizer.open(saved(word_level(unk_token="<unk>"), tmp_path))
     ids = opened.special_ids
     assert len({ids.pad, ids.cls, ids.sep, ids.mask, ids.unk}) == 5
     assert AutoTokenizer.from_pretrained(tmp_path / "taken")("one")["input_ids"][:3] == [ids.cls, 4, ids.sep]
 
 
-def test_a_length_limit_or_padding_of_the_given_tokenizer_touches_no_text(tmp_path: Path) -> None:
+def test_truncation_and_padding_of_the_given_tokenizer_are_ignored(tmp_path: Path) -> None:
     tokenizer = OpenTokenizer.open(saved(word_level(unk_token="<unk>"), tmp_path)).tokenizer
     for text, length in (("one two three four five", 5), ("one", 1)):
         assert len(tokenizer.encode(text, add_special_tokens=False).ids) == length
 
 
-def test_a_tokenizer_trained_here_is_taken_as_it_is_without_transformers(folder: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_trained_here_is_used_unchanged_without_transformers(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     program = (
         "import sys; from pathlib import Path; from clozeline.tokenizer.folder import save_existing; "
@@ -162,7 +162,7 @@ def test_a_tokenizer_trained_here_is_taken_as_it_is_without_transformers(folder:
     assert taken == {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_a_tokenizer_trained_here_and_changed_by_hand_is_mended(folder: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_trained_here_and_edited_by_hand_is_repaired(folder: Path, tmp_path: Path) -> None:
     given = Path(shutil.copytree(folder, tmp_path / "given"))
     names = json.loads((given / "tokenizer_config.json").read_text())
     del names["mask_token"]
@@ -189,7 +189,7 @@ def test_a_damaged_folder_is_named(folder: Path, name: str) -> None:
         OpenTokenizer.open(folder)
 
 
-def test_a_map_without_the_mask_is_refused(folder: Path) -> None:
+def test_a_special_tokens_map_without_a_mask_is_refused(folder: Path) -> None:
     path = folder / "tokenizer_config.json"
     names = json.loads(path.read_text())
     del names["mask_token"]

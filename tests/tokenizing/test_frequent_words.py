@@ -26,11 +26,11 @@ def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
 
 @given(batches=batches, most=st.integers(1, 5))
 @settings(deadline=None)
-def test_words_come_most_frequent_first_and_no_more_than_asked_for(batches: list[list[str]], most: int) -> None:
+def test_the_requested_number_of_words_comes_most_frequent_first(batches: list[list[str]], most: int) -> None:
     assert as_pairs(count_words(batches, CUT, most)) == by_hand(batches)[:most]
 
 
-def test_rare_words_are_forgotten_while_counting_and_counts_of_frequent_ones_are_exact(
+def test_rare_words_are_dropped_while_counting_and_frequent_ones_counted_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(frequent_words, "_MOST_COUNTED", 4)
@@ -40,7 +40,7 @@ def test_rare_words_are_forgotten_while_counting_and_counts_of_frequent_ones_are
 
 @given(batches)
 @settings(deadline=None)
-def test_the_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(batches: list[list[str]]) -> None:
+def test_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(batches: list[list[str]]) -> None:
     found = count_words(batches, CUT)
     shown = Counter(" ".join(chain.from_iterable(found.as_texts())).split())
     assert shown == dict(as_pairs(found))

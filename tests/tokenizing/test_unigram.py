@@ -31,7 +31,7 @@ def lattice() -> Lattice:
     return Lattice.build(WORDS, {piece: ordinal for ordinal, piece in enumerate(PROBABILITY)})
 
 
-def test_expected_counts_are_those_over_all_cuts(lattice: Lattice) -> None:
+def test_expected_counts_sum_over_all_segmentations(lattice: Lattice) -> None:
     expected = dict.fromkeys(PROBABILITY, 0.0)
     for word, count in zip(WORDS, COUNTS, strict=True):
         total = sum(map(probability, cuts(word)))
@@ -42,13 +42,13 @@ def test_expected_counts_are_those_over_all_cuts(lattice: Lattice) -> None:
     np.testing.assert_allclose(found, list(expected.values()), rtol=1e-12)
 
 
-def test_the_best_cut_is_the_likeliest_of_all(lattice: Lattice) -> None:
+def test_the_best_segmentation_is_the_likeliest_one(lattice: Lattice) -> None:
     best = [max(map(probability, cuts(word)), default=0.0) for word in WORDS]
     found = lattice.best_log_probability(np.log(list(PROBABILITY.values())))
     np.testing.assert_allclose(np.exp(found), best, rtol=1e-12)
 
 
-def test_a_word_that_no_pieces_cover_adds_no_counts() -> None:
+def test_a_word_that_pieces_cannot_cover_adds_no_counts() -> None:
     lattice = Lattice.build(["bcx"], {piece: ordinal for ordinal, piece in enumerate(PROBABILITY)})
     assert lattice.expected_counts(np.array(list(PROBABILITY.values())), np.array([7])).sum() == 0
 

@@ -37,7 +37,7 @@ def sha256_in_another_process(params: TokenizeParams, texts: list[str], num_thre
     ).stdout.strip()
 
 
-def test_any_process_and_any_number_of_threads_learn_the_same_bytes(
+def test_a_vocabulary_does_not_depend_on_process_or_threads(
     params: TokenizeParams, batches: TextBatches, texts: list[str]
 ) -> None:
     here = hashlib.sha256(learn(params, batches).to_str().encode()).hexdigest()
@@ -55,7 +55,9 @@ def test_special_tokens_have_the_first_ids(params: TokenizeParams, batches: Text
     assert sorted(tokenizer.get_added_tokens_decoder()) == [0, 1, 2, 3, 4]
 
 
-def test_a_text_is_framed_and_a_mask_in_a_question_is_the_mask(params: TokenizeParams, batches: TextBatches) -> None:
+def test_texts_get_special_tokens_and_a_mask_in_a_query_is_the_mask_token(
+    params: TokenizeParams, batches: TextBatches
+) -> None:
     tokenizer = learn(params, batches)
     single, pair = tokenizer.encode("kato [MASK] mire"), tokenizer.encode("kato", "mire")
     assert (single.ids[0], single.ids[-1], single.ids.count(4)) == (2, 3, 1)
@@ -63,7 +65,7 @@ def test_a_text_is_framed_and_a_mask_in_a_question_is_the_mask(params: TokenizeP
     assert pair.ids.count(3) == 2
 
 
-def test_learned_text_can_be_read_back(params: TokenizeParams, batches: TextBatches) -> None:
+def test_encoded_text_can_be_decoded(params: TokenizeParams, batches: TextBatches) -> None:
     tokenizer = learn(params, batches)
     assert tokenizer.decode(tokenizer.encode("kato mire sulon").ids) == "kato mire sulon"
 
@@ -92,7 +94,7 @@ def test_texts_without_words_are_refused(params: TokenizeParams) -> None:
         learn(params, lambda: iter([["", " \n "]]))
 
 
-def test_training_on_word_counts_gives_the_vocabulary_of_the_texts(
+def test_training_on_word_counts_gives_the_same_vocabulary_as_on_texts(
     params: TokenizeParams, batches: TextBatches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_words = learn(params, batches).to_str()

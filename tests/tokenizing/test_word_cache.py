@@ -35,7 +35,7 @@ def assert_same_as_whole_texts(tokenizer: Tokenizer, texts: Sequence[str], cache
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(texts=st.lists(odd_text, max_size=6))
 @settings(max_examples=300, deadline=None)
-def test_unusual_texts_get_the_ids_of_whole_texts(
+def test_unusual_texts_get_the_ids_of_uncached_encoding(
     learned: dict[str, Tokenizer], algorithm: str, texts: list[str]
 ) -> None:
     assert_same_as_whole_texts(learned[algorithm], texts)
@@ -94,7 +94,7 @@ def _spaces_are_deleted(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     "change", [_no_pre_tokenizer, _word_with_a_space, _first_word_is_different, _spaces_are_deleted]
 )
-def test_a_tokenizer_whose_words_depend_on_each_other_is_given_whole_texts(
+def test_a_tokenizer_with_dependent_words_encodes_whole_texts(
     change: Callable[[Tokenizer], None],
 ) -> None:
     assert_same_as_whole_texts(_needs_its_neighbours(change), ["a b", "ab a", "b a b", " a", ""])
@@ -105,7 +105,7 @@ def test_an_empty_column_gives_no_tokens(learned: dict[str, Tokenizer]) -> None:
     assert (len(encoded.tokens_N), len(encoded.lengths_D)) == (0, 0)
 
 
-def test_words_of_one_hash_keep_their_own_ids(
+def test_words_with_equal_hashes_keep_their_own_ids(
     learned: dict[str, Tokenizer], texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(word_cache, "word_hashes", lambda words: word_hashes(words) % np.uint64(7))

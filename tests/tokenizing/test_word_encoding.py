@@ -27,7 +27,9 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @given(words=words, at_a_time=st.integers(1, 4))
 @settings(max_examples=400, deadline=None)
-def test_joined_words_have_the_ids_of_single_ones(tokenizer: Tokenizer, words: list[str], at_a_time: int) -> None:
+def test_words_encoded_together_have_the_ids_of_single_words(
+    tokenizer: Tokenizer, words: list[str], at_a_time: int
+) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(word_encoding, "_JOINED_WORDS", at_a_time)
         patched.setattr(word_encoding, "_WORDS_AT_A_TIME", 2 * at_a_time)

@@ -82,7 +82,7 @@ def test_only_targets_change() -> None:
     assert (result.input_ids_N[~result.is_target_N] == input_ids_N[~result.is_target_N]).all()
 
 
-def test_the_rate_is_right_and_flat_over_positions() -> None:
+def test_the_mask_rate_is_exact_and_equal_at_all_positions() -> None:
     """P7; of words and spans, whose tokens are not independent of each other, in test_units.py."""
     input_ids_N, _, position_N = tokens()
     ordinary_N = ~VOCABULARY.is_special_V[input_ids_N]
@@ -95,7 +95,7 @@ def test_the_rate_is_right_and_flat_over_positions() -> None:
 
 
 @every_unit
-def test_targets_become_mask_random_or_stay_at_the_stated_shares(unit: str) -> None:
+def test_targets_are_masked_replaced_or_kept_at_the_configured_shares(unit: str) -> None:
     """P8."""
     input_ids_N, _, _ = tokens()
     result = masked(params=UNITS[unit])
@@ -105,7 +105,7 @@ def test_targets_become_mask_random_or_stay_at_the_stated_shares(unit: str) -> N
     assert share(is_kept_N & result.is_target_N, result.is_target_N) == pytest.approx(0.1, abs=0.005)
 
 
-def test_random_replacements_are_drawn_from_every_ordinary_token_and_from_no_special_one() -> None:
+def test_random_replacements_include_every_ordinary_token_and_no_special_one() -> None:
     """P3."""
     result = masked(params=masking(mask_rate=0.9, mask_share=0.0, random_share=1.0, keep_share=0.0))
     drawn = np.unique(result.input_ids_N[result.is_target_N])
@@ -120,7 +120,7 @@ def test_token_id_0_can_be_a_target() -> None:
     assert result.is_target_N.any()
 
 
-def test_a_mask_depends_on_nothing_but_the_token_itself() -> None:
+def test_a_mask_depends_only_on_seed_epoch_and_token_position() -> None:
     """P4, P6: no batch, worker, rank or resumed run can change a mask, because the masker gets none of them."""
     input_ids_N, document_N, position_N = tokens()
     whole = masked()
@@ -131,7 +131,7 @@ def test_a_mask_depends_on_nothing_but_the_token_itself() -> None:
 
 
 @pytest.mark.parametrize("unit", ["word", "span"])
-def test_a_word_or_span_has_the_same_mask_whatever_rows_are_beside_its_own(unit: str) -> None:
+def test_the_mask_of_a_word_or_span_does_not_depend_on_other_rows(unit: str) -> None:
     """P4."""
     whole = masked(params=UNITS[unit])
     rows = np.random.default_rng(1).permutation(NUM_TOKENS // 100)[:300]
@@ -143,7 +143,7 @@ def test_a_word_or_span_has_the_same_mask_whatever_rows_are_beside_its_own(unit:
 
 @every_unit
 @pytest.mark.parametrize("other", [{"epoch": 1}, {"seed": 8}])
-def test_another_epoch_or_seed_has_masks_of_its_own(unit: str, other: dict[str, int]) -> None:
+def test_another_epoch_or_seed_gives_different_masks(unit: str, other: dict[str, int]) -> None:
     """P5."""
     one, two = masked(params=UNITS[unit]), masked(params=UNITS[unit], **other)
     both = share(one.is_target_N & two.is_target_N, one.is_target_N)
@@ -151,7 +151,7 @@ def test_another_epoch_or_seed_has_masks_of_its_own(unit: str, other: dict[str, 
 
 
 @every_unit
-def test_masking_leaves_the_global_random_state_alone(unit: str) -> None:
+def test_masking_does_not_change_the_global_random_state(unit: str) -> None:
     """P12."""
     np.random.seed(3)
     expected = np.random.random()
@@ -160,7 +160,7 @@ def test_masking_leaves_the_global_random_state_alone(unit: str) -> None:
     assert np.random.random() == expected
 
 
-def test_the_masks_of_earlier_versions_are_kept() -> None:
+def test_masks_equal_those_of_earlier_versions() -> None:
     """A reproduced run has to hide the same tokens as the original."""
     position_N = np.arange(100_000)
     result = Masker.create(MASKING, VOCABULARY, 7).mask(2, position_N % 1000, position_N // 64, position_N % 64)
@@ -169,7 +169,7 @@ def test_the_masks_of_earlier_versions_are_kept() -> None:
 
 
 @every_unit
-def test_the_rate_follows_its_schedule_and_a_higher_one_hides_all_that_a_lower_one_hides(unit: str) -> None:
+def test_the_rate_follows_its_schedule_and_a_higher_rate_includes_all_targets_of_a_lower(unit: str) -> None:
     params = UNITS[unit].model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.15})
     masker = Masker.create(params, VOCABULARY, 7, SPELLING)
     high, middle, low = (masker.mask(0, *tokens(), progress=progress) for progress in (0.0, 0.5, 1.0))
@@ -181,7 +181,7 @@ def test_the_rate_follows_its_schedule_and_a_higher_one_hides_all_that_a_lower_o
     assert (low.input_ids_N[low.is_target_N] == high.input_ids_N[low.is_target_N]).all()
 
 
-def test_word_dropout_hides_its_share_of_the_other_tokens_and_asks_for_none_of_them() -> None:
+def test_word_dropout_masks_its_share_of_non_targets_without_labels() -> None:
     input_ids_N, _, _ = tokens()
     plain, dropped = masked(), masked(params=masking(word_dropout=0.1))
     ordinary_N = ~VOCABULARY.is_special_V[input_ids_N]
@@ -210,7 +210,7 @@ def test_an_unknown_protected_token_is_named() -> None:
     assert "`w8`" in caught.value.do or "`##w" in caught.value.do
 
 
-def test_every_token_is_in_exactly_one_evaluation_fold_and_folds_are_even() -> None:
+def test_every_token_is_in_one_evaluation_fold_and_folds_have_equal_sizes() -> None:
     _, document_N, position_N = tokens()
     fold_N = evaluation_folds(7, 7, document_N, position_N)
     sizes = np.bincount(fold_N, minlength=7)

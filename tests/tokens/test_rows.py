@@ -93,7 +93,7 @@ def test_batches_can_start_anywhere() -> None:
     assert (whole[-1].epoch, whole[-1].batch) == (1, 2)
 
 
-def test_a_batch_frames_each_row_and_knows_where_each_token_is_from() -> None:
+def test_a_batch_frames_each_row_and_records_the_origin_of_each_token() -> None:
     offsets = offsets_of(100, 3, 5)
     rows = Rows.cut(offsets, max_length=64)
     tokens = gather(CountingTokens(offsets), rows, np.array([2, 3]))
@@ -105,7 +105,7 @@ def test_a_batch_frames_each_row_and_knows_where_each_token_is_from() -> None:
     assert tokens.position_N.tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
 
 
-def test_positions_are_counted_in_the_document_not_in_the_row() -> None:
+def test_positions_count_from_the_start_of_the_document_not_of_the_row() -> None:
     offsets = offsets_of(100)
     rows = Rows.cut(offsets, max_length=64)
     tokens = gather(CountingTokens(offsets), rows, np.array([1]))
@@ -113,9 +113,7 @@ def test_positions_are_counted_in_the_document_not_in_the_row() -> None:
 
 
 @pytest.mark.parametrize("rows_at_a_time", [100, 1 << 15])
-def test_an_order_does_not_depend_on_how_much_is_sorted_in_one_go(
-    monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
-) -> None:
+def test_the_order_does_not_depend_on_the_sort_chunk_size(monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int) -> None:
     length_R = many_rows().length_R
     monkeypatch.setattr("clozeline.tokens.rows._ROWS_AT_A_TIME", rows_at_a_time)
     random = np.random.Generator(np.random.Philox(key=[1, 0]))
@@ -127,7 +125,7 @@ def test_an_order_does_not_depend_on_how_much_is_sorted_in_one_go(
     assert (plan.batches == random.permutation(plan.num_batches)).all()
 
 
-def test_rows_are_the_same_however_many_documents_are_cut_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_do_not_depend_on_how_many_documents_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = many_rows()
     monkeypatch.setattr("clozeline.tokens.rows._DOCUMENTS_AT_A_TIME", 7)
     parts = many_rows()

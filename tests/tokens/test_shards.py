@@ -48,7 +48,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TokenShards
     return TokenShards.open(write(tmp_path / "tokens", texts, shard_tokens=request.param), "train"), texts
 
 
-def test_every_document_comes_back_as_it_was(written: tuple[TokenShards, list[np.ndarray]]) -> None:
+def test_every_document_survives_a_round_trip(written: tuple[TokenShards, list[np.ndarray]]) -> None:
     shards, texts = written
     assert shards.num_documents == len(texts)
     assert shards.num_tokens == sum(map(len, texts))
@@ -58,7 +58,7 @@ def test_every_document_comes_back_as_it_was(written: tuple[TokenShards, list[np
         np.testing.assert_array_equal(shards.document(ordinal), text)
 
 
-def test_any_range_of_tokens_is_the_same_range_of_the_whole(written: tuple[TokenShards, list[np.ndarray]]) -> None:
+def test_any_range_of_tokens_equals_that_range_of_the_corpus(written: tuple[TokenShards, list[np.ndarray]]) -> None:
     shards, texts = written
     whole = np.concatenate(texts)
     draw = np.random.default_rng(1)
@@ -77,7 +77,7 @@ def test_take_gathers_spans_back_to_back_even_across_shards(written: tuple[Token
     assert len(shards.take(starts[:0], lengths[:0])) == 0
 
 
-def test_batches_make_no_difference_to_the_bytes(tmp_path: Path) -> None:
+def test_the_files_do_not_depend_on_the_batches_written(tmp_path: Path) -> None:
     texts = documents(60)
     folders = [write(tmp_path / str(batch), texts, shard_tokens=150, batch=batch) for batch in (1, 7, 60)]
     contents = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders]
@@ -85,13 +85,13 @@ def test_batches_make_no_difference_to_the_bytes(tmp_path: Path) -> None:
     assert len(contents[0]) > 10
 
 
-def test_no_shard_but_that_of_one_long_document_is_above_the_limit(tmp_path: Path) -> None:
+def test_only_a_single_long_document_exceeds_the_shard_limit(tmp_path: Path) -> None:
     texts = [np.arange(5, 5 + length) for length in (10, 90, 10, 300, 10, 50, 40)]
     info = TokensInfo.read(write(tmp_path / "tokens", texts, shard_tokens=100))
     assert [shard.num_tokens for shard in info.splits["train"].shards] == [100, 10, 300, 100]
 
 
-def test_a_vocabulary_above_two_bytes_takes_four(tmp_path: Path) -> None:
+def test_a_vocabulary_too_large_for_two_bytes_uses_four(tmp_path: Path) -> None:
     assert dtype_for(65_536) == "uint16"
     assert dtype_for(65_537) == "uint32"
     text = np.array([5, 70_000])
@@ -126,7 +126,7 @@ def test_opening_names_the_file_that_is_truncated_or_missing(
         TokenShards.open(folder, "train")
 
 
-def test_opening_says_how_many_bytes_there_are_and_how_many_should_be(tmp_path: Path) -> None:
+def test_opening_reports_actual_and_expected_bytes(tmp_path: Path) -> None:
     folder = write(tmp_path / "tokens", [np.arange(5, 105)], shard_tokens=200)
     truncate(folder / "train-00000.bin")
     with pytest.raises(ArtifactError) as caught:

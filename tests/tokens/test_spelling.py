@@ -83,19 +83,17 @@ def sentence_piece(vocab_size: int, *texts: str) -> Tokenizer:
 
 @pytest.mark.parametrize("vocab_size", [256, 290, 330])
 @pytest.mark.parametrize("add_prefix_space", [False, True])
-def test_words_of_byte_level_bpe_are_letters_and_digits_between_anything_else(
-    vocab_size: int, add_prefix_space: bool
-) -> None:
+def test_byte_level_bpe_words_are_runs_of_letters_and_digits(vocab_size: int, add_prefix_space: bool) -> None:
     """P9, from single bytes on; the first word of a text has no Ġ before it."""
     assert_words_are_right(byte_level(vocab_size, TEXT, add_prefix_space=add_prefix_space), TEXT)
 
 
-def test_words_of_sentencepiece_are_letters_and_digits_between_anything_else() -> None:
+def test_sentencepiece_words_are_runs_of_letters_and_digits() -> None:
     """P9."""
     assert_words_are_right(sentence_piece(90, TEXT), TEXT)
 
 
-def test_a_sentence_cut_into_bytes_has_the_words_that_a_reader_sees() -> None:
+def test_a_sentence_in_byte_tokens_has_its_visible_words() -> None:
     assert [word for word in words(byte_level(256, TEXT), TEXT) if word][: len(WORDS)] == WORDS
 
 
@@ -105,7 +103,7 @@ def test_each_token_of_a_script_without_spaces_is_a_word() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_words_of_our_own_tokenizers_are_right_in_every_text(
+def test_words_of_our_own_tokenizers_are_correct_in_every_text(
     algorithm: str, texts: list[str], batches: Callable[[], Iterator[Sequence[str]]]
 ) -> None:
     """P9."""
@@ -143,19 +141,19 @@ def continues(spelling: Spelling, *tokens: str) -> list[bool]:
     return spelling.continues_word(ids_N, np.arange(len(ids_N)) > 0).tolist()
 
 
-def test_words_that_end_in_a_mark_are_continued_up_to_it() -> None:
+def test_a_word_continues_up_to_its_end_of_word_suffix() -> None:
     """As in the BPE of XLM and CLIP."""
     spelling = spelled({"type": "BPE", "vocab": {"un": 0, "do</w>": 1, "it</w>": 2}, "end_of_word_suffix": "</w>"})
     assert continues(spelling, "un", "do</w>", "it</w>") == [False, True, False]
 
 
-def test_a_vocabulary_of_words_has_a_word_in_each_token() -> None:
+def test_each_token_of_a_word_level_vocabulary_is_a_word() -> None:
     spelling = spelled({"type": "WordLevel", "vocab": {"one": 0, "two": 1}})
     assert spelling.marks_words
     assert continues(spelling, "one", "two") == [False, False]
 
 
-def test_bytes_of_sentencepiece_are_put_together_to_characters() -> None:
+def test_sentencepiece_byte_tokens_are_joined_into_characters() -> None:
     vocab = [["▁mir", -1.0], ["<0xD0>", -2.0], ["<0xB4>", -2.0], ["<0xE2>", -2.0], ["<0x80>", -2.0], ["a", -1.0]]
     spelling = spelled({"type": "Unigram", "vocab": vocab, "byte_fallback": True})
     assert continues(spelling, "▁mir", "<0xD0>", "<0xB4>", "a") == [False, True, True, True]
@@ -172,7 +170,7 @@ def test_an_added_token_separates_words() -> None:
     assert spelling.ids["extra"] == 4
 
 
-def test_a_word_does_not_go_on_where_a_row_begins() -> None:
+def test_a_word_does_not_continue_across_the_start_of_a_row() -> None:
     spelling = spelled({"type": "WordPiece", "vocab": {"un": 0, "##do": 1}, "continuing_subword_prefix": "##"})
     follows_N = np.array([False, True, False, True])
     assert spelling.continues_word(np.array([1, 1, 1, 1]), follows_N).tolist() == [False, True, False, True]
@@ -182,7 +180,9 @@ def test_a_vocabulary_without_continuation_marks_has_no_word_boundaries() -> Non
     assert not spelled({"type": "BPE", "vocab": {"one": 0, "two": 1}, "merges": []}).marks_words
 
 
-def test_a_folder_is_read_as_its_tokenizer(tmp_path: Path, batches: Callable[[], Iterator[Sequence[str]]]) -> None:
+def test_a_tokenizer_folder_gives_the_ids_of_its_tokenizer(
+    tmp_path: Path, batches: Callable[[], Iterator[Sequence[str]]]
+) -> None:
     save(learn(tokenize_params("wordpiece"), batches), tmp_path)
     spelling = Spelling.open(tmp_path)
     assert spelling.ids == Tokenizer.from_file(str(tmp_path / "tokenizer.json")).get_vocab(with_added_tokens=True)

@@ -59,7 +59,7 @@ def runs(is_target_N: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("rate", [0.05, 0.15, 0.4, 0.8])
-def test_the_rate_is_exact_and_the_same_at_every_position(unit: str, rate: float) -> None:
+def test_the_mask_rate_of_units_is_exact_and_equal_at_all_positions(unit: str, rate: float) -> None:
     """P7: at each position the targets of 5,000 documents are a binomial draw, also at the first and the last."""
     is_target_DL = masked(UNITS[unit].model_copy(update={"mask_rate": rate})).is_target_N.reshape(-1, LENGTH)
     sigma = (rate * (1 - rate) / NUM_DOCUMENTS) ** 0.5
@@ -70,7 +70,7 @@ def test_the_rate_is_exact_and_the_same_at_every_position(unit: str, rate: float
     assert (z_L[::apart] ** 2).sum() < {5: 26.1, 13: 18.5}[apart]  # 99.9 % quantiles at 8 and 4 degrees of freedom
 
 
-def test_a_word_is_hidden_whole_or_not_at_all() -> None:
+def test_a_word_is_masked_whole_or_not_at_all() -> None:
     """P9."""
     input_ids_N, _, position_N = tokens()
     word_N = np.cumsum((input_ids_N % 2 == 0) | (position_N == 0))
@@ -91,7 +91,7 @@ def test_long_words_are_chosen_as_often_as_short_ones() -> None:
     assert chosen_W[length_W > 4].mean() == pytest.approx(0.15, abs=0.02)
 
 
-def test_each_token_of_a_hidden_word_has_a_fate_of_its_own() -> None:
+def test_each_token_of_a_chosen_word_is_masked_replaced_or_kept_independently() -> None:
     """P8."""
     input_ids_N, _, _ = tokens()
     result = masked(WORD)
@@ -120,7 +120,7 @@ def test_span_lengths_are_geometric_with_the_stated_mean_and_cut_at_10(mean: flo
     assert shares[2:] * shares[:-2] == pytest.approx(shares[1:-1] ** 2)
 
 
-def test_a_mean_of_3_8_is_that_of_spanbert() -> None:
+def test_a_mean_of_3_8_gives_the_span_lengths_of_spanbert() -> None:
     """Joshi et al. 2020, section 3.1: ℓ ~ Geo(0.2) cut at 10, a mean of 3.8."""
     shares = -np.diff(np.append(span_unit(3.8).reaches_K, 0))
     assert shares[1:] / shares[:-1] == pytest.approx(0.8, abs=0.003)
@@ -148,7 +148,7 @@ def test_targets_come_in_spans() -> None:
     assert 3.8 < runs(masked(SPAN).is_target_N).mean() < 4.8
 
 
-def test_no_span_goes_on_behind_a_special_token() -> None:
+def test_no_span_continues_past_a_special_token() -> None:
     """P2: two texts in one row are masked independently of each other, both at the full rate up to their edge."""
     input_ids_N, document_N, position_N = tokens()
     input_ids_N[position_N == 20] = 3
@@ -162,7 +162,7 @@ def test_no_span_goes_on_behind_a_special_token() -> None:
     assert np.corrcoef(is_target_DL[:, 30], is_target_DL[:, 32])[0, 1] > 0.3  # without a special token between
 
 
-def test_words_need_a_tokenizer_that_says_where_they_begin() -> None:
+def test_whole_word_masking_requires_a_tokenizer_that_marks_word_starts() -> None:
     model = {"type": "BPE", "vocab": {"one": 0, "two": 1}, "merges": []}
     unmarked = Spelling.of(json.dumps({"model": model, "added_tokens": [], "pre_tokenizer": None}))
     with pytest.raises(ParamsError, match=r"`masking.unit: word`"):

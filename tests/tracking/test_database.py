@@ -74,7 +74,7 @@ def test_a_copied_project_writes_nothing_into_the_original(project: Path) -> Non
     assert fetch(URI, Workspace(project)).folder.is_relative_to(project)
 
 
-def test_files_that_a_person_keeps_elsewhere_stay_there(tmp_path: Path) -> None:
+def test_files_stored_elsewhere_by_a_person_stay_there(tmp_path: Path) -> None:
     client = prepare(address(tmp_path))
     client.create_experiment(EXPERIMENT, artifact_location="s3://bucket/files")
     (tmp_path / "work/mlflow/artifacts").mkdir()
@@ -83,7 +83,7 @@ def test_files_that_a_person_keeps_elsewhere_stay_there(tmp_path: Path) -> None:
     assert (used.name, used.artifact_location) == (EXPERIMENT, "s3://bucket/files")
 
 
-def test_a_project_that_comes_back_goes_on_in_its_first_experiment(project: Path) -> None:
+def test_a_project_moved_back_continues_its_first_experiment(project: Path) -> None:
     here = experiment_id(prepare(address(project)), address(project))
     there = project.rename(project.parent / "there")
     elsewhere = experiment_id(prepare(address(there)), address(there))
@@ -93,7 +93,7 @@ def test_a_project_that_comes_back_goes_on_in_its_first_experiment(project: Path
     assert experiment_id(prepare(address(project)), address(project)) == here
 
 
-def test_missing_files_are_not_reported_as_a_missing_version(project: Path) -> None:
+def test_missing_files_are_not_mistaken_for_a_missing_version(project: Path) -> None:
     publisher = Publisher(address(project))
     version = publisher.registry.version(NAME, "1")
     for folder in (project / "work/mlflow/artifacts").iterdir():

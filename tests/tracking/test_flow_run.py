@@ -58,7 +58,7 @@ def project(tmp_path: Path, empty_database: Path) -> Iterator[Project]:
         run._thread.close()
 
 
-def test_a_stage_s_run_has_flat_params_inputs_by_hash_and_no_code(project: Project) -> None:
+def test_a_stage_run_has_flat_params_and_inputs_by_hash_without_code(project: Project) -> None:
     run = project.open("run")
     run.end_stage(run.start_stage("pretrain", "print", TAGS), RECORD)
     told = project.runs()["pretrain"]
@@ -70,7 +70,7 @@ def test_a_stage_s_run_has_flat_params_inputs_by_hash_and_no_code(project: Proje
     assert told.info.status == "FINISHED"
 
 
-def test_a_param_that_the_run_has_with_another_value_leaves_it_unharmed(project: Project, tmp_path: Path) -> None:
+def test_a_conflicting_param_value_does_not_damage_the_run(project: Project, tmp_path: Path) -> None:
     run = project.open("run")
     stage = run.start_stage("pretrain", "print", TAGS)
     delivered(tmp_path / "ours", project.address).log_param(project.run(stage).info.run_id, "pretrain.steps", "4")
@@ -80,7 +80,7 @@ def test_a_param_that_the_run_has_with_another_value_leaves_it_unharmed(project:
     assert told.info.status == "FINISHED"
 
 
-def test_a_stage_that_was_cut_off_goes_on_in_the_same_run_under_the_new_parent(project: Project) -> None:
+def test_an_interrupted_stage_continues_its_run_under_the_new_parent(project: Project) -> None:
     project.open("first").start_stage("pretrain", "print", TAGS)
     again = project.open("second")
     before = project.runs()
@@ -111,13 +111,13 @@ def test_other_params_or_a_finished_run_make_a_new_one(project: Project) -> None
     assert len({project.run(name).info.run_id for name in (first, other, again)}) == 3
 
 
-def test_a_stage_with_nothing_to_do_leaves_no_run(project: Project) -> None:
+def test_an_unchanged_stage_leaves_no_run(project: Project) -> None:
     run = project.open("run")
     run.drop_stage(run.start_stage("pretrain", "print", TAGS))
     assert set(project.runs()) == {"run"}
 
 
-def test_names_that_mlflow_refuses_are_made_plain(project: Project, tmp_path: Path) -> None:
+def test_characters_that_mlflow_refuses_in_names_are_replaced(project: Project, tmp_path: Path) -> None:
     metrics = tmp_path / "library.json"
     metrics.write_text('{"recall": {"C++ & co": 0.5, "ok": true, "name": "x"}}')
     project.open("run").end(

@@ -26,7 +26,7 @@ from clozeline.tracking.mlflow_adapter import (
 from tests.mlflow_server import MlflowServer
 
 
-def test_a_database_of_another_schema_is_refused_in_the_words_that_we_look_for(tmp_path: Path) -> None:
+def test_mlflow_still_refuses_another_schema_with_the_expected_message(tmp_path: Path) -> None:
     file = tmp_path / "mlflow.db"
     MlflowClient(f"sqlite:///{file}").search_experiments()
     other = shifted(file, tmp_path / "other.db")
@@ -34,7 +34,7 @@ def test_a_database_of_another_schema_is_refused_in_the_words_that_we_look_for(t
         MlflowClient(f"sqlite:///{other}").search_experiments()
 
 
-def test_mlflow_still_has_a_command_upgrade_that_takes_the_address() -> None:
+def test_mlflow_still_has_an_upgrade_command_that_takes_the_address() -> None:
     assert [parameter.name for parameter in commands.commands["upgrade"].params] == ["url"]
 
 
@@ -62,7 +62,7 @@ def shifted(database: Path, other: Path) -> Path:
     return other
 
 
-def test_monitors_see_this_machine_in_three_calls() -> None:
+def test_cpu_disk_and_network_monitors_report_values() -> None:
     cpu, disk, network, _ = monitors()
     for kind in (cpu, disk, network):
         monitor = kind()
@@ -74,20 +74,20 @@ def test_monitors_see_this_machine_in_three_calls() -> None:
         assert monitor.aggregate_metrics() == {} or kind is network
 
 
-def test_a_run_with_the_tag_is_shown_below_its_parent() -> None:
+def test_a_run_with_the_parent_tag_is_shown_below_its_parent() -> None:
     from mlflow.utils import mlflow_tags
 
     assert mlflow_tags.MLFLOW_PARENT_RUN_ID == PARENT_RUN
 
 
-def test_an_address_once_written_stays() -> None:
+def test_mlflow_has_no_call_that_changes_a_stored_address() -> None:
     """If MLflow had a call to change an address, a moved project could correct its own."""
     calls = {name for name in dir(MlflowClient) if name.startswith(("update_", "set_", "rename_"))}
     assert {"update_run", "rename_experiment"} <= calls
     assert not [name for name in calls if any(word in name for word in ("location", "uri", "source", "artifact"))]
 
 
-def test_a_serving_install_which_has_no_psutil_opens_a_database(tmp_path: Path) -> None:
+def test_a_serving_install_without_psutil_opens_a_database(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['psutil'] = None\n"
         "from clozeline.tracking.database import prepare\n"
@@ -97,7 +97,7 @@ def test_a_serving_install_which_has_no_psutil_opens_a_database(tmp_path: Path) 
     assert opened.stdout == "1\n", opened.stderr
 
 
-def test_the_registered_version_is_read_from_the_note_that_mlflow_writes(tmp_path: Path) -> None:
+def test_the_registered_version_is_read_from_the_file_that_mlflow_writes(tmp_path: Path) -> None:
     from mlflow.store.artifact import models_artifact_repo
 
     assert models_artifact_repo.REGISTERED_MODEL_META_FILE_NAME == _LOADED_AS

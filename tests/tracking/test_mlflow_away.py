@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int
     ("away", "back"),
     [("start", "middle"), ("middle", "end"), ("end", "next run")],
 )
-def test_a_server_that_was_away_gets_everything_once_and_no_stage_waits_for_it(
+def test_an_unreachable_server_later_gets_everything_once_and_no_stage_waits_for_it(
     server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: str, back: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -60,7 +60,7 @@ def address(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("uri", ["gopher://host/mlflow", "sqlite:////proc/nowhere/mlflow.db", "http://[", "\0"])
-def test_an_address_that_cannot_be_used_keeps_everything_in_the_outbox(uri: str, tmp_path: Path) -> None:
+def test_an_unusable_address_leaves_everything_in_the_outbox(uri: str, tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "outbox")
     log = OutboxRunLogger(outbox, "run")
     log.metrics({"loss": 1.0}, 1)
@@ -69,14 +69,14 @@ def test_an_address_that_cannot_be_used_keeps_everything_in_the_outbox(uri: str,
     assert Curve.model_fields["kind"].default in outbox.journal.read_text()
 
 
-def test_machine_metrics_that_cannot_be_read_are_left_out() -> None:
+def test_unreadable_machine_metrics_are_left_out() -> None:
     machine = MachineMetrics(every_seconds=1e-6, kinds=[Blind, Blinded, Monitor])
     for _ in range(2):
         values, _ = machine.due()
         assert values == {"system/Monitor": 1.0}
 
 
-def test_a_value_that_is_no_number_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_non_numeric_value_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outbox = Outbox(tmp_path / "outbox")
     log = OutboxRunLogger(outbox, "run")
     log.metrics({"note": "none yet", "gone": None, "loss": 1.0}, 1)
@@ -87,7 +87,7 @@ def test_a_value_that_is_no_number_costs_no_other(tmp_path: Path, caplog: pytest
     assert caplog.text.count("is no number") == 2
 
 
-def test_a_store_of_files_that_fails_in_its_own_way_stops_no_flow_and_leaves_no_run_open(
+def test_an_unexpected_artifact_store_error_stops_no_flow_and_leaves_no_run_open(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "outbox"

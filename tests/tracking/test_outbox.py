@@ -40,7 +40,7 @@ def fill(outbox: Outbox, tmp_path: Path) -> None:
     outbox.add(End(run="flow", status="FINISHED", ended_ms=4))
 
 
-def test_a_delivery_that_is_killed_after_any_write_is_finished_by_the_next_one(tmp_path: Path) -> None:
+def test_the_next_delivery_finishes_one_killed_after_any_write(tmp_path: Path) -> None:
     empty = tmp_path / "empty.db"
     MlflowMessages(Outbox(tmp_path), f"sqlite:///{empty}")
     at_write = 0
@@ -123,7 +123,7 @@ def delivery_to(server: Server, outbox: Outbox) -> Delivery:
 ALL = ["open_flow flow", "open_stage stage", "curve stage", "facts stage", "file stage", "end stage", "end flow"]
 
 
-def test_while_the_server_is_away_everything_waits_in_its_order(outbox: Outbox, tmp_path: Path) -> None:
+def test_messages_wait_in_order_while_the_server_is_unreachable(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(is_away=True)
     delivery = delivery_to(server, outbox)
@@ -142,7 +142,7 @@ def test_an_unexpected_error_delays_a_message_and_does_not_lose_it(outbox: Outbo
     assert server.took == ALL
 
 
-def test_a_message_that_a_server_never_takes_is_given_up_and_counted(outbox: Outbox, tmp_path: Path) -> None:
+def test_a_message_that_the_server_always_refuses_is_dropped_and_counted(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(*[KeyError("metrics")] * 5)
     delivery = delivery_to(server, outbox)
@@ -151,7 +151,7 @@ def test_a_message_that_a_server_never_takes_is_given_up_and_counted(outbox: Out
     assert delivery.num_lost == 1
 
 
-def test_closing_waits_for_a_server_no_longer_than_it_may(outbox: Outbox, tmp_path: Path) -> None:
+def test_closing_waits_for_a_server_only_up_to_its_timeout(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(is_away=True)
     delivery = delivery_to(server, outbox)

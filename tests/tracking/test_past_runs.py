@@ -49,9 +49,7 @@ def execute(run: FlowRun, lock_file: Path, stage: str) -> str:
     return name
 
 
-def test_a_lock_s_run_its_stages_and_its_commit_are_found_and_another_lock_s_are_not(
-    address: str, tmp_path: Path
-) -> None:
+def test_run_stages_and_commit_of_a_lock_are_found_but_not_those_of_another_lock(address: str, tmp_path: Path) -> None:
     first, second = (write_lock(tmp_path / f"{steps}.lock", tokenize=5, pretrain=steps) for steps in (1, 2))
     run = open_run(address, "first")
     named = {name: execute(run, first, name) for name in ("tokenize", "pretrain")}
@@ -75,7 +73,7 @@ def test_a_lock_s_run_its_stages_and_its_commit_are_found_and_another_lock_s_are
     assert (unknown.run_id, unknown.commit, unknown.stages) == (None, None, {})
 
 
-def test_the_run_before_is_the_newest_finished_one_with_another_lock(address: str, tmp_path: Path) -> None:
+def test_the_previous_run_is_the_newest_finished_one_with_another_lock(address: str, tmp_path: Path) -> None:
     def flow_run(lock: Path, top1: float, status: Status = "FINISHED") -> None:
         figures = tmp_path / "evaluate.json"
         figures.write_text(f'{{"top1": {top1}}}')
@@ -105,7 +103,7 @@ def test_the_run_before_is_the_newest_finished_one_with_another_lock(address: st
     assert (without.figures, without.lock) == ({"evaluate.top1": 0.2}, None)
 
 
-def test_a_file_is_stored_with_a_run_that_has_ended(address: str, tmp_path: Path) -> None:
+def test_a_file_can_be_added_to_a_finished_run(address: str, tmp_path: Path) -> None:
     run = open_run(address, "run")
     run_id = end_with(run, write_lock(tmp_path / "dvc.lock", pretrain=1))
     report = tmp_path / "report.html"
@@ -115,6 +113,6 @@ def test_a_file_is_stored_with_a_run_that_has_ended(address: str, tmp_path: Path
     assert not attach(address, "0" * 32, report)
 
 
-def test_without_a_lock_there_is_nothing_to_look_for(address: str, tmp_path: Path) -> None:
+def test_without_a_lock_no_past_run_is_found(address: str, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"dvc\.lock cannot be read"):
         past_runs(address, tmp_path / "dvc.lock")

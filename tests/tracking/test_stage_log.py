@@ -79,14 +79,14 @@ def test_machine_metrics_are_sampled_at_intervals_with_rising_steps(monkeypatch:
     assert machine.due()[1] == first[1] + 1
 
 
-def test_a_resumed_curve_goes_on_after_its_last_step(outbox: Outbox, address: str) -> None:
+def test_a_resumed_curve_continues_after_its_last_step(outbox: Outbox, address: str) -> None:
     log(outbox, {1: 1.0, 2: 2.0, 3: 3.0})
     assert steps(outbox, address, "loss") == [1, 2, 3]
     log(outbox, {2: 2.0, 3: 3.0, 4: 4.0})
     assert steps(outbox, address, "loss") == [1, 2, 3, 4]
 
 
-def test_a_curve_that_was_resumed_while_mlflow_was_away_has_no_step_twice(outbox: Outbox, address: str) -> None:
+def test_a_curve_resumed_while_mlflow_was_unreachable_has_no_duplicate_steps(outbox: Outbox, address: str) -> None:
     log(outbox, {1: 1.0, 2: 2.0, 3: 3.0})
     log(outbox, {2: 2.0, 3: 3.0, 4: 4.0})
     assert steps(outbox, address, "loss") == [1, 2, 3, 4]

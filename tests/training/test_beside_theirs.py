@@ -78,7 +78,7 @@ def trained_on(job: Pretraining, *batches: Batch[TargetBatch]) -> State:
     return replace(job.loop, batches_from=batches_from).run(State(), Callback())
 
 
-def test_a_batch_without_a_target_is_skipped_but_theirs_takes_a_step(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_batch_without_targets_is_skipped_but_theirs_takes_a_step(prepare: Prepare, tmp_path: Path) -> None:
     """P1: transformers' loss of the batch is NaN; its trainer omits it from the log, and lets the weights decay."""
     small = {"batch_tokens": 32, "masking__mask_rate": 0.02, "steps": 2, "schedule__warmup_steps": 1}
     whole, spared = prepare(**small), prepare(**small)
@@ -131,9 +131,7 @@ def gradient_by_theirs(model: nn.Module, batch: Batch[TargetBatch], rows_at_once
     return weights(model) - weights(ours_of(taught))
 
 
-def test_parts_of_a_batch_have_the_gradient_of_the_whole_and_in_theirs_another(
-    prepare: Prepare, tmp_path: Path
-) -> None:
+def test_micro_batches_give_the_gradient_of_the_whole_batch_but_theirs_do_not(prepare: Prepare, tmp_path: Path) -> None:
     """P21: transformers averages the means of the parts, though each part has another number of targets.
 
     This holds for 4.57.6; in 5.23 the gradient of BERT is as many times too large as there are parts.
@@ -163,7 +161,7 @@ class KillsAt(Callback):
             raise Killed
 
 
-def test_a_resumed_training_ends_as_the_whole_one_and_theirs_as_another(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one_but_theirs_does_not(prepare: Prepare, tmp_path: Path) -> None:
     """P29: transformers makes the first batch after a resume with the random state of a new process."""
     brief = {"steps": 4, "schedule__warmup_steps": 1, "log_every_steps": 1, "checkpoint_every_steps": 2}
     whole, killed, resumed = (prepare(work, **brief) for work in ("whole", "killed", "killed"))
@@ -188,7 +186,9 @@ def test_a_resumed_training_ends_as_the_whole_one_and_theirs_as_another(prepare:
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_two_looks_at_one_model_agree_and_theirs_do_not(prepare: Prepare, tmp_path: Path, seed: int | None) -> None:
+def test_repeated_validation_of_one_model_agrees_but_theirs_does_not(
+    prepare: Prepare, tmp_path: Path, seed: int | None
+) -> None:
     """P32: transformers hides other tokens in each evaluation, even if its collator has a seed."""
     job = prepare(validation__every_steps=10)
     job.model.eval()

@@ -29,7 +29,7 @@ def warned(losses: list[float], caplog: pytest.LogCaptureFixture) -> int:
     return len(caplog.records)
 
 
-def test_a_loss_that_stays_at_the_unigram_entropy_is_warned_of_once_with_what_to_try(
+def test_a_loss_stuck_at_the_unigram_entropy_gets_one_warning_with_advice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """P23."""
@@ -47,13 +47,13 @@ def test_a_loss_that_stays_at_the_unigram_entropy_is_warned_of_once_with_what_to
         [8.0] * 40,  # stands elsewhere
     ],
 )
-def test_a_training_that_passes_the_plateau_is_not_warned_of(
+def test_a_training_that_passes_the_plateau_gets_no_warning(
     losses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert warned(losses, caplog) == 0
 
 
-def test_the_unigram_entropy_is_that_of_the_tokens(tiny_tokens: Path) -> None:
+def test_the_unigram_entropy_equals_that_of_the_tokens(tiny_tokens: Path) -> None:
     """In the tiny language 59 words are almost equally frequent: ln 59 = 4.08."""
     split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
     assert unigram_entropy(split.shards, split.vocabulary) == pytest.approx(4.07, abs=0.02)
@@ -76,7 +76,7 @@ class Heard(Callback):
         self.all.append(f"end at {state.step}")
 
 
-def test_callbacks_hear_in_their_order_of_start_points_looks_and_end(
+def test_callbacks_receive_start_points_validation_passes_and_end_in_order(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
 ) -> None:
     validation = tiny_pretraining.validation.model_copy(update={"every_steps": 10})
@@ -87,12 +87,12 @@ def test_callbacks_hear_in_their_order_of_start_points_looks_and_end(
     assert second.all == first.all
 
 
-def test_a_callback_that_overrides_nothing_is_silent() -> None:
+def test_a_callback_without_overrides_does_nothing() -> None:
     Callbacks.of([Callback()]).on_point(points([1.0])[0])
 
 
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
-def test_examples_are_shown_at_each_look(
+def test_examples_are_shown_at_each_validation_pass(
     objective: str,
     tiny_pretraining: PretrainParams,
     tiny_tokens: Path,

@@ -22,7 +22,7 @@ def save(checkpoints: Checkpoints, step: int) -> None:
     checkpoints.save(step, {"step": step, "weights": torch.full((1000,), float(step))})
 
 
-def test_the_newest_state_comes_back(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_loaded(tmp_path: Path) -> None:
     for step in (9, 10):
         save(checkpoints(tmp_path), step)
     state = checkpoints(tmp_path).load_newest()
@@ -35,7 +35,7 @@ def test_load_newest_returns_none_without_a_checkpoint(tmp_path: Path) -> None:
     assert checkpoints(tmp_path).load_newest() is None
 
 
-def test_only_so_many_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (8, 9, 10, 11):
         save(checkpoints(tmp_path), step)
     assert [folder.name for folder in sorted((tmp_path / "one").iterdir())] == ["step-000000010", "step-000000011"]
@@ -69,7 +69,7 @@ def change_a_letter_of_the_seal(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [damage, truncate, lose_seal, write_null_into_seal, change_a_letter_of_the_seal])
-def test_a_damaged_newest_state_is_skipped_with_a_warning(
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
     tmp_path: Path, harm: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in (9, 10):
@@ -82,7 +82,7 @@ def test_a_damaged_newest_state_is_skipped_with_a_warning(
     assert "step-000000010 is damaged" in caplog.text
 
 
-def test_a_state_comes_back_to_the_memory_of_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_loaded_into_main_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state is not loaded to the GPU of the process that saved it: each process has its own GPU, or none."""
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
@@ -101,7 +101,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
     assert "fingerprint one" in str(caught.value)
 
 
-def test_a_save_that_fails_leaves_the_states_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_earlier_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(checkpoints(tmp_path), 9)
 
     def half_written(state: object, file: BinaryIO) -> None:
@@ -117,7 +117,7 @@ def test_a_save_that_fails_leaves_the_states_before_it(tmp_path: Path, monkeypat
     assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000009"]
 
 
-def test_debris_of_a_killed_save_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_the_next_save_removes_debris_of_a_killed_one(tmp_path: Path) -> None:
     half = tmp_path / "one" / ".step-000000009.123.0123abcd.partial"
     (half / "step-000000009").mkdir(parents=True)
     (half / "step-000000009" / "state.pt").write_bytes(b"half")
@@ -126,7 +126,9 @@ def test_debris_of_a_killed_save_is_removed_by_the_next(tmp_path: Path) -> None:
     assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000010"]
 
 
-def test_states_of_abandoned_trainings_are_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_checkpoints_of_abandoned_trainings_are_reported_and_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     save(checkpoints(tmp_path, "one"), 1)
     checkpoints(tmp_path, "one").tell_of_others()
     assert caplog.text == ""
@@ -137,7 +139,7 @@ def test_states_of_abandoned_trainings_are_reported_and_kept(tmp_path: Path, cap
     assert {folder.name for folder in tmp_path.iterdir()} == {"one", "two", "three"}
 
 
-def test_removing_forgets_this_training_alone(tmp_path: Path) -> None:
+def test_remove_deletes_only_checkpoints_of_this_training(tmp_path: Path) -> None:
     save(checkpoints(tmp_path, "one"), 1)
     save(checkpoints(tmp_path, "two"), 1)
     checkpoints(tmp_path, "one").remove()
@@ -149,7 +151,7 @@ def test_the_seal_names_the_fingerprint(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "one" / "step-000000001" / "seal.json").read_text())["fingerprint"] == "one"
 
 
-def test_another_fact_or_another_line_of_code_is_another_fingerprint(tmp_path: Path) -> None:
+def test_changed_params_or_code_give_another_fingerprint(tmp_path: Path) -> None:
     code = tmp_path / "code.py"
     code.write_text("one = 1\n")
     first = fingerprint({"learning_rate": 0.1}, [code])
@@ -159,9 +161,7 @@ def test_another_fact_or_another_line_of_code_is_another_fingerprint(tmp_path: P
     assert fingerprint({"learning_rate": 0.1}, [code]) != first
 
 
-def test_the_code_of_a_result_is_that_of_the_named_folders_and_files_and_none_beside_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_hash_covers_only_the_named_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = ["__init__.py", "errors.py", "params/data.py", "encoder/rows.py", "tokens/rows.py", "tokens/info.py"]
     for name in inside:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ Checkpoints.of(Path(sys.argv[1]), "one", keep=2).save(10, {"weights": torch.zero
 """
 
 
-def test_a_full_disk_during_a_save_is_reported_and_loses_no_state(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_save_is_reported_and_loses_no_checkpoint(tmp_path: Path) -> None:
     save(checkpoints(tmp_path), 9)
     result = subprocess.run([sys.executable, "-c", FILL_DISK, str(tmp_path)], capture_output=True, text=True)
     assert "StorageError: no space left while writing" in result.stderr

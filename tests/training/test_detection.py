@@ -74,7 +74,7 @@ def test_the_initial_loss_is_that_of_a_uniform_guess(prepare: Prepare) -> None:
     assert loss == pytest.approx(math.log(64) + WEIGHT * math.log(2), abs=0.5)
 
 
-def test_the_loss_is_the_papers(prepare: Prepare) -> None:
+def test_the_loss_equals_that_of_the_electra_paper(prepare: Prepare) -> None:
     """Clark et al. 2020, section 2, with a padded row: a mean over targets, and a mean over all real tokens."""
     job = prepare()
     model, batch = pair_of(job), first_batch(job)
@@ -95,7 +95,7 @@ def test_the_loss_is_the_papers(prepare: Prepare) -> None:
     assert 0 < replaced_N.sum() <= len(batch.labels_T)
 
 
-def test_the_generator_learns_nothing_from_the_discriminator(prepare: Prepare) -> None:
+def test_the_generator_gets_no_gradient_from_the_discriminator(prepare: Prepare) -> None:
     """Section 2: its gradient is that of naming targets, whatever the other's loss weighs. Embeddings are of both."""
     gradients = {}
     for weight in (1.0, 1000.0):
@@ -170,7 +170,7 @@ def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     assert largest_difference(weights_of(whole), weights_of(resumed)) == 0.0
 
 
-def test_the_validation_loss_is_a_mean_over_targets_for_any_batches(prepare: Prepare) -> None:
+def test_the_validation_loss_is_a_mean_over_targets_whatever_the_batches(prepare: Prepare) -> None:
     """P33: not a mean of the batches' means, though the share of targets differs from batch to batch."""
     whole, parts = prepare(), prepare(batch_tokens=64)
     assert len(parts.judge._batches) > len(whole.judge._batches)

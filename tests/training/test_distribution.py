@@ -129,7 +129,7 @@ def largest_difference(one: Weights, other: Weights) -> float:
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp"])
-def test_two_processes_end_with_the_parameters_of_one(two: Together, alone: Alone, name: str) -> None:
+def test_two_processes_end_with_the_parameters_of_a_single_one(two: Together, alone: Alone, name: str) -> None:
     """P22: each takes half of a batch's rows, so one process with the doubled half is the same params alone.
 
     P6, P27: masks and learning rate do not depend on the number of processes; the logged loss is that of all.
@@ -141,22 +141,20 @@ def test_two_processes_end_with_the_parameters_of_one(two: Together, alone: Alon
 
 
 @pytest.mark.parametrize("name", [f"{family} {sharding}" for family in FAMILIES for sharding in SHARDINGS])
-def test_two_processes_train_every_family_as_one_does(two: Together, alone: Alone, name: str) -> None:
+def test_two_processes_train_every_family_like_one_process(two: Together, alone: Alone, name: str) -> None:
     """P22: also where a loss does not depend on some weights, and where lists of layers hold lists of layers."""
     assert largest_difference(two.trained(name)[0], alone(name)[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["few rows", "few rows, detecting", "few rows in parts, divided"])
-def test_batches_of_fewer_rows_than_processes_or_parts_are_trained_on_as_one_does(
-    two: Together, alone: Alone, name: str
-) -> None:
+def test_batches_with_fewer_rows_than_processes_train_like_one_process(two: Together, alone: Alone, name: str) -> None:
     weights, told = two.trained(name)
     one_weights, one_told = alone(name)
     assert largest_difference(weights, one_weights) < 1e-5
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
 
 
-def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: Alone) -> None:
+def test_two_processes_train_replaced_token_detection_like_one_process(two: Together, alone: Alone) -> None:
     """P22: two models that share a table, of which half the rows of a batch are in each process."""
     _, told = two.trained("detecting")
     _, one_told = alone("detecting")
@@ -166,7 +164,7 @@ def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: 
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
 
 
-def test_one_process_can_resume_a_training_of_two(two: Together, alone: Alone) -> None:
+def test_one_process_can_resume_a_training_of_two_processes(two: Together, alone: Alone) -> None:
     """A checkpoint holds the whole state, whichever process wrote it."""
     finished, told = alone("in parts", two.folder / "in parts")
     assert told["started_at"] == 10, "it goes on from the checkpoint of the two"
@@ -174,7 +172,7 @@ def test_one_process_can_resume_a_training_of_two(two: Together, alone: Alone) -
     assert largest_difference(finished, whole) < 1e-5
 
 
-def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None:
+def test_a_sharded_model_returns_its_best_weights(two: Together) -> None:
     """The best look was before the checkpoint: what is kept then is in it, whole."""
     finished, told = two.trained("best kept, divided, with checkpoints")
     whole, _ = two.trained("best kept, divided")
@@ -187,14 +185,14 @@ def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None
     assert largest_difference({name: named[name] for name in whole}, whole) == 0.0
 
 
-def test_memory_that_runs_out_in_one_process_halves_the_parts_of_all(two: Together, alone: Alone) -> None:
+def test_running_out_of_memory_in_one_process_halves_the_micro_batches_of_all(two: Together, alone: Alone) -> None:
     """The second process runs out in a backward pass; the first one hears of it before it waits for the sum."""
     assert largest_difference(two.trained("little memory")[0], alone("little memory")[0]) < 1e-5
     first, second = (told_of(two.folder / "little memory", rank)["most_slots"] for rank in (0, 1))
     assert first == second <= 60
 
 
-def test_processes_stop_at_the_same_step_with_the_best_weights(two: Together) -> None:
+def test_all_processes_stop_early_at_the_same_step_with_the_best_weights(two: Together) -> None:
     """In the second process the model seems to get better and better, as it could if processors round differently."""
     first, second = (told_of(two.folder / "better and better", rank) for rank in (0, 1))
     assert (first["best"]["step"], first["steps"]) == (2, 6)
@@ -203,7 +201,7 @@ def test_processes_stop_at_the_same_step_with_the_best_weights(two: Together) ->
         assert second[what] == first[what], what
 
 
-def test_a_process_alone_is_the_first_of_one() -> None:
+def test_a_single_process_has_rank_0_of_1() -> None:
     processes = Processes.join({})
     assert (processes.rank, processes.world_size, processes.is_first) == (0, 1, True)
 

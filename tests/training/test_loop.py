@@ -114,14 +114,14 @@ def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     assert weights(resumed) == weights(whole)
 
 
-def test_a_batch_without_target_changes_nothing_and_is_counted(tmp_path: Path) -> None:
+def test_a_batch_without_targets_changes_nothing_and_is_counted(tmp_path: Path) -> None:
     state = loop(tmp_path, total_steps=6).run(loop(tmp_path).resume(), Callback())
     assert state.num_empty_batches == 1
     assert state.step == 6
     assert state.num_targets == 6 * 4
 
 
-def test_the_curve_is_the_mean_over_targets_since_the_last_point(tmp_path: Path) -> None:
+def test_each_curve_point_is_the_mean_over_targets_since_the_last_one(tmp_path: Path) -> None:
     seen = Seen()
     training = loop(tmp_path, total_steps=12)
     losses: list[float] = []
@@ -163,7 +163,7 @@ def test_the_gradient_is_clipped_to_the_norm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reads_each_step", [True, False])
-def test_a_training_that_stops_before_its_first_point_has_one_where_it_stopped(
+def test_a_training_that_stops_before_its_first_curve_point_gets_one_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_each_step: bool
 ) -> None:
     """Where losses are read at each step, and where the processor runs ahead of them."""
@@ -190,7 +190,7 @@ def test_a_validation_pass_without_a_finite_loss_is_never_the_best(tmp_path: Pat
     assert (state.step, state.best_look) == (6, Look(3, 1.0))
 
 
-def test_processes_that_see_other_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_see_different_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on machines that each have a disk of their own: one would go on, and wait for the others for ever."""
     training = loop(tmp_path)
     monkeypatch.setattr(Processes, "of_the_first", lambda processes, step: 12.0)
@@ -198,7 +198,7 @@ def test_processes_that_see_other_checkpoints_are_refused(tmp_path: Path, monkey
         training.resume()
 
 
-def test_a_training_that_never_has_a_target_is_ended(tmp_path: Path) -> None:
+def test_a_training_without_any_target_stops_with_an_error(tmp_path: Path) -> None:
     training = loop(tmp_path)
 
     def silent(epoch: int, index: int) -> Iterator[Batch[Tensor]]:

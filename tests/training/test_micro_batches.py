@@ -25,7 +25,7 @@ def share(whole: TargetBatch, rank: int, world_size: int) -> tuple[TargetBatch, 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 9, 16, 17])
 @pytest.mark.parametrize("most_slots", [1, 8, 17, 30, 64])
-def test_processes_cut_equally_many_parts_that_hold_each_target_once(
+def test_all_processes_cut_equally_many_parts_and_each_target_is_in_one(
     world_size: int, num_rows: int, most_slots: int
 ) -> None:
     whole = rows(num_rows)
@@ -37,7 +37,7 @@ def test_processes_cut_equally_many_parts_that_hold_each_target_once(
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17])
-def test_processes_halve_to_the_same_until_parts_are_single_rows(world_size: int, num_rows: int) -> None:
+def test_all_processes_halve_micro_batches_alike_down_to_single_rows(world_size: int, num_rows: int) -> None:
     """A process with fewer rows than another halves with it, though its own are single already."""
     shares = [share(rows(num_rows), rank, world_size) for rank in range(world_size)]
     each = [MicroBatches(None, CPU) for _ in shares]
@@ -61,21 +61,23 @@ def test_processes_halve_to_the_same_until_parts_are_single_rows(world_size: int
         (3, 20, None),  # ... and 64 would not cut it
     ],
 )
-def test_the_bound_that_is_named_can_be_set_and_helps(num_rows: int, length: int, bound: int | None) -> None:
+def test_the_suggested_micro_batch_size_is_valid_and_gives_smaller_parts(
+    num_rows: int, length: int, bound: int | None
+) -> None:
     batch = rows(num_rows, length)
     assert MicroBatches(None, CPU, longest_row=64).bound_to_set(batch) == bound
     if bound is not None:
         assert len(MicroBatches(bound, CPU).parts(batch)) > 1
 
 
-def test_a_halved_bound_is_named_as_it_can_be_set(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_halved_micro_batch_is_reported_with_the_value_to_set(caplog: pytest.LogCaptureFixture) -> None:
     micro_batches = MicroBatches(None, CPU, longest_row=64)
     assert micro_batches.halve(rows(6, 20))
     assert micro_batches.most_slots == 60
     assert "Set `micro_batch_tokens: 64`" in caplog.text
 
 
-def test_a_silent_row_of_detection_asks_neither_generator_nor_discriminator() -> None:
+def test_a_filler_row_has_no_targets_for_generator_or_discriminator() -> None:
     batch = rows(3)
     detecting = DetectionBatch(
         **vars(batch),

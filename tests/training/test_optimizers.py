@@ -66,12 +66,12 @@ def group_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[
     return found[0]
 
 
-def test_the_kinds_are_those_that_params_take() -> None:
+def test_every_optimizer_of_params_exists() -> None:
     assert set(OPTIMIZERS) == set(typing.get_args(OptimizerParams.model_fields["kind"].annotation))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_trained_parameter_is_in_one_group_once_a_tied_one_too(kind: str) -> None:
+def test_every_trained_parameter_including_tied_ones_is_in_one_group(kind: str) -> None:
     """P24."""
     model = encoder()
     grouped = [
@@ -81,7 +81,7 @@ def test_every_trained_parameter_is_in_one_group_once_a_tied_one_too(kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_matrices_decay_and_norms_and_biases_do_not(kind: str) -> None:
+def test_only_matrices_have_weight_decay(kind: str) -> None:
     """P24."""
     model = encoder()
     optimizer = build_optimizer(model, params_of(kind))
@@ -90,7 +90,9 @@ def test_matrices_decay_and_norms_and_biases_do_not(kind: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_in_every_family_all_decays_but_norms_and_biases(family: str, tiny_pretraining: PretrainParams) -> None:
+def test_in_every_family_only_norms_and_biases_have_no_weight_decay(
+    family: str, tiny_pretraining: PretrainParams
+) -> None:
     """P24."""
     shape = changed(tiny_pretraining, model__family=family).model
     model = language_model.build(shape, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=0)
@@ -105,7 +107,7 @@ def test_in_every_family_all_decays_but_norms_and_biases(family: str, tiny_pretr
     assert decaying == {id(parameter) for parameter in model.parameters()} - of_norms - biases
 
 
-def test_only_the_matrices_of_layers_are_hidden_for_muon() -> None:
+def test_only_matrices_inside_layers_are_hidden_matrices_for_muon() -> None:
     model = encoder()
     optimizer = build_optimizer(model, params_of("muon"))
     hidden = {
@@ -129,13 +131,13 @@ def test_muon_refuses_a_model_without_hidden_matrices() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_of_matrices_alone_is_taken(kind: str) -> None:
+def test_a_model_with_only_matrices_is_accepted(kind: str) -> None:
     model = nn.ModuleList([nn.Linear(3, 3, bias=False)])
     assert [len(group["params"]) for group in build_optimizer(model, params_of(kind)).param_groups] == [1]
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25, 1.0])
-def test_each_group_gets_its_own_peak_times_the_fraction(fraction: float) -> None:
+def test_each_group_gets_its_own_peak_rate_times_the_schedule_fraction(fraction: float) -> None:
     model = encoder()
     optimizer = build_optimizer(model, params_of("muon"))
     scale_learning_rates(optimizer, 0.5)
@@ -145,7 +147,7 @@ def test_each_group_gets_its_own_peak_times_the_fraction(fraction: float) -> Non
     assert group_of(optimizer, model.decoder.bias)["lr"] == LEARNING_RATE * fraction
 
 
-def test_an_optimizer_built_elsewhere_has_the_rate_it_was_built_with_as_its_peak() -> None:
+def test_an_external_optimizer_uses_its_initial_rate_as_peak() -> None:
     optimizer = torch.optim.SGD(encoder().parameters(), lr=0.5)
     scale_learning_rates(optimizer, 0.25)
     scale_learning_rates(optimizer, 0.5)
@@ -163,7 +165,7 @@ def test_a_rate_of_zero_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_toy_task_is_learnt(kind: str) -> None:
+def test_every_optimizer_learns_a_toy_task(kind: str) -> None:
     model = encoder()
     optimizer = build_optimizer(model, params_of(kind, weight_decay=0.0))
     first = train(model, optimizer, 1)
@@ -171,7 +173,7 @@ def test_a_toy_task_is_learnt(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_parameter_without_gradient_stays_and_the_others_move(kind: str) -> None:
+def test_only_parameters_with_a_gradient_change(kind: str) -> None:
     model = encoder()
     before = copy.deepcopy(model.state_dict())
     optimizer = build_optimizer(model, params_of(kind))
@@ -182,7 +184,7 @@ def test_a_parameter_without_gradient_stays_and_the_others_move(kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_leaves_the_gradients_as_they_are(kind: str) -> None:
+def test_a_step_does_not_change_the_gradients(kind: str) -> None:
     model = encoder()
     optimizer = build_optimizer(model, params_of(kind))
     functional.cross_entropy(model(torch.arange(11)), torch.arange(11)).backward()
@@ -193,7 +195,7 @@ def test_a_step_leaves_the_gradients_as_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_random_state_is_left_alone(kind: str) -> None:
+def test_an_optimizer_does_not_change_the_random_state(kind: str) -> None:
     model = encoder()
     optimizer = build_optimizer(model, params_of(kind))
     before = torch.get_rng_state()
@@ -202,7 +204,7 @@ def test_the_random_state_is_left_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_goes_through_a_checkpoint_ends_with_the_same_bytes(kind: str) -> None:
+def test_a_run_resumed_from_a_checkpoint_ends_with_the_same_bytes(kind: str) -> None:
     """P29, the optimizer's part."""
     whole = encoder()
     whole_optimizer = build_optimizer(whole, params_of(kind))
@@ -227,7 +229,7 @@ def test_a_run_that_goes_through_a_checkpoint_ends_with_the_same_bytes(kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_with_a_closure_gives_its_loss(kind: str) -> None:
+def test_a_step_with_a_closure_returns_its_loss(kind: str) -> None:
     model = encoder()
     optimizer = build_optimizer(model, params_of(kind))
 

@@ -64,7 +64,7 @@ def test_other_errors_are_raised_unchanged(words: str) -> None:
         fail()
 
 
-def test_no_shortage_is_reported_if_memory_suffices() -> None:
+def test_nothing_is_reported_if_memory_suffices() -> None:
     with noting_shortage() as shortage:
         torch.empty(1)
     assert shortage.requested is None
@@ -84,13 +84,13 @@ def test_tensors_of_the_failed_block_are_released() -> None:
     assert held[0]() is None
 
 
-def test_computation_continues_after_a_kernel_got_no_memory() -> None:
+def test_training_continues_after_a_kernel_ran_out_of_memory() -> None:
     found = run_alone("tests.training.no_memory_for_kernels")
     assert found["told"] == "the requested amount is unknown: could not create a primitive"
     assert found["later"] == pytest.approx(841.345, abs=0.001)
 
 
-def test_memory_for_anything_else_leaves_the_kernels_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_running_out_of_memory_outside_a_kernel_keeps_the_kernels(caplog: pytest.LogCaptureFixture) -> None:
     with noting_shortage():
         torch.empty(HUGE)
     assert torch.backends.mkldnn.enabled
@@ -149,7 +149,7 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_t
     assert all(is_knob_of(PretrainParams, knob) for knob in knobs)
 
 
-def test_a_start_that_is_too_large_is_named_and_no_shape_that_it_has_not_from_params(
+def test_remedies_for_a_loaded_model_name_start_and_no_model_shape(
     tiny_pretraining: PretrainParams,
 ) -> None:
     told = remedies(changed(tiny_pretraining, start="some/encoder"))
@@ -157,7 +157,7 @@ def test_a_start_that_is_too_large_is_named_and_no_shape_that_it_has_not_from_pa
     assert is_knob_of(PretrainParams, "start")
 
 
-def test_the_bound_that_a_halving_names_is_a_knob(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_setting_named_after_halving_exists_in_params(caplog: pytest.LogCaptureFixture) -> None:
     assert MicroBatches(None, torch.device("cpu")).halve(rows(6, 20))
     assert named_in(caplog.text) == ["micro_batch_tokens"]
     assert is_knob_of(PretrainParams, "micro_batch_tokens")

@@ -41,7 +41,7 @@ def test_auto_is_fp32_on_every_cpu(monkeypatch: pytest.MonkeyPatch, instruction:
     assert Precision.choose("auto", CPU).name == "fp32"
 
 
-def test_bf16_is_refused_on_a_cpu_that_lacks_it_with_what_it_would_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_is_refused_with_its_cost_on_a_cpu_that_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """P28."""
     have_cpu(monkeypatch, NO_BF16)
     with pytest.raises(ParamsError, match=r"27 times slower than fp32") as caught:
@@ -50,13 +50,13 @@ def test_bf16_is_refused_on_a_cpu_that_lacks_it_with_what_it_would_cost(monkeypa
 
 
 @pytest.mark.parametrize("instruction", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_bf16_is_taken_on_a_cpu_that_has_it(monkeypatch: pytest.MonkeyPatch, instruction: str) -> None:
+def test_bf16_is_accepted_on_a_cpu_that_has_it(monkeypatch: pytest.MonkeyPatch, instruction: str) -> None:
     """P28."""
     have_cpu(monkeypatch, {**NO_BF16, instruction: True})
     assert Precision.choose("bf16", CPU).name == "bf16"
 
 
-def test_the_real_probe_knows_this_cpu() -> None:
+def test_the_real_probe_gives_a_result_for_this_cpu() -> None:
     assert set(NO_BF16) <= set(torch.cpu.get_capabilities()) or "bf16" in torch.cpu.get_capabilities()
 
 
@@ -97,7 +97,7 @@ def test_bf16_is_refused_on_a_gpu_that_only_emulates_it() -> None:
 
 @pytest.mark.parametrize("gpu", [True], indirect=True)
 @pytest.mark.usefixtures("gpu")
-def test_fp32_on_a_gpu_uses_tf32_and_nothing_else_does(matmul_precision: list[str]) -> None:
+def test_only_fp32_on_a_gpu_uses_tf32(matmul_precision: list[str]) -> None:
     Precision.choose("bf16", GPU)
     Precision.choose("fp32", CPU)
     assert matmul_precision == []
@@ -105,7 +105,7 @@ def test_fp32_on_a_gpu_uses_tf32_and_nothing_else_does(matmul_precision: list[st
     assert matmul_precision == ["high"]
 
 
-def test_a_processor_of_another_kind_computes_in_fp32_alone() -> None:
+def test_an_unknown_device_allows_only_fp32() -> None:
     meta = torch.device("meta")
     assert Precision.choose("auto", meta).name == "fp32"
     with pytest.raises(ParamsError, match="`precision: bf16` does not suit"):
@@ -121,9 +121,7 @@ def test_a_processor_of_another_kind_computes_in_fp32_alone() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Precision) else "",
 )
-def test_matrix_products_under_autocast_have_the_dtype_and_weights_stay_fp32(
-    precision: Precision, dtype: torch.dtype
-) -> None:
+def test_autocast_changes_the_dtype_of_products_and_not_of_weights(precision: Precision, dtype: torch.dtype) -> None:
     layer = nn.Linear(4, 4)
     with precision.autocast():
         out = layer(torch.ones(2, 4))
@@ -143,7 +141,7 @@ def take_steps(precision: Precision, layer: nn.Linear, optimizer: torch.optim.Op
         precision.scaler.update()
 
 
-def test_fp16_skips_a_step_whose_gradient_overflows_and_scales_less_from_then_on() -> None:
+def test_fp16_skips_a_step_with_gradient_overflow_and_lowers_the_scale() -> None:
     precision = Precision.of("fp16", CPU)
     layer = nn.Linear(4, 4)
     before = layer.weight.detach().clone()
@@ -153,7 +151,7 @@ def test_fp16_skips_a_step_whose_gradient_overflows_and_scales_less_from_then_on
     assert precision.scaler.get_scale() < scale
 
 
-def test_the_state_of_the_scaler_goes_through_a_checkpoint() -> None:
+def test_the_state_of_the_scaler_survives_a_checkpoint() -> None:
     """P29, the scaler's part."""
     torch.manual_seed(0)
     inputs = torch.randn(6, 4)

@@ -21,13 +21,13 @@ def drawn(seed: int, step: int, rank: int) -> list[float]:
     return numbers
 
 
-def test_a_step_draws_the_same_whatever_was_drawn_before() -> None:
+def test_the_random_draws_of_a_step_do_not_depend_on_earlier_draws() -> None:
     first = drawn(1, 2, 3)
     torch.rand(1000)
     assert drawn(1, 2, 3) == first
 
 
-def test_another_seed_step_or_process_gives_other_draws() -> None:
+def test_another_seed_step_or_process_gives_different_draws() -> None:
     every = [(seed, step, rank) for seed in (0, 1, 2**40) for step in (0, 1, 1000) for rank in (0, 1, 7)]
     assert len({tuple(drawn(*who)) for who in every}) == len(every)
 
@@ -73,11 +73,11 @@ def losses(rank: int = 0, failures: int = 0, monkeypatch: pytest.MonkeyPatch | N
     return found
 
 
-def test_processes_drop_each_its_own_and_the_same_when_they_come_again() -> None:
+def test_each_process_has_its_own_reproducible_dropout() -> None:
     assert losses(rank=0) == losses(rank=0)
     assert losses(rank=1) == losses(rank=1)
     assert losses(rank=0)[0] != losses(rank=1)[0]
 
 
-def test_an_attempt_that_ran_out_of_memory_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_after_running_out_of_memory_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert losses(failures=2, monkeypatch=monkeypatch) == losses()

@@ -29,7 +29,7 @@ def params(kind: str) -> OptimizerParams:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_every_parameter_learns_at_its_share(kind: str) -> None:
+def test_every_parameter_uses_its_share_of_the_learning_rate(kind: str) -> None:
     model = Model()
     shares = {id(parameter): 0.5 for parameter in model.layers[0].parameters()}
     alike = build_optimizer(model, params(kind))
@@ -43,7 +43,7 @@ def test_every_parameter_learns_at_its_share(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_rate_share_of_one_changes_no_step(kind: str) -> None:
+def test_a_learning_rate_share_of_1_changes_nothing(kind: str) -> None:
     weights = []
     for rate_of in (None, lambda parameter: 1.0):
         torch.manual_seed(0)

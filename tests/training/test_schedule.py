@@ -24,7 +24,7 @@ def schedule(decay: str, total_steps: int = 110, **values: float) -> Schedule:
     return Schedule(ScheduleParams(decay=decay, **given), total_steps)
 
 
-def test_the_decays_are_those_that_params_take() -> None:
+def test_every_decay_of_params_exists() -> None:
     assert set(DECAYS) == set(typing.get_args(ScheduleParams.model_fields["decay"].annotation))
 
 
@@ -45,7 +45,7 @@ def test_without_warm_up_the_first_step_is_at_the_peak(decay: str) -> None:
 
 
 @pytest.mark.parametrize("decay", FALLING)
-def test_the_fall_is_from_the_peak_to_the_final_fraction_at_the_last_step_and_stays_there(decay: str) -> None:
+def test_the_rate_falls_from_the_peak_to_its_final_fraction_at_the_last_step(decay: str) -> None:
     falling = schedule(decay)
     assert falling.fraction(10) == 1.0
     assert falling.fraction(109) == pytest.approx(0.1)
@@ -53,7 +53,7 @@ def test_the_fall_is_from_the_peak_to_the_final_fraction_at_the_last_step_and_st
 
 
 @pytest.mark.parametrize("decay", ["cosine", "linear", "polynomial"])
-def test_two_steps_are_at_the_peak_the_last_of_warm_up_and_the_first_of_the_fall(decay: str) -> None:
+def test_the_last_warm_up_step_and_the_first_decay_step_are_at_the_peak(decay: str) -> None:
     falling = schedule(decay)
     assert [step for step in range(110) if falling.fraction(step) == 1.0] == [9, 10]
 
@@ -75,7 +75,7 @@ def test_the_rate_never_rises_after_warm_up(decay: str) -> None:
         ("wsd", 1.0),
     ],
 )
-def test_a_quarter_of_the_way_the_height_left_is_that_of_the_formula(decay: str, left: float) -> None:
+def test_after_a_quarter_of_the_decay_the_rate_matches_the_formula(decay: str, left: float) -> None:
     assert schedule(decay, total_steps=111).fraction(35) == pytest.approx(0.1 + 0.9 * left)
 
 
@@ -83,7 +83,7 @@ def test_a_constant_rate_stays_at_the_peak_to_the_end() -> None:
     assert {schedule("constant").fraction(step) for step in range(9, 110)} == {1.0}
 
 
-def test_wsd_is_stable_until_the_last_share_of_the_budget_then_falls_by_one_minus_the_root() -> None:
+def test_wsd_is_constant_until_its_decay_share_and_then_follows_one_minus_the_root() -> None:
     wsd = schedule("wsd", total_steps=200, final_fraction=0.0, decay_fraction=0.5)
     assert {wsd.fraction(step) for step in range(9, 100)} == {1.0}
     falling = [wsd.fraction(step) for step in range(100, 200)]
@@ -97,12 +97,12 @@ def test_wsd_whose_decay_would_start_inside_warm_up_starts_after_it() -> None:
 
 
 @pytest.mark.parametrize("decay", KINDS)
-def test_a_budget_of_warm_up_alone_has_no_decay(decay: str) -> None:
+def test_a_budget_with_only_warm_up_has_no_decay(decay: str) -> None:
     assert [schedule(decay, total_steps=10).fraction(step) for step in range(10)][-1] == 1.0
 
 
 @pytest.mark.parametrize("decay", KINDS)
-def test_the_curve_is_a_function_of_the_optimizer_step_and_of_params_alone(decay: str) -> None:
+def test_the_schedule_depends_only_on_step_and_params(decay: str) -> None:
     """P27: batches, micro-batches, devices are no arguments, and a second call says the same."""
     assert list(inspect.signature(Schedule).parameters) == ["params", "total_steps"]
     assert list(inspect.signature(Schedule.fraction).parameters) == ["self", "step"]
@@ -110,7 +110,7 @@ def test_the_curve_is_a_function_of_the_optimizer_step_and_of_params_alone(decay
     assert forwards == [schedule(decay).fraction(step) for step in reversed(range(110))][::-1]
 
 
-def test_fine_tuning_warms_up_and_falls_in_a_line_to_zero() -> None:
+def test_the_fine_tuning_rate_warms_up_and_falls_linearly_to_zero() -> None:
     linear = Schedule.linear_to_zero(warmup_steps=2, total_steps=7)
     fractions = [linear.fraction(step) for step in range(7)]
     assert fractions == pytest.approx([0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0])

@@ -36,7 +36,7 @@ def out_of_memory(*_: object) -> Tensor:
 
 
 @pytest.mark.parametrize(("sharding", "num_steps_before"), [("fsdp", 0), ("ddp", 3)])
-def test_the_micro_batch_param_is_named_if_processes_cannot_halve_together(
+def test_the_error_names_the_micro_batch_param_if_processes_cannot_halve_together(
     monkeypatch: pytest.MonkeyPatch, sharding: Sharding, num_steps_before: int
 ) -> None:
     """The other processes wait in the middle of a pass if weights are divided, or after the first steps have fit."""
@@ -62,7 +62,7 @@ def test_running_out_of_memory_for_the_optimizers_state_is_reported() -> None:
         steps.take(batch(0), step=0)
 
 
-def test_fp16_that_overflows_at_any_scale_stops() -> None:
+def test_training_stops_if_fp16_overflows_at_every_scale() -> None:
     """P26: a single step that overflows is skipped without an error; if every step is, nothing is learned."""
     model = nn.Linear(1, 1)
     hardware = Hardware(Processes.alone(), Precision.of("fp16", CPU), MicroBatches(None, CPU))
@@ -93,7 +93,7 @@ def forbid_reading(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Tensor, name, wait)
 
 
-def test_no_step_waits_for_the_device_between_two_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_synchronizes_with_the_device_between_two_curve_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """P38."""
     torch.manual_seed(0)
     model = nn.Linear(1, 1)

@@ -94,7 +94,7 @@ def test_the_better_encoder_is_found_on_the_same_text(texts: Path, tmp_path: Pat
     assert (back.low, back.high) == pytest.approx((-found.high, -found.low))
 
 
-def test_the_loss_is_that_of_every_token_hidden_once(tmp_path: Path) -> None:
+def test_the_loss_is_over_every_token_masked_once(tmp_path: Path) -> None:
     model = load(encoder_in(tmp_path / "encoder"), precision="fp32")
     assert isinstance(model, Encoder)
     text = "return the list of files"
@@ -112,7 +112,7 @@ def test_the_loss_is_that_of_every_token_hidden_once(tmp_path: Path) -> None:
     assert (losses.num_targets, losses.num_tokens, losses.bytes_T[0]) == (len(read) - 2, len(read) - 2, len(text))
 
 
-def test_the_loss_of_a_causal_model_is_that_of_each_token_after_those_before_it(tmp_path: Path) -> None:
+def test_the_loss_of_a_causal_model_is_over_each_token_given_those_before(tmp_path: Path) -> None:
     write_completer(tmp_path / "completer")
     model = load(tmp_path / "completer", precision="fp32")
     assert isinstance(model, Completer)
@@ -135,7 +135,7 @@ def test_the_better_causal_model_is_found_on_the_same_text(texts: Path, tmp_path
     assert found.low > 0 or found.high < 0
 
 
-def test_every_part_of_a_long_text_counts_and_unknown_tokens_are_charged(tmp_path: Path) -> None:
+def test_long_texts_count_in_full_and_unknown_tokens_are_charged(tmp_path: Path) -> None:
     model = load(encoder_in(tmp_path / "encoder"), precision="fp32")
     assert isinstance(model, Encoder)
     long = "return the list of files " * 9

@@ -36,17 +36,17 @@ def counted_one_by_one(test: list[str], training: list[str]) -> Contamination:
     return Contamination(len(test), near, contained)
 
 
-def test_a_near_copy_is_found_and_another_text_is_not() -> None:
+def test_only_a_near_copy_counts_as_contamination() -> None:
     near = SENTENCE.replace("something else", "something more")
     assert contamination([near, "quite another text about other things"], [[SENTENCE]]) == Contamination(2, 1, 0)
     assert contamination([near], [[SENTENCE]]).fraction == 1.0
 
 
-def test_case_and_punctuation_make_no_difference() -> None:
+def test_case_and_punctuation_do_not_hide_contamination() -> None:
     assert contamination([SENTENCE.upper() + "!"], [[SENTENCE]]).num_near_duplicates == 1
 
 
-def test_a_text_inside_a_longer_one_is_contained_but_a_phrase_is_no_text() -> None:
+def test_a_text_inside_a_longer_one_counts_as_contained_but_a_phrase_does_not() -> None:
     long = " ".join([f"before{place}" for place in range(30)]) + f" {SENTENCE} " + "after it comes more"
     assert contamination([SENTENCE], [[long]]) == Contamination(1, 0, 1)
     assert contamination(["return a new array of the given shape"], [[long]]) == Contamination(1, 0, 0)
@@ -58,7 +58,7 @@ def test_a_contaminated_text_is_counted_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_pair_is_found_that_comparing_each_with_each_finds(seed: int) -> None:
+def test_all_pairs_of_a_brute_force_comparison_are_found(seed: int) -> None:
     draw = random.Random(seed)
     words = [f"w{place}" for place in range(12)]  # few words, so that texts share boilerplate
     training = [" ".join(draw.choices(words, k=draw.randint(3, 40))) for _ in range(60)]

@@ -40,7 +40,7 @@ def test_repeated_shingles_count_once_and_order_matters() -> None:
 
 
 @pytest.mark.parametrize("text", ["word", "two words", "…", "!?"])
-def test_texts_shorter_than_a_shingle_have_one_of_their_own(text: str) -> None:
+def test_a_text_shorter_than_a_shingle_is_its_own_shingle(text: str) -> None:
     same, other, short = sets_of([text, text + " x y z", text])
     assert len(short) == 1
     assert same == short
@@ -54,7 +54,7 @@ def test_each_character_is_a_word_in_scripts_without_spaces() -> None:
 
 @given(st.lists(st.text(alphabet=[*map(chr, range(128)), "é", "東"]), max_size=4))
 @settings(deadline=None)
-def test_words_are_those_that_the_expression_for_all_scripts_finds(texts: list[str]) -> None:
+def test_words_equal_those_of_the_expression_for_all_scripts(texts: list[str]) -> None:
     hashed_W, num_words_N = shingles._hashed_words(pa.array(texts, pa.string()))
     words = [shingles._WORD.findall(text.casefold()) or [text] for text in texts]
     words = [found + [""] * (3 - len(found)) for found in words]
@@ -106,5 +106,5 @@ def test_bands_agree_as_often_as_the_signatures_should(words) -> None:
     assert hits == pytest.approx(expected, abs=15)
 
 
-def test_half_a_surrogate_pair_is_between_words() -> None:
+def test_a_lone_surrogate_separates_words() -> None:
     assert plain_sets(["one \ud83d two three"]).hashes_S.tolist() == plain_sets(["one two three"]).hashes_S.tolist()

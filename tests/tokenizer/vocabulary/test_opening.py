@@ -51,7 +51,7 @@ MASKS = {"albert": ("[MASK]", 4), "deberta-v2": ("[MASK]", 11), "xlm-roberta": (
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_a_vocabulary_of_sentencepiece_alone_gives_its_ids_and_a_tokenizer_for_stock_readers(kind, tmp_path) -> None:
+def test_a_sentencepiece_only_vocabulary_keeps_its_ids_and_loads_in_stock_transformers(kind, tmp_path) -> None:
     folder = published(kind, tmp_path)
     out = tmp_path / "out"
     out.mkdir()
@@ -80,7 +80,7 @@ def test_a_tokenizer_json_wins_over_the_sentencepiece_file(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("settings", ['{"do_lower_case": true}', '{"do_lower_case": false}'])
-def test_a_vocabulary_txt_alone_gives_its_ids(settings: str, tmp_path: Path) -> None:
+def test_a_vocabulary_txt_keeps_its_ids(settings: str, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "tokenizer_config.json").write_text(settings)
@@ -96,7 +96,7 @@ def test_a_vocabulary_txt_alone_gives_its_ids(settings: str, tmp_path: Path) -> 
     assert vocabulary_of(str(tmp_path), None) == {word: number for number, word in enumerate(WORDS)}
 
 
-def test_rules_are_those_of_tokenizer_json_where_stock_would_build_its_own(tmp_path: Path) -> None:
+def test_the_rules_of_tokenizer_json_apply_even_if_stock_would_build_its_own(tmp_path: Path) -> None:
     """`BertTokenizer` of transformers 5 takes only the vocabulary from there."""
     rules = Tokenizer(models.WordPiece({word: id_ for id_, word in enumerate(WORDS)}, unk_token="[UNK]"))
     rules.pre_tokenizer = pre_tokenizers.Split("|", "removed")

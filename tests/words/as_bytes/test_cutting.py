@@ -26,20 +26,20 @@ def words_in(text: str) -> list[str]:
 
 @given(odd_texts)
 @settings(deadline=None)
-def test_words_are_those_of_the_regular_expression(texts: list[str]) -> None:
+def test_words_equal_those_of_the_regular_expression(texts: list[str]) -> None:
     assert words_of(CLASSES.cut(pa.array(texts, pa.string()))) == [words_in(text) for text in texts]
 
 
 @given(odd_texts, st.integers(0, 6), st.integers(0, 6))
 @settings(deadline=None)
-def test_a_part_of_a_column_is_cut_as_if_it_were_alone(texts: list[str], start: int, length: int) -> None:
+def test_a_slice_of_a_column_is_cut_like_a_column_of_its_own(texts: list[str], start: int, length: int) -> None:
     part = pa.array(texts, pa.string()).slice(min(start, len(texts)), length)
     assert words_of(CLASSES.cut(part)) == [words_in(text) for text in part.to_pylist()]
 
 
 @given(odd_texts)
 @settings(deadline=None)
-def test_each_distinct_word_is_spelled_once(texts: list[str]) -> None:
+def test_each_distinct_word_is_stored_once(texts: list[str]) -> None:
     distinct = CLASSES.cut(pa.array(texts, pa.string())).distinct_U.to_pylist()
     assert len(distinct) == len(set(distinct))
 

@@ -25,7 +25,7 @@ def test_a_hash_is_a_polynomial_of_the_bytes(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 3), (2, 4), (5, 0)])
-def test_a_part_of_a_column_is_hashed_as_if_it_were_alone(start: int, length: int) -> None:
+def test_a_slice_of_a_column_is_hashed_like_a_column_of_its_own(start: int, length: int) -> None:
     words = ["", "a", "aa", "\x00", "é", "tensor", "", "東"]
     part = pa.array(words).slice(start, length)
     assert word_hashes(part).tolist() == word_hashes(pa.array(part.to_pylist(), pa.string())).tolist()
@@ -38,7 +38,7 @@ def test_similar_words_have_different_hashes() -> None:
     assert len(np.unique(hashes >> np.uint64(40))) > 0.99 * len(words)
 
 
-def test_half_of_the_bits_change_with_one_letter() -> None:
+def test_changing_one_letter_flips_half_of_the_hash_bits() -> None:
     one, other = (word_hashes(pa.array([f"{letter}{number}" for number in range(2000)])) for letter in "ab")
     changed = np.unpackbits((one ^ other).view(np.uint8)).mean()
     assert 0.49 < changed < 0.51

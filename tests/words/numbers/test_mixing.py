@@ -13,7 +13,7 @@ def test_mixing_gives_the_published_outputs_of_splitmix64() -> None:
     assert mixed(seeds).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_half_of_the_bits_change_with_one() -> None:
+def test_changing_one_bit_flips_half_of_the_output_bits() -> None:
     values = np.arange(2000, dtype=np.uint64)
     for bit in range(64):
         changed = mixed(values) ^ mixed(values ^ np.uint64(1 << bit))
