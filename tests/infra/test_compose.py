@@ -98,9 +98,11 @@ def test_a_service_waits_until_its_dependencies_are_healthy(services: dict[str, 
 
 
 def test_every_one_shot_job_is_waited_for(services: dict[str, dict[str, Any]]) -> None:
-    """`up --wait` counts a container that has ended as failed, unless a service depends on its success."""
+    """`up --wait` counts a container that has ended as failed, unless a service depends on its success. `up` does not
+    start those of a profile.
+    """
     waited_for = {needed for it in services.values() for needed in it.get("depends_on", {})}
-    assert {name for name, it in services.items() if "healthcheck" not in it} <= waited_for
+    assert {name for name, it in services.items() if "healthcheck" not in it and "profiles" not in it} <= waited_for
 
 
 def test_serve_takes_the_options_of_its_service(compose: Any) -> None:

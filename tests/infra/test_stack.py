@@ -1,4 +1,6 @@
-"""The stack of compose.yaml comes up, runs a night, releases, serves, goes down and comes up again, in sandboxes."""
+"""The stack of compose.yaml comes up, runs a night, releases, serves, goes down, and comes up again from its backup, in
+sandboxes.
+"""
 
 import json
 import shutil
@@ -69,7 +71,13 @@ def test_the_worker_writes_artifacts_to_the_store_and_serving_may_only_read_them
     assert steps["write as serving"]["said"] == ["refused", "403"]
 
 
-def test_every_server_stops_when_it_is_told_to_and_keeps_its_state(steps: Steps) -> None:
+def test_a_restore_is_refused_while_servers_use_the_databases(steps: Steps) -> None:
+    assert "mlflow is in use, and nothing was changed" in steps["restore in use"]["said"]
+    assert "docker compose -f infra/compose.yaml stop serving worker prefect mlflow" in steps["restore in use"]["said"]
+
+
+def test_every_server_stops_when_it_is_told_to_and_a_backup_restores_its_state(steps: Steps) -> None:
+    """Between `down` and `up again`, everything in the databases and the store was deleted."""
     # Prefect's server hands SIGTERM on to uvicorn, and ends as one that was killed by it.
     assert steps["down"]["exit_codes"] == {"serving": 0, "worker": 0, "prefect": 143, "mlflow": 0}
     again = steps["up again"]

@@ -1,4 +1,5 @@
-"""`python -m tests.infra.stack PROJECT STATE`: the stack is up, runs a night, serves, goes down and comes up again.
+"""`python -m tests.infra.stack PROJECT STATE`: the stack is up, runs a night, serves, is backed up, goes down, loses
+all, is restored and comes up again.
 
 Prints a line of JSON for each step. The last line says what ran in sandboxes, and what stood in for what.
 """
@@ -64,7 +65,7 @@ def main() -> None:
 
 
 def live(services: Services) -> None:
-    """Take the stack through its life; the databases and the store outlive `down`, as their volumes do."""
+    """Take the stack through its life. After `down`, the databases and the store are emptied and restored."""
     compose = services.sandbox.compose
     with databases(compose), store(services):
         try:
@@ -76,7 +77,11 @@ def live(services: Services) -> None:
             say(step="serving", seconds=_timed(lambda: services.up("serving")), **_asked())
             say(step="drift", seconds=_timed(lambda: services.run("worker", DRIFT)))
             say(step="write as serving", said=services.run("serving", ["python", "-c", WRITE]).split()[-2:])
+            say(step="backup", said=[services.run(job) for job in ("backup-databases", "backup")])
+            say(step="restore in use", said=_refused(services, "restore"))
             say(step="down", exit_codes=services.down())
+            _lose_everything(services)
+            say(step="restore", said=[services.run(job) for job in ("store-buckets", "restore-store", "restore")])
             services.up()
             say(step="up again", seconds=_timed(lambda: services.up("serving")), **_asked(), **_last_night(compose))
         finally:
@@ -144,19 +149,48 @@ def _access(compose: Compose) -> dict[str, int]:
 
 def _stored(services: Services) -> dict[str, Any]:
     """List the buckets, and the folders in which MLflow keeps artifacts."""
+    client = _client(services)
+    objects = client.list_objects_v2(Bucket="mlflow")["Contents"]
+    return {
+        "buckets": sorted(bucket["Name"] for bucket in client.list_buckets()["Buckets"]),
+        "folders": sorted({item["Key"].partition("/")[0] for item in objects}),
+    }
+
+
+def _client(services: Services) -> Any:
     keys = services.sandbox.compose.variables("store-buckets")
-    client = boto3.client(
+    return boto3.client(
         "s3",
         endpoint_url=f"http://127.0.0.1:{STORE_PORT}",
         region_name="us-east-1",
         aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
     )
-    objects = client.list_objects_v2(Bucket="mlflow")["Contents"]
-    return {
-        "buckets": sorted(bucket["Name"] for bucket in client.list_buckets()["Buckets"]),
-        "folders": sorted({item["Key"].partition("/")[0] for item in objects}),
-    }
+
+
+def _refused(services: Services, job: str) -> str:
+    try:
+        services.run(job)
+    except AssertionError as error:
+        return str(error)
+    return "not refused"
+
+
+def _lose_everything(services: Services) -> None:
+    """Empty both databases and the store, as new volumes are."""
+    variables = services.sandbox.compose.variables("restore")
+    for role, database in (("mlflow", "mlflow"), ("mlflow", "mlflow_auth"), ("prefect", "prefect")):
+        where = ["psql", "-h", "127.0.0.1", "-p", str(POSTGRES_PORT), "-U", role, "-d", database]
+        password = variables[f"{role.upper()}_DB_PASSWORD"]
+        empty = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+        subprocess.run(
+            [*where, "-q", "-c", empty], env={"PATH": "/usr/bin:/bin", "PGPASSWORD": password}, check=True, text=True
+        )
+    client = _client(services)
+    for bucket in client.list_buckets()["Buckets"]:
+        for item in client.list_objects_v2(Bucket=bucket["Name"]).get("Contents", []):
+            client.delete_object(Bucket=bucket["Name"], Key=item["Key"])
+        client.delete_bucket(Bucket=bucket["Name"])
 
 
 def _last_night(compose: Compose) -> dict[str, Any]:

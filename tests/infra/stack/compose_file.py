@@ -66,7 +66,11 @@ class Compose:
         return dict(pairs)
 
     def image_files(self, service: str) -> Path | None:
-        """Return the folder that the Dockerfile copies into the working directory of the service's image."""
+        """Return the folder that the Dockerfile copies into the working directory of the service's image, which is not
+        seen if the checkout is mounted there.
+        """
+        if "build" not in self.services[service] or ".." in self.volumes(service):
+            return None
         stage = self.services[service]["build"]["target"]
         dockerfile = (ROOT / "infra/Dockerfile").read_text(encoding="utf-8")
         (body,) = re.findall(rf"^FROM \S+ AS {stage}$(.*?)(?=^FROM |\Z)", dockerfile, re.MULTILINE | re.DOTALL)

@@ -1,0 +1,109 @@
+"""infra/postgres/backup.sh and restore.sh: an upgrade is taken back, and what cannot be restored is refused."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.postgres_server import running_postgres
+
+SCRIPTS = Path(__file__).parents[2] / "infra/postgres"
+OF_MLFLOW_3_16 = "b7e2c1a4d9f3"
+"""Newest migration of MLflow 3.16.1's own tables."""
+TO_REVISION = """
+import sys
+from alembic import command
+from mlflow.store.db.utils import _get_alembic_config
+from mlflow.store.tracking.dbmodels.initial_models import Base
+from sqlalchemy import create_engine
+Base.metadata.create_all(create_engine(sys.argv[1]))
+command.upgrade(_get_alembic_config(sys.argv[1]), sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(free_port: Callable[[], int], compose: Any) -> Iterator[dict[str, str]]:
+    """Variables of the job `backup-databases`, for a server with the databases of compose.yaml."""
+    port = free_port()
+    with running_postgres(port) as server:
+        variables = compose.variables("backup-databases") | {"PGHOST": "127.0.0.1", "PGPORT": str(port)}
+        variables["PATH"] = os.environ["PATH"]
+        where = {"PGHOST": str(server.data), "POSTGRES_USER": "postgres"}
+        subprocess.run(["bash", SCRIPTS / "create-databases.sh"], env=variables | where, check=True)
+        yield variables
+
+
+def script(name: str, folder: Path, environment: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(SCRIPTS / name), str(folder)]
+    return subprocess.run(command, env=environment | more, capture_output=True, text=True, check=False)
+
+
+def uri(environment: dict[str, str]) -> str:
+    password, port = environment["MLFLOW_DB_PASSWORD"], environment["PGPORT"]
+    return f"postgresql+psycopg://mlflow:{password}@127.0.0.1:{port}/mlflow"
+
+
+def query(environment: dict[str, str], sql: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(uri(environment).replace("+psycopg", ""), autocommit=True) as connection:
+        found = connection.execute(sql)
+        return found.fetchall() if found.description else []
+
+
+def upgrade(environment: dict[str, str], revision: str) -> None:
+    subprocess.run([sys.executable, "-c", TO_REVISION, uri(environment), revision], check=True, capture_output=True)
+
+
+def test_a_database_of_the_previous_minor_is_upgraded_and_rolled_back(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    upgrade(environment, OF_MLFLOW_3_16)
+    query(environment, "INSERT INTO experiments (experiment_id, name, lifecycle_stage) VALUES (7, 'old', 'active')")
+    tables = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1"
+    before = query(environment, tables)
+    saved = script("backup.sh", tmp_path, environment)
+    assert saved.returncode == 0, saved.stderr
+    upgrade(environment, "head")
+    query(environment, "DELETE FROM experiments")
+    assert query(environment, tables) != before
+    restored = script("restore.sh", tmp_path, environment)
+    assert restored.returncode == 0, restored.stderr
+    assert query(environment, tables) == before
+    assert query(environment, "SELECT version_num FROM alembic_version") == [(OF_MLFLOW_3_16,)]
+    assert query(environment, "SELECT name FROM experiments") == [("old",)]
+    upgrade(environment, "head")
+    assert query(environment, "SELECT name FROM experiments") == [("old",)]
+
+
+def test_a_restore_in_use_or_without_a_backup_changes_nothing(environment: dict[str, str], tmp_path: Path) -> None:
+    query(environment, "CREATE TABLE here (there boolean)")
+    absent = script("restore.sh", tmp_path, environment, BACKUP="2001-01-01T00-00-00Z")
+    assert (absent.returncode, "there is no backup 2001-01-01T00-00-00Z" in absent.stderr) == (2, True)
+    assert script("backup.sh", tmp_path, environment).returncode == 0
+    with psycopg.connect(uri(environment).replace("+psycopg", "")):
+        in_use = script("restore.sh", tmp_path, environment)
+    assert (in_use.returncode, "mlflow is in use, and nothing was changed" in in_use.stderr) == (3, True)
+    assert query(environment, "SELECT * FROM here") == []
+
+
+def test_a_damaged_dump_leaves_the_database_as_it_was(environment: dict[str, str], tmp_path: Path) -> None:
+    query(environment, "CREATE TABLE kept (there boolean)")
+    assert script("backup.sh", tmp_path, environment).returncode == 0
+    (dump,) = tmp_path.glob("*Z/mlflow.dump")
+    dump.write_bytes(dump.read_bytes()[:-200])
+    restored = script("restore.sh", tmp_path, environment)
+    assert (restored.returncode, "mlflow.dump is damaged, and nothing was changed" in restored.stderr) == (4, True)
+    assert query(environment, "SELECT * FROM kept") == []
+
+
+def test_seven_backups_are_kept(environment: dict[str, str], tmp_path: Path) -> None:
+    for day in range(1, 9):
+        (tmp_path / f"2001-01-0{day}T00-00-00Z").mkdir()
+    (tmp_path / "notes").mkdir()
+    assert script("backup.sh", tmp_path, environment).returncode == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert (len(names), names[0], names[-1]) == (8, "2001-01-03T00-00-00Z", "notes")
