@@ -92,7 +92,12 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
         clean, tokenizer, tokens = folder / "clean", folder / "tokenizer", folder / "tokens"
         paths = {
             "snapshot": {"source": raw, "out": folder / "raw"},
-            "preprocess": {"raw": folder / "raw", "out": clean, "metrics": folder / "preprocess.json"},
+            "preprocess": {
+                "raw": folder / "raw",
+                "out": clean,
+                "metrics": folder / "preprocess.json",
+                "work": folder / "kept",
+            },
             "tokenize": {
                 "clean": clean,
                 "tokenizer": tokenizer,

@@ -41,7 +41,7 @@ def run(params: PreprocessParams, *, seed: int, source: Path, out: Path, metrics
     """Run both stages from the source on."""
     raw = out.with_name(f".{out.name}-raw")
     snapshot.run(params, source=source, out=raw)
-    preprocess.run(params, seed=seed, raw=raw, out=out, metrics=metrics)
+    preprocess.run(params, seed=seed, raw=raw, out=out, metrics=metrics, work=out.with_name(".work"))
 
 
 def paragraphs(count: int) -> str:
@@ -112,7 +112,13 @@ def test_bad_input_is_named_and_earlier_outputs_stay(tmp_path: Path, fault: str)
     assert error.do
     assert (out / "train.parquet").read_text() == "of an earlier run"
     assert metrics.read_text() == "of an earlier run"
-    assert {file.name for file in tmp_path.iterdir()} <= {source.name, ".clean-raw", "clean", "preprocess.json"}
+    assert {file.name for file in tmp_path.iterdir()} <= {
+        source.name,
+        ".clean-raw",
+        ".work",
+        "clean",
+        "preprocess.json",
+    }
 
 
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from clozeline.errors import DataError
 from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.records.files.identity import identity_of
+from clozeline.storage.kept_results import KeptResults
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import open_snapshot
 from tests.raw_text import take_snapshot
@@ -27,12 +28,15 @@ def write_lines(folder: Path, texts: list[str]) -> Path:
     return path
 
 
-def build(path: Path, out: Path, params: PreprocessParams, *, seed: int = 7, num_workers: int = 1) -> CorpusMetrics:
+def build(
+    path: Path, out: Path, params: PreprocessParams, *, seed: int = 7, num_workers: int = 1, work: Path | None = None
+) -> CorpusMetrics:
     out.mkdir()
     raw = out.with_name(f"{out.name}-raw")
     take_snapshot(params.source, path, raw)
     with worker_processes(num_workers) as workers:
-        return build_corpus(open_snapshot(raw, params.source), params, seed=seed, out=out, workers=workers)
+        source, kept = open_snapshot(raw, params.source), KeptResults(work or out.with_name(f"{out.name}-work"))
+        return build_corpus(source, params, seed=seed, out=out, kept=kept, workers=workers)
 
 
 def sides(out: Path) -> dict[str, str]:
@@ -94,7 +98,7 @@ def test_the_output_does_not_depend_on_the_number_of_workers(
     tmp_path, params_of, texts, monkeypatch, num_workers: int
 ) -> None:
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 5_000)
-    monkeypatch.setattr("clozeline.text.preparation._BATCH_BYTES", 10_000)
+    monkeypatch.setattr("clozeline.text.batches._BATCH_BYTES", 10_000)
     path = write_lines(tmp_path, texts)
     alone = build(path, tmp_path / "alone", params_of())
     many = build(path, tmp_path / "many", params_of(), num_workers=num_workers)
@@ -106,9 +110,19 @@ def test_the_output_does_not_depend_on_the_size_of_batches(tmp_path, params_of, 
     path = write_lines(tmp_path, texts)
     build(path, tmp_path / "large", params_of())
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 1_000)
-    monkeypatch.setattr("clozeline.text.preparation._MAX_BATCH_UNITS", 1)
+    monkeypatch.setattr("clozeline.text.batches._MAX_BATCH_UNITS", 1)
     build(path, tmp_path / "small", params_of())
     assert digests(tmp_path / "large") == digests(tmp_path / "small")
+
+
+def test_the_bytes_do_not_depend_on_what_earlier_runs_kept(tmp_path, params_of, texts, words, monkeypatch) -> None:
+    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 2_000)
+    monkeypatch.setattr("clozeline.text.batches._BATCH_BYTES", 10_000)
+    build(write_lines(tmp_path, texts[:300]), tmp_path / "before", params_of(), work=tmp_path / "kept")
+    path = write_lines(tmp_path, texts)
+    grown = build(path, tmp_path / "grown", params_of(), work=tmp_path / "kept")
+    assert build(path, tmp_path / "scratch", params_of(), work=tmp_path / "empty") == grown
+    assert digests(tmp_path / "scratch") == digests(tmp_path / "grown")
 
 
 def test_moving_the_source_folder_does_not_change_the_output(tmp_path, params_of, texts) -> None:

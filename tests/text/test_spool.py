@@ -15,11 +15,10 @@ from clozeline.text.spool import BucketWriter, bucket_files, read_bucket, write_
 NUM_BUCKETS = 16
 
 
-def batch_of(texts: list[str], num_buckets: int = NUM_BUCKETS) -> PreparedBatch:
+def batch_of(texts: list[str]) -> PreparedBatch:
     rows = sorted((content_key(text), place, place, text, "s", "t") for place, text in enumerate(texts))
     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), PREPARED.types, strict=True)]
-    starts = bucket_starts([row[0] for row in rows], num_buckets)
-    return PreparedBatch(pa.record_batch(columns, PREPARED), starts, len(texts), len(texts), 0, Counter())
+    return PreparedBatch(pa.record_batch(columns, PREPARED), len(texts), len(texts), 0, Counter())
 
 
 @pytest.mark.parametrize("waiting_bytes", [1, 10_000_000])
@@ -28,7 +27,7 @@ def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(
 ) -> None:
     monkeypatch.setattr(spool, "_WAITING_BYTES", waiting_bytes)
     texts = [f"text {number}" for number in range(90)]
-    with BucketWriter(tmp_path) as writer:
+    with BucketWriter(tmp_path, NUM_BUCKETS) as writer:
         for start in range(0, 90, 30):
             writer.append(batch_of(texts[start : start + 30]))
     buckets = [read_bucket(path) for path in bucket_files(tmp_path)]
@@ -45,8 +44,8 @@ def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(
 
 def test_rewriting_a_bucket_replaces_everything_appended_before(tmp_path: Path) -> None:
     for _ in range(2):
-        with BucketWriter(tmp_path) as writer:
-            writer.append(batch_of(["one", "two"], num_buckets=1))
+        with BucketWriter(tmp_path, 1) as writer:
+            writer.append(batch_of(["one", "two"]))
     (path,) = bucket_files(tmp_path)
     assert len(read_bucket(path)) == 4
     write_bucket(path, read_bucket(path).slice(0, 1))

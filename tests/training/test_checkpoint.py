@@ -9,9 +9,8 @@ from typing import BinaryIO
 import pytest
 import torch
 
-import clozeline
 from clozeline.errors import ArtifactError
-from clozeline.training.checkpoint import Checkpoints, code_of, fingerprint
+from clozeline.training.checkpoint import Checkpoints
 
 
 def checkpoints(work: Path, name: str = "one") -> Checkpoints:
@@ -149,26 +148,6 @@ def test_remove_deletes_only_checkpoints_of_this_training(tmp_path: Path) -> Non
 def test_the_seal_names_the_fingerprint(tmp_path: Path) -> None:
     save(checkpoints(tmp_path), 1)
     assert json.loads((tmp_path / "one" / "step-000000001" / "seal.json").read_text())["fingerprint"] == "one"
-
-
-def test_changed_params_or_code_give_another_fingerprint(tmp_path: Path) -> None:
-    code = tmp_path / "code.py"
-    code.write_text("one = 1\n")
-    first = fingerprint({"learning_rate": 0.1}, [code])
-    assert fingerprint({"learning_rate": 0.1}, [code]) == first
-    assert fingerprint({"learning_rate": 0.2}, [code]) != first
-    code.write_text("one = 2\n")
-    assert fingerprint({"learning_rate": 0.1}, [code]) != first
-
-
-def test_the_code_hash_covers_only_the_named_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = ["__init__.py", "errors.py", "params/data.py", "encoder/rows.py", "tokens/rows.py", "tokens/info.py"]
-    for name in inside:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
-    found = [file.relative_to(tmp_path).as_posix() for file in code_of(["tokens/rows.py", "encoder"])]
-    assert found == ["tokens/rows.py", "encoder/rows.py"]
 
 
 FILL_DISK = """

@@ -32,7 +32,14 @@ def standard_library(params: Params, folder: Path) -> DemoCorpus:
         update={"source": source, "validation_fraction": 0.05, "holdout_fraction": 0.0, "min_characters": 60}
     )
     snapshot.run(text, source=lock, out=folder / "raw")
-    preprocess.run(text, seed=params.seed, raw=folder / "raw", out=folder / "clean", metrics=folder / "preprocess.json")
+    preprocess.run(
+        text,
+        seed=params.seed,
+        raw=folder / "raw",
+        out=folder / "clean",
+        metrics=folder / "preprocess.json",
+        work=folder / "work",
+    )
     corpus = DemoCorpus(folder / "tokens", folder / "tokenizer")
     vocabulary = params.tokenize.model_copy(
         update={"algorithm": "wordpiece", "existing": None, "vocab_size": _VOCAB_SIZE, "lowercase": True}

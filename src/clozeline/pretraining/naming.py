@@ -10,8 +10,8 @@ from clozeline.language_modelling.encoders import sources_of
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.pretraining.starting import sources_of_start
+from clozeline.storage.fingerprints import code_of, fingerprint
 from clozeline.tokens.info import INFO_NAME
-from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
 CODE = (

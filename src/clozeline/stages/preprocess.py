@@ -8,14 +8,17 @@ from clozeline.machine.cores import available_cores
 from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.storage.atomic import replacing_folder
+from clozeline.storage.kept_results import KeptResults
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import named_as_in_source, open_snapshot
 
 _LOG = logging.getLogger(__name__)
 
 
-def run(params: PreprocessParams, *, seed: int, raw: Path, out: Path, metrics: Path) -> None:
+def run(params: PreprocessParams, *, seed: int, raw: Path, out: Path, metrics: Path, work: Path) -> None:
     """Write one Parquet file for each split into `out`, and the counts of kept and dropped texts to `metrics`.
+
+    `work` keeps prepared text for later runs; it may be removed at any time.
 
     Raises:
         ArtifactError: the snapshot `raw` is missing, incomplete, or of another source.
@@ -25,7 +28,7 @@ def run(params: PreprocessParams, *, seed: int, raw: Path, out: Path, metrics: P
     source = open_snapshot(raw, params.source)
     try:
         with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
-            found = build_corpus(source, params, seed=seed, out=folder, workers=workers)
+            found = build_corpus(source, params, seed=seed, out=folder, kept=KeptResults(work), workers=workers)
     except DataError as error:
         parts = (error.problem, str(error.given), error.expected, error.do)
         problem, given, expected, do = (named_as_in_source(part, raw, params.source) for part in parts)

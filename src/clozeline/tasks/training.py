@@ -8,11 +8,12 @@ import torch
 
 from clozeline.machine.cores import available_cores
 from clozeline.params import FinetuneParams
+from clozeline.storage.fingerprints import code_of, fingerprint
 from clozeline.tasks import depths, lora
 from clozeline.tasks.best_look import BestLook, Plan
 from clozeline.tasks.narrow_embedding import narrow
 from clozeline.tasks.task import Task, TaskInputs
-from clozeline.training.checkpoint import Checkpoints, code_of, fingerprint
+from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
 from clozeline.training.loop import Loop

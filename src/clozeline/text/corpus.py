@@ -1,12 +1,9 @@
 """Build the clean, split corpus from an opened source, in memory that hardly grows with the text."""
 
-import logging
-import platform
 import shutil
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +15,18 @@ from clozeline.machine.workers import Workers
 from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
 from clozeline.storage.arrays import DiskArrays, chunks
+from clozeline.storage.kept_results import KeptResults
+from clozeline.text.batches import PreparedBatches, versions_used
+from clozeline.text.buckets import num_buckets_for
 from clozeline.text.clean_writer import CleanWriter
 from clozeline.text.documents import DropReason, Source
-from clozeline.text.exact_duplicates import BucketTask, sketch_bucket
+from clozeline.text.exact_duplicates import BucketTask, sort_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
-from clozeline.text.preparation import PreparationSettings, batches, prepare
+from clozeline.text.preparation import PreparationSettings
 from clozeline.text.sketches import Sketches, SketchWriter
 from clozeline.text.splits import KEPT, Decision, SplitShares, check_sides, decide
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
 from clozeline.words.shingles import Banding
-
-_LOG = logging.getLogger(__name__)
-_DECISIVE_PACKAGES = ("ftfy", "mwparserfromhell", "numpy", "pyarrow", "rensa")
 
 
 @dataclass
@@ -53,19 +50,20 @@ class _Placed:
     similarity: SimilarityMetrics
 
 
-def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Path, workers: Workers) -> CorpusMetrics:
+def build_corpus(
+    source: Source, params: PreprocessParams, *, seed: int, out: Path, kept: KeptResults, workers: Workers
+) -> CorpusMetrics:
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
-    The texts wait in a spool inside `out`, which is removed at the end. The result does not depend on `workers`, which
-    are released before the writing.
+    The texts wait in a spool inside `out`, which is removed at the end. The result depends neither on `workers`, which
+    are released before the writing, nor on the results of earlier runs in `kept`.
 
     Raises:
         DataError: the source holds no text, or too little to split.
     """
     spool = out / "spool"
     spool.mkdir()
-    counts = _Counts()
-    _read(source, params, spool, counts, workers)
+    counts = _read(source, params, spool, kept, workers)
     if not counts.read:
         raise DataError(
             f"{params.source.place}: the source holds no text",
@@ -80,7 +78,7 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
             expected=f"texts of at least {params.min_characters} characters",
             do="check `source`, or lower `min_characters`",
         )
-    sketches = _sketch(spool, params, seed, counts, workers)
+    sketches = _collect_sketches(spool, params, seed, counts, workers)
     decision = _decide(sketches, params, counts, workers)
     workers.release()
     with CleanWriter(out) as clean:
@@ -95,16 +93,18 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
         dropped=counts.dropped_by_reason(),
         splits=clean.metrics(),
         similarity=decision.similarity,
-        versions=_versions_used(),
+        versions=versions_used(),
     )
 
 
-def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts, workers: Workers) -> None:
-    settings = PreparationSettings.of(params, source)
+def _read(source: Source, params: PreprocessParams, spool: Path, kept: KeptResults, workers: Workers) -> _Counts:
+    counts = _Counts()
+    batches = PreparedBatches(PreparationSettings.of(params, source), kept)
+    num_buckets = num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes)
     bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
-    with closing(source.units), BucketWriter(spool) as writer, bar:
+    with closing(source.units), BucketWriter(spool, num_buckets) as writer, bar:
         shown = 0
-        for batch in workers.map(prepare, batches(source.units, settings)):
+        for batch in batches.of(source.units, workers):
             writer.append(batch)
             counts.read += batch.num_read
             counts.split += batch.num_split
@@ -112,13 +112,14 @@ def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts
             counts.dropped += batch.dropped
             bar.advance(source.meter.done_bytes // 1000 - shown)
             shown = source.meter.done_bytes // 1000
+    batches.keep_only_these()
+    return counts
 
 
-def _sketch(spool: Path, params: PreprocessParams, seed: int, counts: _Counts, workers: Workers) -> Sketches:
-    banding = Banding.finding(params.same_side_similarity)
-    tasks = [BucketTask(path, banding, seed) for path in bucket_files(spool)]
-    with SketchWriter(spool / "sketches", banding.num_bands) as writer:
-        for bucket in track(workers.map(sketch_bucket, tasks), "Sketching", len(tasks)):
+def _collect_sketches(spool: Path, params: PreprocessParams, seed: int, counts: _Counts, workers: Workers) -> Sketches:
+    tasks = [BucketTask(path, seed) for path in bucket_files(spool)]
+    with SketchWriter(spool / "sketches", Banding.finding(params.same_side_similarity).num_bands) as writer:
+        for bucket in track(workers.map(sort_bucket, tasks), "Sorting", len(tasks)):
             counts.dropped[DropReason.EXACT_DUPLICATE] += bucket.num_exact_duplicates
             writer.append(bucket)
         return writer.finish()
@@ -163,7 +164,3 @@ def _write(spool: Path, placed: _Placed, clean: CleanWriter) -> None:
         clean.append(texts.filter(kept), placed.sides_N[chosen][kept])
         done += len(texts)
     assert done == len(placed.kept_N)
-
-
-def _versions_used() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _DECISIVE_PACKAGES}

@@ -1,5 +1,6 @@
 """Docstrings of a snapshot as documents."""
 
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ class DocstringBlock:
     @property
     def size_bytes(self) -> int:
         return len(self.block.content)
+
+    def identity(self) -> bytes:
+        return pickle.dumps((self.block.content, self.block.first_line == 1))
 
     def documents(self) -> Iterator[Document]:
         for line in self.block.lines():

@@ -1,5 +1,6 @@
 """Documents, the sources that yield them, and the reasons for dropping one."""
 
+import pickle
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -38,6 +39,9 @@ class Document:
     def size_bytes(self) -> int:
         return len(self.text)
 
+    def identity(self) -> bytes:
+        return pickle.dumps((self.text, self.source, self.title, self.dropped))
+
     def documents(self) -> tuple["Document"]:
         return (self,)
 
@@ -48,6 +52,9 @@ class RawUnit(Protocol):
     @property
     def size_bytes(self) -> int:
         """Approximate amount of work, by which batches are balanced."""
+
+    def identity(self) -> bytes:
+        """Return bytes that differ if the documents do; they do not name the place of the unit."""
 
     def documents(self) -> Iterable[Document]:
         """Return the documents of the unit; called in a worker."""

@@ -1,9 +1,7 @@
-"""Work on one bucket of texts: remove exact duplicates and sketch the rest for the search for near-duplicates."""
+"""Work on one bucket of texts: remove exact duplicates, and take out the sketches for finding near-duplicates."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from clozeline.artifacts.preprocess.clean_text import TEXT
+from clozeline.text.sketch_columns import sketches_of, without_sketches
 from clozeline.text.spool import read_bucket, write_bucket
-from clozeline.words.shingles import Banding, ShingleSets, shingle_sets
+from clozeline.words.shingles import ShingleSets
 
 _SKETCH_BYTES = 400_000
 
@@ -21,7 +19,6 @@ _SKETCH_BYTES = 400_000
 @dataclass(frozen=True)
 class BucketTask:
     path: Path
-    banding: Banding
     seed: int
 
 
@@ -36,28 +33,19 @@ class SketchedBucket:
     shingles: list[ShingleSets]
 
 
-def sketch_bucket(task: BucketTask) -> SketchedBucket:
-    """Sort a bucket by key, keep the earliest of equal texts, write the bucket back, and sketch the kept texts."""
+def sort_bucket(task: BucketTask) -> SketchedBucket:
+    """Sort a bucket by key, keep the earliest of equal texts, and write them back without their sketches."""
     texts = read_bucket(task.path)
     texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
     kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
-    write_bucket(task.path, kept)
-    shingles = [shingle_sets(part, task.banding) for part in _parts(kept[TEXT])]
+    write_bucket(task.path, without_sketches(kept))
     return SketchedBucket(
         num_exact_duplicates=len(texts) - len(kept),
         ordinals_N=kept["ordinal"].to_numpy(),
         parents_N=kept["parent"].to_numpy(),
         draws_N=np.array([draw(task.seed, key) for key in kept["key"].to_pylist()]),
-        shingles=shingles,
+        shingles=[sketches_of(kept)],
     )
-
-
-def _parts(texts: pa.ChunkedArray) -> Iterator[pa.Array]:
-    """Cut a column into parts of about `_SKETCH_BYTES`."""
-    column = pa.concat_arrays([*texts.chunks, pa.array([], pa.string())])
-    number_N = np.cumsum(pc.binary_length(column).to_numpy()) // _SKETCH_BYTES
-    bounds = [0, *(np.flatnonzero(np.diff(number_N)) + 1).tolist(), len(column)]
-    return (column.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
 
 
 def draw(seed: int, key: bytes) -> float:

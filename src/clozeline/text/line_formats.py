@@ -1,6 +1,7 @@
 """Formats that are read line by line: plain text, JSON Lines, CSV, and the output of wikiextractor."""
 
 import html
+import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -51,6 +52,9 @@ class JsonBlock:
     @property
     def size_bytes(self) -> int:
         return len(self.block.content)
+
+    def identity(self) -> bytes:
+        return pickle.dumps((self.block.content, self.block.first_line == 1, self.settings.label, self.settings.fields))
 
     def documents(self) -> Iterator[Document]:
         return read_json_lines(self.block.lines(), self.settings, self.block.first_line)

@@ -1,7 +1,6 @@
-"""Work of a worker on a batch of raw units: extract, clean, cut, filter by length, key by content."""
+"""Work of a worker on a batch of raw units: extract, clean, cut, filter by length, key by content, sketch."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Self
@@ -10,15 +9,13 @@ import pyarrow as pa
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, TEXT, TITLE
 from clozeline.records.files.identity import KEY_BYTES, content_key
-from clozeline.text.buckets import bucket_starts, num_buckets_for
 from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit, Source
+from clozeline.text.sketch_columns import with_sketches
+from clozeline.words.shingles import Banding
 
 if TYPE_CHECKING:
     from clozeline.params import PreprocessParams
-
-_BATCH_BYTES = 1_000_000
-_MAX_BATCH_UNITS = 2_000
 
 PREPARED = pa.schema(
     [
@@ -38,7 +35,7 @@ class PreparationSettings:
     min_characters: int
     max_characters: int
     decode_entities: bool
-    num_buckets: int
+    banding: Banding
 
     @classmethod
     def of(cls, params: "PreprocessParams", source: Source) -> Self:
@@ -46,7 +43,7 @@ class PreparationSettings:
             min_characters=params.min_characters,
             max_characters=params.max_characters,
             decode_entities=source.decode_entities,
-            num_buckets=num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes),
+            banding=Banding.finding(params.same_side_similarity),
         )
 
 
@@ -58,10 +55,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """Texts sorted by bucket; bucket b is `texts[bucket_starts[b] : bucket_starts[b + 1]]`."""
+    """Texts sorted by key: columns of `PREPARED` and their sketches. `ordinal` counts from the start of the batch."""
 
     texts: pa.RecordBatch
-    bucket_starts: list[int]
     num_ordinals: int
     num_read: int
     num_split: int
@@ -77,20 +73,6 @@ class _Rows:
     dropped: Counter[DropReason] = field(default_factory=Counter)
 
 
-def batches(units: Iterable[RawUnit], settings: PreparationSettings) -> Iterator[Batch]:
-    """Group units into batches of about equal work. The bounds of the batches depend on the units alone."""
-    waiting: list[RawUnit] = []
-    size_bytes = 0
-    for unit in units:
-        waiting.append(unit)
-        size_bytes += unit.size_bytes
-        if size_bytes >= _BATCH_BYTES or len(waiting) >= _MAX_BATCH_UNITS:
-            yield Batch(waiting, settings)
-            waiting, size_bytes = [], 0
-    if waiting:
-        yield Batch(waiting, settings)
-
-
 def prepare(batch: Batch) -> PreparedBatch:
     """Turn raw units into clean texts; `ordinal` and `parent` count from the start of this batch."""
     rows = _Rows()
@@ -102,8 +84,8 @@ def prepare(batch: Batch) -> PreparedBatch:
     texts = pa.record_batch(
         [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)], PREPARED
     )
-    starts = bucket_starts(columns[0], batch.settings.num_buckets)
-    return PreparedBatch(texts, starts, rows.num_ordinals, rows.num_read, rows.num_split, rows.dropped)
+    sketched = with_sketches(texts, batch.settings.banding)
+    return PreparedBatch(sketched, rows.num_ordinals, rows.num_read, rows.num_split, rows.dropped)
 
 
 def _add(rows: _Rows, document: Document, settings: PreparationSettings) -> None:

@@ -7,9 +7,10 @@ from typing import Literal, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clozeline.text.buckets import bucket_starts
 from clozeline.text.preparation import PREPARED, PreparedBatch
 
-_WAITING_BYTES = 4_000_000
+_WAITING_BYTES = 8_000_000
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
@@ -20,8 +21,9 @@ class BucketWriter:
     Each write is a complete Arrow stream, so no file stays open, however many buckets there are.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, num_buckets: int) -> None:
         self._folder = folder
+        self._num_buckets = num_buckets
         self._waiting: list[tuple[pa.RecordBatch, list[int]]] = []
         self._waiting_bytes = 0
         self._num_ordinals = 0
@@ -42,14 +44,13 @@ class BucketWriter:
             place = texts.schema.get_field_index(name)
             texts = texts.set_column(place, PREPARED.field(name), pc.add(texts.column(place), self._num_ordinals))
         self._num_ordinals += batch.num_ordinals
-        self._waiting.append((texts, batch.bucket_starts))
+        self._waiting.append((texts, bucket_starts(texts.column("key").to_pylist(), self._num_buckets)))
         self._waiting_bytes += texts.nbytes
         if self._waiting_bytes >= _WAITING_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        num_buckets = max((len(starts) - 1 for _, starts in self._waiting), default=0)
-        for bucket in range(num_buckets):
+        for bucket in range(self._num_buckets if self._waiting else 0):
             parts = [
                 texts.slice(starts[bucket], starts[bucket + 1] - starts[bucket]) for texts, starts in self._waiting
             ]
@@ -82,5 +83,5 @@ def write_bucket(path: Path, texts: pa.Table) -> None:
 
 
 def _write(path: Path, texts: pa.Table, mode: Literal["ab", "wb"]) -> None:
-    with path.open(mode) as file, pa.ipc.new_stream(file, PREPARED, options=_WRITE_OPTIONS) as stream:
+    with path.open(mode) as file, pa.ipc.new_stream(file, texts.schema, options=_WRITE_OPTIONS) as stream:
         stream.write_table(texts)

@@ -1,5 +1,6 @@
 """A MediaWiki XML dump as a source: articles only, without their markup, one page in memory at a time."""
 
+import pickle
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ class WikiPage:
     @property
     def size_bytes(self) -> int:
         return len(self.wikitext)
+
+    def identity(self) -> bytes:
+        return pickle.dumps((self.title, self.wikitext, self.label, sorted(self.media_names), self.dropped))
 
     def documents(self) -> tuple[Document]:
         if self.dropped:

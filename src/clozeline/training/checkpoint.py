@@ -9,39 +9,19 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import clozeline
 from clozeline.errors import ArtifactError
 from clozeline.storage.atomic import replacing_folder
 
 _LOG = logging.getLogger(__name__)
 _STATE = "state.pt"
 _SEAL = "seal.json"
-
-
-def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
-    """Return a fingerprint of what decides a training's result: `facts` as JSON, and the contents of `files`."""
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
-    for file in files:
-        digest.update(file.name.encode())
-        digest.update(bytes.fromhex(_sha256(file)))
-    return digest.hexdigest()[:16]
-
-
-def code_of(places: Iterable[str]) -> list[Path]:
-    """Return the package's Python files at the paths `places`, files or folders in it."""
-    package = Path(clozeline.__file__).parent
-    return [
-        file
-        for place in places
-        for file in ([package / place] if place.endswith(".py") else sorted((package / place).rglob("*.py")))
-    ]
 
 
 @dataclass(frozen=True)

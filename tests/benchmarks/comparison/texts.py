@@ -86,7 +86,7 @@ def _clean(source: Source) -> Path:
     folder = KEPT / f"{source.name}-{_digest(section)}"
     if not (folder / "clean").is_dir():
         raw = _taken(source, folder)
-        paths = {"raw": raw, "out": folder / "clean", "metrics": folder / "preprocess.json"}
+        paths = {"raw": raw, "out": folder / "clean", "metrics": folder / "preprocess.json", "work": folder / "work"}
         run_stage("preprocess", folder, source.changes, **paths)
     return folder / "clean"
 

@@ -1,0 +1,133 @@
+"""Claim: batches that an earlier run kept are the batches that this run would compute."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clozeline.machine.workers import Workers
+from clozeline.records.files.meter import Meter
+from clozeline.storage.kept_results import KeptResults
+from clozeline.text import batches
+from clozeline.text.batches import PreparedBatches
+from clozeline.text.documents import Document, DropReason, RawUnit
+from clozeline.text.files import read_blocks
+from clozeline.text.from_records import TextFields
+from clozeline.text.line_formats import JsonBlock, LineSettings
+from clozeline.text.preparation import PreparationSettings, PreparedBatch, prepare
+from clozeline.text.wikipedia import WikiPage
+from clozeline.words.shingles import Banding
+
+SETTINGS = PreparationSettings(20, 500, decode_entities=True, banding=Banding.finding(0.5))
+
+
+@pytest.fixture
+def documents(words: Callable[[int, int], str]) -> list[Document]:
+    return [*(Document(words(seed, 40), "source", f"t{seed}") for seed in range(200)), Document("short", "source")]
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_BATCH_BYTES", 5_000)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of units of each batch that is computed."""
+    sizes: list[int] = []
+    monkeypatch.setattr(batches, "prepare", lambda batch: sizes.append(len(batch.units)) or prepare(batch))
+    return sizes
+
+
+def run(
+    units: list[RawUnit] | list[Document], folder: Path, settings: PreparationSettings = SETTINGS
+) -> list[PreparedBatch]:
+    prepared = PreparedBatches(settings, KeptResults(folder))
+    found = list(prepared.of(units, Workers(None, 1)))
+    prepared.keep_only_these()
+    return found
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_kept_batches_equal_computed_ones(documents, computed, tmp_path: Path) -> None:
+    first = run(documents, tmp_path)
+    assert sum(computed) == len(documents)
+    assert len(first) > 5
+    computed.clear()
+    assert run(documents, tmp_path) == first
+    assert computed == []
+    assert sum(batch.dropped[DropReason.TOO_SHORT] for batch in first) == 1
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("place", [0, 100, 201])
+def test_new_text_computes_the_batches_beside_it_alone(documents, computed, tmp_path: Path, place: int, words) -> None:
+    run(documents, tmp_path / "kept")
+    computed.clear()
+    grown = [*documents[:place], Document(words(999, 40), "source", "new"), *documents[place:]]
+    found = run(grown, tmp_path / "kept")
+    assert 1 <= sum(computed) < 120
+    assert found == run(grown, tmp_path / "empty")
+
+
+def test_a_damaged_batch_is_computed_again(documents, computed, tmp_path: Path) -> None:
+    first = run(documents, tmp_path)
+    computed.clear()
+    for path in tmp_path.glob("*/*"):
+        content = bytearray(path.read_bytes())
+        content[random.Random(1).randrange(len(content))] ^= 1
+        path.write_bytes(content)
+    assert run(documents, tmp_path) == first
+    assert sum(computed) == len(documents)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_only_the_batches_of_the_last_run_are_kept(documents, tmp_path: Path) -> None:
+    run(documents, tmp_path)
+    run(documents[:3], tmp_path)
+    assert len([path for path in tmp_path.glob("*/*") if path.is_file()]) == 1
+
+
+def test_other_settings_compute_anew(documents, computed, tmp_path: Path) -> None:
+    run(documents, tmp_path)
+    other = PreparationSettings(30, 500, decode_entities=True, banding=SETTINGS.banding)
+    run(documents, tmp_path, other)
+    assert sum(computed) == 2 * len(documents)
+
+
+def test_other_code_or_another_package_computes_anew(documents, computed, tmp_path: Path, monkeypatch) -> None:
+    run(documents, tmp_path)
+    monkeypatch.setattr(batches, "_CODE", ("text",))
+    run(documents, tmp_path)
+    monkeypatch.setattr(batches, "versions_used", lambda: {"ftfy": "0"})
+    run(documents, tmp_path)
+    assert sum(computed) == 3 * len(documents)
+
+
+def block(path: Path, content: bytes, label: str = "a", number: int = 0) -> JsonBlock:
+    path.write_bytes(content)
+    found = list(read_blocks(path, Meter()))[number]
+    return JsonBlock(found, LineSettings(str(path), label, TextFields("text", None), "line"))
+
+
+def test_a_block_is_the_same_in_another_place_and_another_with_another_label(tmp_path: Path) -> None:
+    one = block(tmp_path / "one", b'{"text": "some"}\n')
+    assert block(tmp_path / "two", b'{"text": "some"}\n').identity() == one.identity()
+    assert block(tmp_path / "two", b'{"text": "some"}\n', label="b").identity() != one.identity()
+    assert block(tmp_path / "two", b'{"text": "same"}\n').identity() != one.identity()
+
+
+def test_the_first_block_of_a_file_differs_from_the_same_lines_later(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 10)
+    content = b'{"text": "some"}\n' * 2
+    one, two = (block(tmp_path / "one", content, number=number) for number in (0, 1))
+    assert one.block.content == two.block.content
+    assert one.identity() != two.identity()
+
+
+def test_the_names_of_namespaces_identify_a_page_in_any_order() -> None:
+    names = [f"name{number}" for number in range(50)]
+    one, two = (WikiPage("t", "text", "a", frozenset(some), None) for some in (names, names[::-1]))
+    assert one.identity() == two.identity()
+    assert WikiPage("t", "text", "a", frozenset(names[1:]), None).identity() != one.identity()
