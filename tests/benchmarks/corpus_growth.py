@@ -1,12 +1,12 @@
-"""Cost of ten times the corpus: seconds and peak memory of preprocess, tokenize and pretrain.
+"""Cost of a corpus ten times as large: seconds and peak memory of preprocess, tokenize and pretrain.
 
-There is no other side here: ours is the growth of the dearest stage, theirs the bound (11 times the time, no more
-memory but for a tenth of measuring noise), and the ratio the smaller of bound over growth in time and in memory. The
-text is the built-in corpus (or what CLOZELINE_BENCHMARK_TEXT names) as raw JSON Lines: every tenth text of it, against
-all of it, so that nothing grows by repetition. Each stage is a process of its own and its worker processes are counted.
-Pre-training takes the same number of steps on both. Of several rounds the least counts: what an allocator gives back,
-and when, makes the peaks of two runs of one stage differ by a tenth. Memory is what the processes own (anonymous and
-shared); mapped files, which the kernel drops when it needs room, are reported apart.
+There is no other side. `ours` is the growth of the most expensive stage, `theirs` its limit: 11 times the time, and the
+same memory plus a tenth for measurement noise. The ratio is limit / growth, in time or in memory, whichever is smaller.
+The text is the built-in corpus (or what CLOZELINE_BENCHMARK_TEXT names) as JSON Lines: every tenth text, compared with
+all of them, so that nothing grows by repetition. Each stage runs in its own process, and its worker processes are
+counted. Pre-training takes the same number of steps on both. The smallest of several rounds counts: the peak memory of
+one stage differs by a tenth between runs, because allocators return memory at different times. Memory is what the
+processes own (anonymous and shared); mapped files are reported separately.
 """
 
 import argparse

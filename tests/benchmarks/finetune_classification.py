@@ -1,11 +1,11 @@
-"""A sentence classifier fine-tuned and judged, against transformers' `Trainer` as `run_glue.py` calls it.
+"""Fine-tuning and evaluation of a sentence classifier, compared with transformers' `Trainer` as in `run_glue.py`.
 
-all-MiniLM-L6-v2 on both sides; sentences of Pang & Lee's polarity set where it lies beside the project (or what
-CLOZELINE_BENCHMARK_LABELLED names), else generated ones. The same texts for training, validation and test, the same
-epochs, batch, learning rate and seeds; all else as each side has it by default: theirs pads every row to
-`--max_seq_length` 128 (`--pad_to_max_length` is the default of run_glue.py), ours to the longest row of batches of like
-length. A round is one seed, from files to a saved model and the answers on the test part. Ratio: their seconds over
-ours; accuracy of each seed, the difference of the means and its standard error are in the line.
+Both sides use all-MiniLM-L6-v2 and the sentences of Pang & Lee's polarity set if they lie beside the project (or in the
+folder that CLOZELINE_BENCHMARK_LABELLED names), else generated ones. Texts for training, validation and test, epochs,
+batch, learning rate and seeds are the same; everything else is each side's default. Theirs pads every row to
+`--max_seq_length` 128 (`--pad_to_max_length` is run_glue.py's default), ours to the longest row in batches of similar
+length. A round is one seed, from reading files to a saved model and answers for the test part. The ratio is their
+seconds / ours; the line has the accuracy of each seed, the difference of the means and its standard error.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""Extractive question answering fine-tuned and judged, against transformers' `Trainer` as `run_qa.py` calls it.
+"""Fine-tuning and evaluation of extractive question answering, compared with `Trainer` as in `run_qa.py`.
 
-all-MiniLM-L6-v2 on both sides; the questions of a part of SQuAD 2.0 that have an answer, as in SQuAD 1.1, where it lies
-beside the project (or what CLOZELINE_BENCHMARK_LABELLED names), else generated ones. The same questions for training,
-validation and test, the same epochs, batch, learning rate and seeds, windows of 384 tokens with a stride of 128; all
-else as each side has it by default: theirs pads every window to 384 (`--pad_to_max_length` is the default of
-run_qa.py), ours to the longest of windows of like length. Of so few questions a model learns little: the line has what
-no answer to anything, and the sentence nearest to the question, come to on the same part. A round is one seed, from
-files to a saved model and the answers on the test part. Ratio: their seconds over ours; F1 of SQuAD's script for each
-seed, the difference of the means and its standard error are in the line. Some twelve minutes on two cores.
+Both sides use all-MiniLM-L6-v2 and the answerable questions of a part of SQuAD 2.0 (as in SQuAD 1.1) if it lies beside
+the project (or in the folder that CLOZELINE_BENCHMARK_LABELLED names), else generated ones. Questions for training,
+validation and test, epochs, batch, learning rate, seeds, and windows of 384 tokens with a stride of 128 are the same;
+everything else is each side's default. Theirs pads every window to 384 (`--pad_to_max_length` is run_qa.py's default),
+ours to the longest window in batches of similar length. A model learns little from so few questions, so the line also
+has the figures of no answer to anything and of the nearest sentence on the same part. A round is one seed, from reading
+files to a saved model and answers for the test part. The ratio is their seconds / ours; the line has SQuAD's F1 of each
+seed, the difference of the means and its standard error. It takes about twelve minutes on two cores.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""Quality of the kinds of tasks on well-known data, fine-tuned from all-MiniLM-L6-v2 by the stage itself.
+"""Quality of each kind of task on well-known data, fine-tuned from all-MiniLM-L6-v2 by the stage itself.
 
-The tasks are those of finetune_table.yaml, written as they stand under `finetune` in params.yaml; the data lies beside
-the project, or in the folder that CLOZELINE_BENCHMARK_LABELLED names: without it there is nothing to measure. Names of
-tasks choose among them. What comes out is a table for people, each figure with its 95 % interval beside a simple method
-and a trivial answer, then one line of JSON. Nobody else is compared with here. On one core it takes some ten minutes a
-task; sts2016 takes one, squad2_subset fifty.
+The tasks are in finetune_table.yaml, written as under `finetune` in params.yaml. The data lie beside the project, or in
+the folder that CLOZELINE_BENCHMARK_LABELLED names; without them there is nothing to measure. Arguments select tasks by
+name. The output is a readable table, each figure with its 95 % interval beside a simple method and a trivial answer,
+then one line of JSON. There is no other side. A task takes about ten minutes on one core; sts2016 takes one,
+squad2_subset fifty.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""An entity tagger fine-tuned and judged, against transformers' `Trainer` as `run_ner.py` calls it.
+"""Fine-tuning and evaluation of an entity tagger, compared with transformers' `Trainer` as in `run_ner.py`.
 
-all-MiniLM-L6-v2 on both sides; NCBI disease where it lies beside the project (or what CLOZELINE_BENCHMARK_LABELLED
-names), judged on its development part, else generated sentences. The same sentences for training, validation and test,
-the same epochs, batch, learning rate and seeds; all else as each side has it by default: theirs pads to the longest
-row of a batch drawn by chance (run_ner.py has `--pad_to_max_length` off), ours to that of batches of like length. So
-the ratio is about what lengths there are: such batches of theirs are padding to 56 % here, to 45 % on WNUT 17. A round
-is one seed, from files to a saved model and the answers on the test part. Ratio: their seconds over ours; entity F1 of
-each seed, the difference of the means and its standard error are in the line.
+Both sides use all-MiniLM-L6-v2 and NCBI disease if it lies beside the project (or in the folder that
+CLOZELINE_BENCHMARK_LABELLED names), evaluated on its development part, else generated sentences. Sentences for
+training, validation and test, epochs, batch, learning rate and seeds are the same; everything else is each side's
+default. Theirs pads to the longest row of a random batch (`--pad_to_max_length` is off in run_ner.py), ours to the
+longest in batches of similar length. So the ratio depends on the lengths: their batches are 56 % padding here, 45 % on
+WNUT 17. A round is one seed, from reading files to a saved model and answers for the test part. The ratio is their
+seconds / ours; the line has the entity F1 of each seed, the difference of the means and its standard error.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,12 @@
-"""Pre-training on a GPU: real tokens a second and model FLOPs used, against run_mlm.py with `--bf16 --torch_compile`.
+"""Pre-training on a GPU: real tokens per second and model FLOPs, compared with run_mlm.py `--bf16 --torch_compile`.
 
-Sizes mini (here 2 × 128), base (12 × 768) and large (24 × 1024) as BERT, vocabulary 30,522, 15 % targets, no dropout;
-rows of 512 tokens, cut from long documents (texts of the built-in corpus, joined before either side sees them), so that
-they are full on both sides; bf16, compiled, with tf32 and fused AdamW; a step holds as many real tokens on both sides.
-Rounds alternate; the first half of each, compilation in it, is left out. The ratio is that of the first size asked for
-(`mini`); the others are reported too. MFU counts what the model must do, over the GPU's dense bf16 peak: 6 FLOPs for
-each weight and token, attention, and the vocabulary at the targets alone; padding and spare logits are not in it.
-Without a GPU the line says so, its ratio is null, and the exit status is 0.
+Sizes are mini (here 2 × 128), base (12 × 768) and large (24 × 1024) as BERT, with a vocabulary of 30,522, 15 % targets
+and no dropout. Rows of 512 tokens are cut from long documents (texts of the built-in corpus, joined beforehand), so
+they are full on both sides. Both use bf16, compilation, TF32 and fused AdamW, and the same number of real tokens per
+step. Rounds alternate; the first half of each, which includes compilation, is left out. The ratio is that of the first
+requested size (`mini`); the others are reported too. MFU is the necessary work / the GPU's dense bf16 peak: 6 FLOPs per
+weight and token, attention, and the vocabulary at the targets only, without padding and other logits. Without a GPU the
+line says so, its ratio is null, and the exit status is 0.
 """
 
 import argparse

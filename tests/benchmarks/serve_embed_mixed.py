@@ -1,15 +1,14 @@
-"""Texts of mixed lengths embedded in a second, against sentence-transformers with `backend="onnx"` in INT8.
+"""Texts of mixed lengths embedded per second, compared with sentence-transformers' `backend="onnx"` in INT8.
 
-all-MiniLM-L6-v2 on both sides, the same weights and ONNX Runtime, each in a process without HTTP, the same number of
-threads, no answer kept; each round has texts of its own, and one call with others comes before that does not count.
-Ours is the scheduler of the server: the texts come as requests of 32 and are tokenized as they come, while workers with
-one thread each run what is of nearly the same length. Theirs is `encode` of all texts with its own sorting and batches
-of 32, one session with as many threads, and a tokenizer that spreads a batch over as many where that is faster, which
-is tried first; of its two INT8 presets the better one counts. The cosine says how near the two sides' embeddings are,
-and theirs in fp32 is what both are compared with.
+Both sides use all-MiniLM-L6-v2 with the same weights, ONNX Runtime and number of threads, each in a process without
+HTTP and without cached answers; each round has its own texts, after a warm-up call with others. Ours is the server's
+scheduler: texts come as requests of 32 and are tokenized as they come, while workers with one thread each run texts of
+similar length. Theirs is `encode` of all texts with its own sorting, batches of 32 and one session with all threads;
+its tokenizer spreads a batch over the threads if that is faster, which is tried first. The better of its two INT8
+presets counts. The cosine compares the embeddings of both sides with theirs in fp32.
 
-What sorts 512 texts pads little. A second measurement (`…_in_requests`) has both sides called with 32 texts at a time,
-as they come, each call after the answer to the one before: one batch of theirs, padded to its longest text.
+Sorting 512 texts leaves little padding. In a second measurement (`…_in_requests`) both sides are called with 32 texts
+at a time, each call after the answer to the one before: one batch of theirs, padded to its longest text.
 """
 
 import argparse

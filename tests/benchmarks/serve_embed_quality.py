@@ -1,10 +1,9 @@
-"""Share of Spearman's correlation with human scores that INT8 keeps, against sentence-transformers' presets.
+"""Share of Spearman's correlation with human scores that INT8 keeps, compared with sentence-transformers' presets.
 
-all-MiniLM-L6-v2 on both sides, the same weights; the pairs of STS 2016 that have a score, where they lie beside the
-project (or what CLOZELINE_BENCHMARK_LABELLED names): without them there is nothing to measure. The figure of a side is
-the correlation of the cosines of its INT8 graph, over that of the same weights in fp32 (sentence-transformers'
-`model.onnx`); the better preset counts. The intervals are of 95 %, by the bootstrap over the same pairs for both
-graphs.
+Both sides use all-MiniLM-L6-v2 with the same weights and the scored pairs of STS 2016 that lie beside the project (or
+in the folder that CLOZELINE_BENCHMARK_LABELLED names); without them there is nothing to measure. The figure is the
+correlation of the cosines of the INT8 graph / that of fp32 (sentence-transformers' `model.onnx`); the better preset
+counts. The 95 % intervals are by bootstrap over the same pairs for both graphs.
 """
 
 import argparse

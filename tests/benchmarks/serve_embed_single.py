@@ -1,9 +1,9 @@
-"""Milliseconds until one short text is embedded, against sentence-transformers with `backend="onnx"` in INT8.
+"""Milliseconds to embed one short text, compared with sentence-transformers' `backend="onnx"` in INT8.
 
-all-MiniLM-L6-v2 on both sides, the same weights and ONNX Runtime, each in a process without HTTP, the same number of
-threads in one session, no answer kept, and before what counts as many calls as a round has. Texts of 6 to 12 words come
-one after the other, others in each round; the figure of a round is the median of its calls. One text is tokenized in
-the thread that calls. Of sentence-transformers' two INT8 presets the better one counts in each round.
+Both sides use all-MiniLM-L6-v2 with the same weights, ONNX Runtime and number of threads in one session, each in a
+process without HTTP and without cached answers, after a warm-up of as many calls as a round has. Texts of 6 to 12 words
+come one after another, different ones in each round; the figure of a round is the median of its calls. A text is
+tokenized in the calling thread. The better of sentence-transformers' two INT8 presets counts in each round.
 """
 
 import argparse

@@ -1,12 +1,11 @@
-"""Texts of mixed lengths embedded in a second, against sentence-transformers with its defaults: torch, in fp32.
+"""Texts of mixed lengths embedded per second, compared with sentence-transformers' defaults: torch, fp32.
 
-all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, no answer kept; each round has
-texts of its own, and one call with others comes before that does not count. Ours is the scheduler of the server over
-its INT8 graph: the texts come as requests of 32 and are tokenized as they come, while workers with one thread each run
-what is of nearly the same length. Theirs is `encode` of all texts with its own sorting and batches of 32, and a
-tokenizer that spreads a batch over as many threads where that is faster, which is tried first. A second measurement
-(`…_in_requests`) has both sides called with 32 texts at a time, each call after the answer to the one before. The
-cosine says how near the two sides' embeddings are.
+Both sides use all-MiniLM-L6-v2 with the same weights and number of threads, in process and without cached answers; each
+round has its own texts, after a warm-up call with others. Ours is the server's scheduler over its INT8 graph: texts
+come as requests of 32 and are tokenized as they come, while workers with one thread each run texts of similar length.
+Theirs is `encode` of all texts with its own sorting and batches of 32; its tokenizer spreads a batch over the threads
+if that is faster, which is tried first. In a second measurement (`…_in_requests`) both sides are called with 32 texts
+at a time, each call after the answer to the one before. The cosine compares the embeddings of both sides.
 """
 
 import argparse
@@ -34,7 +33,7 @@ def main() -> None:
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), mixed_texts(chosen.texts)
     ours, theirs_alone = Ours(models.ours, num_threads).embed, theirs_torch(num_threads)
-    # What it spreads, it spreads of any texts; on all of them, torch would take minutes to tell.
+    # Some texts are enough to choose the tokenizer setting; with all, torch would take minutes.
     in_parallel = at_its_best(theirs_alone, texts[:_PROBED])[1]
     theirs = tokenizing(theirs_alone, in_parallel)
     facts = {"cosine_of_both": cosine(ours(texts), theirs(texts)), "texts": len(texts)} | verdict(models.ours)

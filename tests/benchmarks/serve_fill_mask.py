@@ -1,13 +1,13 @@
-"""Masks filled in a second, against the same model exported as usual: with the logits of every token, in INT8.
+"""Masks filled per second, compared with a usual export of the same model: the logits of every token, in INT8.
 
-all-MiniLM-L6-v2 with a vocabulary head drawn at random on both sides, the same weights, in process, the same number of
-threads, no answer kept, one call that does not count before; texts of mixed lengths with one mask each, others in each
-round, the 5 likeliest words of each. Ours is the scheduler of the server over its INT8 graph, which projects masks
-only. Theirs is optimum's graph and its two INT8 presets, the better of which counts, asked in batches of 32 texts of
-nearly the same length without torch, its tokenizer spread over as many threads where that is faster: sooner than
-`transformers.pipeline` would be. No INT8 scheme passes the gates of params.yaml with words drawn at random: ours is
-made all the same, for its speed, and the line says so. The agreement is how often both name the same word first (words
-of a random head are near each other, and two INT8 schemes differ).
+Both sides use all-MiniLM-L6-v2 with the same random vocabulary head and number of threads, in process and without
+cached answers, after a warm-up call. Texts have mixed lengths and one mask each, different ones in each round; the
+answer is the 5 likeliest words. Ours is the server's scheduler over its INT8 graph, which projects only masks. Theirs
+is optimum's graph in the better of two INT8 presets, in batches of 32 texts of similar length, without torch, its
+tokenizer spread over the threads if that is faster: `transformers.pipeline` would be slower. No INT8 scheme passes the
+gates of params.yaml with a random head; ours is exported anyway for its speed, and the line says so. The agreement is
+the share of masks with the same first word on both sides (a random head scores words similarly, and the two INT8
+schemes differ).
 """
 
 import argparse

@@ -1,17 +1,16 @@
-"""Requests answered in a second by `clozeline serve`, against FastAPI with sentence-transformers in ONNX INT8.
+"""Requests answered per second by `clozeline serve`, compared with FastAPI over sentence-transformers in ONNX INT8.
 
-all-MiniLM-L6-v2 on both sides, the same weights; the same requests to /embed, one text of mixed length each, from 16
-clients that send their next as soon as they are answered, over the loopback from a process of this machine. Ours has a
-worker thread for each core. Theirs is comparison/sentence_server.py, once as one process with as many threads and once
-as a process for each core with one thread: the better one counts in each round. Each runs the INT8 preset that answers
-these texts sooner in so many threads on this machine, and its tokenizer has as many where that is faster: both are
-tried first, without HTTP. No answer is kept; each round has texts of its own, and 32 requests come before that do not
-count. Either server writes a line for each request. Percentiles are of the latency that clients see;
-`closed_p99_is_lower` says whether ours is below theirs, in the set-up of theirs where it is lowest.
+Both sides use all-MiniLM-L6-v2 with the same weights and get the same requests to /embed, one text of mixed length
+each, over the loopback from 16 clients that send the next request as soon as they are answered. Ours has a worker
+thread per core. Theirs is comparison/sentence_server.py, as one process with that many threads or as a process per core
+with one thread: the better set-up counts in each round. It runs the INT8 preset and the tokenizer setting that are
+faster on this machine, found beforehand without HTTP. No answer is cached; each round has its own texts, after 32
+warm-up requests. Each server logs a line per request. Percentiles are of the latency that clients see;
+`closed_p99_is_lower` says whether ours is below the lowest of their set-ups.
 
-Then, in as many rounds, requests arrive at moments that no answer changes (a Poisson process, the same for both sides):
-at 70 % of what the slower side answered before. Here latency counts from the moment at which a request was due,
-refusals and failures are counted apart, and theirs is the better of its set-ups.
+Then, in as many rounds, requests arrive at times that do not depend on answers (a Poisson process, the same for both
+sides), at 70 % of the slower side's rate. Latency then counts from the time when a request was due, refusals and
+failures are counted separately, and theirs is its better set-up.
 """
 
 import argparse

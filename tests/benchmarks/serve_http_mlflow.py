@@ -1,17 +1,16 @@
-"""Requests answered in a second by `clozeline serve`, against `mlflow models serve` of the same model.
+"""Requests answered per second by `clozeline serve`, compared with `mlflow models serve` of the same model.
 
-all-MiniLM-L6-v2 on both sides, the same weights; the same requests to /invocations, one text of mixed length each, from
-16 clients that send their next as soon as they are answered, over the loopback from a process of this machine. Ours has
-a worker thread for each core. Theirs is MLflow's own flavor of sentence-transformers (torch, fp32), once as one process
-with as many threads and once as a process for each core with one thread: the better one counts in each round. Its
-tokenizer has as many threads where a text is embedded sooner then, which is tried first, in process. Beside it is told,
-and does not count, what `mlflow models serve` makes of our INT8 graph, in a process for each core. No answer is kept;
-each round has texts of its own, and 32 requests come before that do not count. Percentiles are of the latency that
-clients see.
+Both sides use all-MiniLM-L6-v2 with the same weights and get the same requests to /invocations, one text of mixed
+length each, over the loopback from 16 clients that send the next request as soon as they are answered. Ours has a
+worker thread per core. Theirs is MLflow's own flavor of sentence-transformers (torch, fp32), as one process with that
+many threads or as a process per core with one thread: the better set-up counts in each round. Its tokenizer uses the
+threads if a text is embedded faster then, which is tried first, in process. `mlflow models serve` of our INT8 graph, in
+a process per core, is reported too, but does not count. No answer is cached; each round has its own texts, after 32
+warm-up requests. Percentiles are of the latency that clients see.
 
-Then, in as many rounds, requests arrive at moments that no answer changes (a Poisson process, the same for both sides):
-at 70 % of what the slower side answered before. Here latency counts from the moment at which a request was due,
-refusals and failures are counted apart, and theirs is the better of its set-ups.
+Then, in as many rounds, requests arrive at times that do not depend on answers (a Poisson process, the same for both
+sides), at 70 % of the slower side's rate. Latency then counts from the time when a request was due, refusals and
+failures are counted separately, and theirs is its better set-up.
 """
 
 import argparse

@@ -218,7 +218,7 @@ def test_a_race_is_run_over_several_seeds_and_reports_the_p_value(
 def test_the_machine_is_described_with_what_makes_int8_fast(
     alternation: ModuleType, tmp_path: Path, flags: str, told: str
 ) -> None:
-    """R35: the same benchmark gives another ratio without VNNI."""
+    """R35: without VNNI the same benchmark gives another ratio."""
     facts = tmp_path / "cpuinfo"
     facts.write_text(f"processor\t: 0\nmodel name\t: EPYC\nflags\t\t: {flags}\n", encoding="utf-8")
     assert importlib.import_module("comparison.machine").cpu_model(facts) == told

@@ -60,7 +60,7 @@ class Server:
                 if self.path == "/cut":
                     self.close_connection = True
                     return
-                with suppress(ConnectionError):  # the client may have given up
+                with suppress(ConnectionError):  # the client may have left
                     self.send_response(outer._status(self.path, body))
                     self.send_header("content-length", str(len(body)))
                     self.end_headers()
@@ -206,7 +206,7 @@ def test_a_comparison_reports_both_loops_and_both_sides_get_the_same_arrival_tim
         2: 0.3,
         3: 0.6,
         4: 0.1,
-    }  # seconds: the set-up that answers most is not the one where 99 % wait least
+    }  # seconds: the fastest set-up does not have the lowest p99
     sent: list[tuple[int, tuple[float, ...]]] = []
     draws: list[tuple[int, bytes]] = []
 

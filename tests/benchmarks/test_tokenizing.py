@@ -20,7 +20,7 @@ Module = Callable[[str], ModuleType]
 def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     monkeypatch.syspath_prepend(FOLDER)
     for name in (VARIABLE, "RAYON_NUM_THREADS"):
-        monkeypatch.setenv(name, "as it was")  # put back at the end, whatever is set meanwhile
+        monkeypatch.setenv(name, "as it was")  # restored at the end
     return lambda name: importlib.import_module(f"comparison.{name}")
 
 

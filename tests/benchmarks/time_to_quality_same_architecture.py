@@ -1,10 +1,9 @@
-"""Time to the validation loss that `Trainer` has after 5 minutes with our own architecture and schedule.
+"""Time to the validation loss that `Trainer` reaches in 5 minutes with our own architecture and schedule.
 
-What is left to tell the two apart is the engine: rows that keep documents apart and hold no padding, the vocabulary
-asked for at the targets alone, the loop around them, and the optimizer where ours is not AdamW. Theirs has the very
-configuration of our model, our mask rate, our schedule (warm-up, cosine, floor), betas, epsilon and decay, over
-grouped rows of our length, and a learning rate that is the best of a sweep. Text, tokenizer, validation, clocks and
-seeds are those of time_to_quality; `--tune` prints the sweeps.
+Only the engine differs: rows that keep documents separate and have no padding, logits at the targets only, the loop,
+and the optimizer if ours is not AdamW. Theirs has exactly our model's configuration, mask rate, schedule (warm-up,
+cosine, floor), betas, epsilon and decay, over grouped rows of our length, and the best learning rate of a sweep. Text,
+tokenizer, validation, clocks and seeds are those of time_to_quality; `--tune` prints the sweeps.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Small labelled sets made by rule: for machines without other labelled data, and for tests.
 
-Each can be learned and none perfectly: a share of the labels is wrong, some names mean two things, some questions have
+Each can be learned, but not perfectly: some labels are wrong, some names mean two things, some questions have
 no answer. Lengths differ as in real text: most are short, few are long.
 """
 

@@ -135,7 +135,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # of its session: its workers too
+        os.killpg(process.pid, signal.SIGKILL)  # with its workers, which share its session
         process.wait()
 
 
