@@ -29,8 +29,8 @@ def nightly(project: Path = Path()) -> State[object] | None:
     """Run `pipeline` on a new snapshot and `release`, push to the remote, and write the report, even if one fails.
 
     Any error fails this flow; the first one is raised. If a version is held, that is an error, too: a version that
-    waits for a person must not look like a successful night. A run that Prefect started because it lost sight of a
-    living one leaves the work to that one.
+    waits for a person must not look like a successful night. A run that Prefect starts beside a running one, whose
+    heartbeats it missed, leaves the work to it.
     """
     living = living_run(Workspace(project.resolve()).lock_file)
     if living:

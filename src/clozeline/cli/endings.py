@@ -33,7 +33,7 @@ def ending_orderly() -> Iterator[None]:
         yield
     except Exception:
         raise
-    except BaseException:  # Ctrl-C, or the end that SIGTERM asks for, ours or Prefect's
+    except BaseException:  # Ctrl-C, or SIGTERM turned into an exception
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         typer.echo(_STOPPED, err=True)
         raise

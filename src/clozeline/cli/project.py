@@ -28,7 +28,7 @@ def project_here() -> Workspace:
     set_defaults(workspace)
     for chatty in ("alembic", "httpx", "dvc"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of each try while MLflow is away
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of each retry of an MLflow call
     return workspace
 
 

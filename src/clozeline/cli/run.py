@@ -53,5 +53,5 @@ def run(
         summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
         report.write(workspace, datetime.now(UTC))
         if refusal:
-            refusal.is_reported = False  # the tables were printed after it
+            refusal.is_reported = False  # show the error again below the tables
             raise refusal

@@ -74,7 +74,7 @@ class Watch(BaseModel):
             raise ArtifactError(
                 f"{file} cannot be used",
                 given=error.errors(include_url=False)[0]["msg"],
-                expected="the state after an earlier look at this server",
+                expected="the state after an earlier poll of this server",
                 do="remove it: the traffic from now on then becomes the reference",
             ) from error
 

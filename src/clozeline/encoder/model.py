@@ -161,7 +161,7 @@ class Model(nn.Module):
         row = self.layout.heads[kind]
         named = {published[name]: weight for name, weight in own.items()}
         if _BIAS in own and "output.bias" in row.names and not self.head.shape.is_tied:
-            # transformers 5 reads the bias of an untied vocabulary only under the second of its two names.
+            # transformers 5 reads the bias of an untied output layer only under its second name.
             named[_second_name(published[_BIAS])] = own[_BIAS].clone()
         write_model(self.config, row.class_name, named, out)
 

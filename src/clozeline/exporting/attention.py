@@ -42,7 +42,7 @@ def show_scores(graph: GraphProto, name: str, added: Set[str]) -> None:
     """
     for node in graph.node:
         if node.op_type == ATTENTION:
-            node.output.extend(["", "", name.format(node.name)])  # the two before it are for decoders
+            node.output.extend(["", "", name.format(node.name)])  # the two before are decoder outputs
             _set(node, _SHOWN, _BARE if added.isdisjoint(node.input[3:4]) else _MASKED)
 
 

@@ -65,7 +65,7 @@ def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) 
     _quiet()
     # Tracing with gradients costs a fifth more and gives the same bytes.
     with torch.no_grad(), warnings.catch_warnings():
-        # torch 2.13 copies the tree of inputs in a way that it deprecates itself.
+        # torch 2.13 copies the tree of inputs by a call that torch itself deprecates.
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
         program = torch.onnx.export(
             module.eval(),

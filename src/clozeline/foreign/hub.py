@@ -21,7 +21,7 @@ def asking_hub(name: str) -> Iterator[None]:
 
     Without a network such calls retry for half a minute. The error that they end with reports the failure.
     """
-    if Path(name).is_dir() or _CLIENT.level == logging.ERROR:  # an outer call has announced it
+    if Path(name).is_dir() or _CLIENT.level == logging.ERROR:  # an outer call has logged it
         yield
         return
     _LOG.info("%s is not a local folder: asking the Hugging Face hub", name)

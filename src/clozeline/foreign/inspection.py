@@ -90,7 +90,7 @@ def _with_inner(name: str) -> list[str]:
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # damaged: the caller that opens it reports that
+    except ValueError:  # damaged: the opening caller reports it
         return None
 
 

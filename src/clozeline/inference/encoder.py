@@ -96,7 +96,7 @@ class Encoder(LanguageModel):
 
     def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
         """Embed every text and fill its masks; a text that loses a mask to truncation is only embedded."""
-        embedded = super().records(texts, top_k=top_k, truncate=truncate)  # first, so that errors number the texts
+        embedded = super().records(texts, top_k=top_k, truncate=truncate)  # first, so that errors count all texts
         own = self.with_own_masks(texts)
         places = self.with_masks(own, truncate=truncate)
         filled = self.fill([own[place] for place in places], top_k=top_k, truncate=truncate)

@@ -34,7 +34,7 @@ class Automation(BaseModel):
         """Return it in Prefect's form; None if no action is left.
 
         Raises:
-            ValueError: it names something that is not in `ids`, or is no automation (pydantic's `ValidationError`).
+            ValueError: it names something that is not in `ids`, or is not an automation (pydantic's `ValidationError`).
         """
         actions = [done for action in self.actions if (done := _resolved(action, ids))]
         return AutomationCore.model_validate(self.model_dump() | {"actions": actions}) if actions else None

@@ -15,7 +15,7 @@ from clozeline.versions.graph import StageNode
 
 _CLEAN: Final = "data/clean"
 _FINETUNE: Final = "finetune@"
-_LABELLED_BY_ITSELF: Final = "python-docs"  # each text knows its library
+_LABELLED_BY_ITSELF: Final = "python-docs"  # the library of each text is its label
 
 
 def require_inputs(root: Path, graph: Sequence[StageNode], done: Collection[str]) -> None:

@@ -27,7 +27,7 @@ from clozeline.versions.remote import fetch_runs
 from clozeline.versions.reproduce import RESTORE_FROM_REMOTE, Outcome
 from clozeline.workspace import Workspace, tracking_uri
 
-_LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all of them
+_LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all
 _CHARACTERS_IN_PREFECT: Final = 1_000  # per line
 
 

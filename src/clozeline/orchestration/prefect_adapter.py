@@ -14,7 +14,7 @@ from prefect import State
 # Prefect has no block for e-mail by SMTP. Its block for Slack passes an address that is not Slack's on to Apprise.
 from prefect.blocks.notifications import SlackWebhook
 from prefect.context import refresh_global_settings_context
-from prefect.events.schemas.automations import AutomationCore as AutomationCore  # an automation as a server takes it
+from prefect.events.schemas.automations import AutomationCore as AutomationCore  # an automation in the server's form
 from prefect.futures import PrefectFuture
 from prefect.settings import get_current_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
@@ -126,7 +126,7 @@ def page_settings(api_url: str) -> dict[str, str]:
 def apprise_block(address: str) -> SlackWebhook | None:
     """Return a block for `address`; None if Apprise does not know its kind: such a block would drop every message."""
     logger = logging.getLogger("apprise")
-    was_disabled, logger.disabled = logger.disabled, True  # it would log the address, a secret
+    was_disabled, logger.disabled = logger.disabled, True  # it would log the secret address
     try:
         block = SlackWebhook(url=SecretStr(address))
     finally:

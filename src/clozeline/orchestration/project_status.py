@@ -1,4 +1,4 @@
-"""Where a project stands: champions, scheduled runs, disk, remote. A source that does not answer hides no other."""
+"""Where a project stands: champions, scheduled runs, disk, remote. If one does not answer, the others are shown."""
 
 import shutil
 from collections.abc import Callable

@@ -38,8 +38,8 @@ def flow_run_id() -> str | None:
 def living_run(lock_file: Path, *, wait_seconds: float = 15.0) -> str | None:
     """Return the id of the flow run that holds the lock of the workspace; None if it is free or becomes free.
 
-    `wait_seconds` is as long as the stage of a killed run may take to end. The kernel knows whether a run lives;
-    Prefect only knows whether it heard of it.
+    `wait_seconds` is as long as the stage of a killed run may take to end. The kernel knows whether a run is alive;
+    Prefect only sees its heartbeats.
     """
     deadline = time.monotonic() + wait_seconds
     while lock_file.exists():
@@ -57,9 +57,9 @@ def living_run(lock_file: Path, *, wait_seconds: float = 15.0) -> str | None:
 
 
 def leave_to(run: str) -> State[object]:
-    """Return the final state of a run that is not needed, because `run` lives; correct the state of `run` if need be.
+    """Return the final state of a run that is not needed, because `run` is alive; correct the state of `run`.
 
-    Prefect marks a run as crashed whose heartbeats do not reach the server, as in an outage of the network.
+    Prefect marks a run as crashed if its heartbeats do not reach the server, as in a network outage.
     """
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(UUID(run)).state

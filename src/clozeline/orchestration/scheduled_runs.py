@@ -30,7 +30,7 @@ _NEXT_STEPS: Final = MappingProxyType(
         "Crashed": "nothing, it is run again; if it crashes each time, read work/logs and the worker's log",
     }
 )
-"""What to do after these final states; after other ones the message of the run says it."""
+"""What to do after these final states; for others the run's message says it."""
 _UNSUCCESSFUL: Final = {StateType.FAILED, StateType.CRASHED}
 
 

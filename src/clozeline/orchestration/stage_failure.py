@@ -9,7 +9,7 @@ from clozeline.orchestration.killed_stage import failure_of_killed, is_killed
 from clozeline.orchestration.stage_process import Ended
 
 _TOLD: Final = re.compile(
-    r"^error: (?P<problem>.+)\n  given:    (?P<given>.*(?:\n.*)*?)\n"  # a library's message may span lines
+    r"^error: (?P<problem>.+)\n  given:    (?P<given>.*(?:\n.*)*?)\n"  # messages of libraries may span lines
     r"  expected: (?P<expected>.*)\n  do:       (?P<do>.*)$",
     re.MULTILINE,
 )

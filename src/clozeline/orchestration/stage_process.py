@@ -18,7 +18,7 @@ from clozeline.orchestration.terminal import terminal_or
 from clozeline.versions import reproduce
 from clozeline.versions.reproduce import Outcome, outcome_of
 
-_ENDS_WITHIN_SECONDS: Final = 9.0  # the supervisor needs less to end all that it started
+_ENDS_WITHIN_SECONDS: Final = 9.0  # longer than the supervisor's own shutdown
 
 
 @dataclass(frozen=True)

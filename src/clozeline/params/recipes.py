@@ -29,7 +29,7 @@ def faults_of_recipes(recipes: Mapping[str, Any], chosen: Any) -> Iterator[Value
 def faults_of_keys(
     place: str, values: Any, section: type[BaseModel], without: Collection[str] = ()
 ) -> Iterator[ValueError]:
-    """Yield a fault if `values`, to be laid over or under `section`, are no section, and one for each unknown key."""
+    """Yield a fault if `values`, to be laid over or under `section`, is not a section, and one for each unknown key."""
     if not isinstance(values, Mapping):
         yield ValueError("keys of the section, with their values", {place: values})
         return

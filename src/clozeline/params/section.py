@@ -66,7 +66,7 @@ class Section(BaseModel):
         broken: set[str] = set()
         for keys, holds, expected in self.rules:
             names = keys.split()
-            if broken.isdisjoint(names):  # a rule may rely on an earlier one about the same keys
+            if broken.isdisjoint(names):  # a rule may assume earlier rules on its keys
                 given = {key: reduce(getattr, key.split("."), self) for key in names}
                 if not holds(*given.values()):
                     faults.append(ValueError(expected, given))

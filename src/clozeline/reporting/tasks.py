@@ -160,7 +160,7 @@ def _confusion(run: Run, task: str) -> Markup | None:
 def _examples(run: Run, task: str) -> Markup | None:
     path = f"reports/finetune/{task}/examples.json"
     if path not in run.files.names(path):
-        return None  # a task need not show any
+        return None  # tasks without examples
     items = run.files.json(path, list[ShownItem], stage=f"finetune@{task}")
     if not items:
         return None

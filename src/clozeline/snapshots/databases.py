@@ -37,7 +37,7 @@ def keep_rows(params: SourceParams, store: Store) -> tuple[SnapshotFile, ...]:
     assert params.url is not None
     assert params.query is not None
     with _trouble_named(params.url, params.query), _connected(params.url) as connection:
-        query = params.query.strip().rstrip(";").replace(":", r"\:")  # a colon names no parameter here
+        query = params.query.strip().rstrip(";").replace(":", r"\:")  # a colon marks no parameter here
         count = connection.execute(text(f"SELECT count(*) FROM ({query}) AS counted")).scalar_one()
         if not count:
             raise DataError(

@@ -119,7 +119,7 @@ def _trouble_named(url: str) -> Iterator[None]:
             expected="s3://, https:// or another protocol of fsspec whose package is installed",
             do="correct `source.url`, or install the package",
         ) from error
-    except Exception as error:  # each protocol has its own classes, without a common base
+    except Exception as error:  # each protocol has its own error classes
         raise _named(url, error) from error
 
 
@@ -152,7 +152,7 @@ def _named(url: str, error: Exception) -> Exception:
             do="correct `source.url`; the last snapshot is unchanged",
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return error  # of our own disk
+        return error  # our own disk failed
     return TransientError(
         f"{url}: the server did not answer",
         given=f"{type(error).__name__}: {error}",

@@ -35,7 +35,7 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
     share_one_heap()
     with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside, system_allocator():
         _make_tokenizer(params, parts["train"], tokenizer_beside)
-        give_back_freed()  # packing does not need the memory of the training
+        give_back_freed()  # packing does not need the training's memory
         opened = OpenTokenizer.open(tokenizer_beside)
         counts = _pack(parts, opened, params.shard_tokens, out_beside)
     train, validation = (_figures(counts[split], opened) for split in parts)
@@ -47,7 +47,7 @@ def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
         save(vocabularies.learn(params, lambda: text_batches(train, "learn vocabulary")), folder)
         return
     fixed = sorted(TokenizeParams.model_fields.keys() - _ALWAYS_USED)
-    _LOG.info("%s are those of %s, not of params.yaml", ", ".join(fixed), params.existing)
+    _LOG.info("%s come from %s, not from params.yaml", ", ".join(fixed), params.existing)
     save_existing(params.existing, folder)
 
 

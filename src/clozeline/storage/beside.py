@@ -57,7 +57,7 @@ def _remove_abandoned(folder: Path) -> None:
         OSError: it is locked, or was not made by this module.
     """
     if not (folder / _LOCK).exists():
-        folder.rmdir()  # succeeds if empty: its writer was killed before locking it, or will make another
+        folder.rmdir()  # succeeds if empty: its writer was killed before locking, or will make another
         return
     lock = os.open(folder / _LOCK, os.O_RDWR)
     try:

@@ -75,7 +75,7 @@ class BestLook:
             ArtifactError: a checkpoint belongs to another run.
             TrainingError: the loss or the gradient is not finite.
         """
-        if self.plan.total_steps == 0:  # zero-shot tasks train nothing
+        if self.plan.total_steps == 0:  # zero-shot tasks do not train
             only = ScoredLook(0, 0.0, self.validation_score())
             on_look(only)
             return Trained([only], [])

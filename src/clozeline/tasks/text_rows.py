@@ -83,7 +83,7 @@ def _beginnings(texts: Sequence[str], opened: OpenTokenizer, max_length: int) ->
     opened.tokenizer.enable_truncation(max_length)
     begun = [_first_words(text, max_length) for text in texts]
     encodings: list[Any] = opened.tokenizer.encode_batch_fast(begun)
-    # Words of control characters have no token, so that the words read may not fill the row: read the whole text.
+    # Control characters have no token, so the words read may not fill the row: then read the whole text.
     is_cut = [len(read) < len(text) for read, text in zip(begun, texts, strict=True)]
     places = [place for place, encoding in enumerate(encodings) if is_cut[place] and not encoding.overflowing]
     wholes = opened.tokenizer.encode_batch_fast([texts[place] for place in places])

@@ -8,6 +8,6 @@ if TYPE_CHECKING:
 
 def tfidf_vectorizer(*, min_texts: int = 1) -> "TfidfVectorizer":
     """Return a vectorizer of words that occur in at least `min_texts` texts, with sublinear term frequency."""
-    from sklearn.feature_extraction.text import TfidfVectorizer  # takes two seconds, and most stages count no words
+    from sklearn.feature_extraction.text import TfidfVectorizer  # takes two seconds; few stages need it
 
     return TfidfVectorizer(min_df=min_texts, sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")

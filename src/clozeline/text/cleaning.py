@@ -22,7 +22,7 @@ _BREAKS = ("\n\n", "\n", ". ", " ")
 
 _WITHOUT_ENTITIES = ftfy.TextFixerConfig(
     unescape_html=False,
-    uncurl_quotes=False,  # typography is the author's
+    uncurl_quotes=False,  # keep the author's typography
     fix_latin_ligatures=False,
     fix_character_width=False,
     normalization="NFC",

@@ -99,7 +99,7 @@ class SketchWriter:
         empty = DiskArrays(self._folder).empty
         place_of_ordinal, place_N = empty(self._num_ordinals, np.int64), empty(len(ordinals), np.int64)
         for chunk in chunks(len(ordinals)):
-            place_of_ordinal[ordinals[chunk]] = np.arange(chunk.start, chunk.stop) + 1  # a new file holds zeros
+            place_of_ordinal[ordinals[chunk]] = np.arange(chunk.start, chunk.stop) + 1  # 0 marks an unused ordinal
         done = 0
         for chunk in chunks(self._num_ordinals):
             there = place_of_ordinal[chunk]

@@ -76,11 +76,11 @@ def _byte_alphabet() -> dict[str, int]:
 def _bytes_of_piece(piece: str) -> bytes:
     if match := _FALLBACK_BYTE.fullmatch(piece):
         return bytes([int(match[1], 16)])
-    return piece.encode("utf-8")  # the mark of a space is not a letter, and neither is a space
+    return piece.encode("utf-8")  # neither the space mark nor a space is a letter
 
 
 def _ends_of_bytes(raw: bytes) -> Ends[bool]:
-    whole = raw.lstrip(_CONTINUATION)  # from the first character that begins in this token
+    whole = raw.lstrip(_CONTINUATION)  # starts at the first character that begins here
     if not whole:
         return Ends(False, False, bool(raw), bool(raw))
     first = whole[: len(whole) - len(whole[1:].lstrip(_CONTINUATION))]

@@ -69,7 +69,7 @@ class Delivery:
             self._read()
             if self._waiting:
                 return
-            self._outbox.journal.unlink()  # first: without it nothing else is looked at
+            self._outbox.journal.unlink()  # first: without the journal, the rest is ignored
             self._delivered.unlink(missing_ok=True)
             shutil.rmtree(self._outbox.folder / "files", ignore_errors=True)
             self._offset = 0
@@ -104,7 +104,7 @@ class Delivery:
                 elif progress == "again":
                     continue
                 elif progress == "later" and isinstance(batch[0][1], File):
-                    put_aside.append(self._waiting.popleft())  # a store that is away holds up no status and no curve
+                    put_aside.append(self._waiting.popleft())  # an unreachable store delays only files
                 else:
                     return progress
         finally:
@@ -139,7 +139,7 @@ class Delivery:
                 return "no answer"
             self._failures[key] += 1
             if len(batch) > 1:
-                return "again"  # alone: a bad point costs no other
+                return "again"  # retry one by one: only the bad point is lost
             if not _is_final(error) and (isinstance(first, File) or self._failures[key] < _MOST_ATTEMPTS):
                 return "later"
             self.num_lost += _num_values(first)

@@ -78,7 +78,7 @@ class MlflowMessages:
             run_view_type=ViewType.ACTIVE_ONLY,
             max_results=1,
         )
-        if cut_off:  # its curves are this stage's
+        if cut_off:  # continue its curves
             run_id = str(cut_off[0].info.run_id)
             self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
             self._client.update_run(run_id, status="RUNNING")

@@ -123,7 +123,7 @@ def _lock_of(run: Run, tracking_uri: str) -> Lock | None:
             file = download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)
             return Lock.read(Path(file))
         except (MlflowException, OSError, ArtifactError):
-            return None  # artifacts may be cleaned up; the figures can still be compared
+            return None  # the artifact may be deleted; figures are still comparable
 
 
 def _stage_run(run: Run) -> StageRun:

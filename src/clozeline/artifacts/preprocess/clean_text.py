@@ -77,7 +77,7 @@ def _refusing_damage(path: Path, columns: tuple[str, ...]) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
-        if getattr(error, "errno", None) not in (None, ENOENT):  # a fault of the disk, not of the file
+        if getattr(error, "errno", None) not in (None, ENOENT):  # the disk failed, not the file
             raise
         raise _unusable(path, columns, error) from error
 

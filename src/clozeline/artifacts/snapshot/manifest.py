@@ -94,7 +94,7 @@ class Earlier:
             return cls.none()
         try:
             manifest = Snapshot.model_validate_json(paths[MANIFEST].read_bytes())
-        except ValidationError:  # of another version of this program
+        except ValidationError:  # written by another version
             return cls.none()
         if any(file.object_name not in paths for file in manifest.files):
             return cls.none()

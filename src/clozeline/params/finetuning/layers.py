@@ -27,7 +27,7 @@ def whole_task(task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 
 def faults_of_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[ValueError]:
-    """Yield a fault for each key without effect, and for two places of the records."""
+    """Yield a fault for each key without effect, and if records come from two places."""
     yield from _idle_keys(name, task, defaults)
     yield from _two_sources(name, task, whole_task(task, defaults))
 

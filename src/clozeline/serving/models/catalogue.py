@@ -26,12 +26,12 @@ class Ability(Generic[Model]):
     rank: Callable[[Model], int] = lambda model: 0
     """The model of the lowest rank is the default; of equals, the first."""
     missing: str = "answers {route}"
-    """Words of the error for what no served model does."""
+    """End of the error "no served model …"."""
     expected: str = "a model that answers {route}"
     do: str = "start the server with such a model: `clozeline serve --help`"
 
     def of(self, served: LoadedModel) -> ServedModel[Model] | None:
-        """Return `served` as a model of this ability; None if it has not."""
+        """Return the model of `served` if it has this ability, else None."""
         model = served.model
         if isinstance(model, self.model) and self.has(model):
             return ServedModel(served.identity, model)

@@ -34,7 +34,7 @@ class GivenAnswers:
         return request_id
 
     def find(self, request_id: str) -> GivenAnswer | None:
-        """Return the answer to a request; None if it is too old, was scored already or never was."""
+        """Return the answer to a request; None if it is too old, already scored or unknown."""
         return self._by_id.get(request_id)
 
     def forget(self, request_id: str) -> None:

@@ -69,7 +69,7 @@ class Endpoint:
         return await self.operation.answer(Call(request, self._service, self.path))
 
     async def _answer_to_body(self, request: Request) -> Response:
-        raw: bytes = (await request.receive()).get("body", b"")  # the whole body, see the class
+        raw: bytes = (await request.receive()).get("body", b"")  # the whole body (see the class)
         num_json_bytes = self.operation.read(request.headers, raw)
         timeout_milliseconds = self._timeout_milliseconds(request)
         call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])

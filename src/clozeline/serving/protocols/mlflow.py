@@ -138,7 +138,7 @@ async def mlflow_version(call: Call) -> Response:
 
 
 def _place(number: int) -> str:
-    return f"rows[{number}]"  # every shape has rows
+    return f"rows[{number}]"  # every format has rows
 
 
 MLFLOW = Dialect(

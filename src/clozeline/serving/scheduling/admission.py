@@ -122,7 +122,7 @@ def never_in_time(asks: Asks, spread_seconds: float, pace: Pace) -> Refusal | No
     `pace` is that of full micro-batches, a lower bound: small requests take longer per token, and may be tried.
     """
     seconds, most = pace.seconds_for(asks.tokens), spread_seconds or asks.patience_seconds
-    if seconds <= most or asks.patience_seconds <= 0:  # a deadline that has passed is reported as such
+    if seconds <= most or asks.patience_seconds <= 0:  # a passed deadline is reported elsewhere
         return None
     return Refusal(
         "never_in_time",

@@ -134,7 +134,7 @@ class Line:
 
     def _forget_if_empty(self, entry: Entry) -> None:
         if not self._shelf(entry).entries:
-            del self._shelves[_place(entry)]  # keeps no reference to a replaced model
+            del self._shelves[_place(entry)]  # hold no reference to a replaced model
 
     def _left(self, entries: list[Entry]) -> None:
         for entry in entries:

@@ -48,7 +48,7 @@ def without_name(text: str, qualified_name: str) -> str:
     pattern = _AS_CODE if is_plain_word else _ANYWHERE
     words = text.replace(name, _LETTER).split(" ")
     for place, word in enumerate(words):
-        if _LETTER in word:  # in the whole text, a pattern would be tried at every word
+        if _LETTER in word:  # searching the whole text would try every word
             call = " (" if "".join(words[place + 1 : place + 2]).startswith("(") else ""
             words[place] = pattern.sub(_HIDDEN, word + call).removesuffix(call)
     return " ".join(words).replace(_LETTER, name)

@@ -143,7 +143,7 @@ OPERATIONS = (
         refusals=LOADING,
         result=Health,
     ),
-    Operation(  # the path that clients of MLflow ask for readiness
+    Operation(  # MLflow clients check readiness here
         path="/ping", answer=ready, name="ping", summary="Same as /health/ready", refusals=LOADING, result=Health
     ),
     Operation(
