@@ -16,7 +16,7 @@ from selenium.webdriver.chrome.service import Service
 
 _SWITCHES = (
     "--headless=new",
-    "--no-sandbox",  # root, as in a container, has none
+    "--no-sandbox",  # the sandbox refuses root, as in a container
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--hide-scrollbars",
@@ -27,7 +27,7 @@ _SWITCHES = (
     "--disable-sync",
     "--force-device-scale-factor=1",
 )
-_PATIENCE_SECONDS = 300  # where other processes have the machine
+_PATIENCE_SECONDS = 300  # for a machine busy with other processes
 _OUTSIDE = ("http:", "https:", "ws:", "wss:", "ftp:")
 Scheme = Literal["light", "dark"]
 
@@ -40,7 +40,7 @@ class Browser:
 
     def open(self, address: str | Path, *, width: int = 1280, height: int = 900, scheme: Scheme = "light") -> None:
         """Load a file or an address on a screen of this size; earlier errors and requests are dropped."""
-        # Not `mobile`: a phone zooms out of what is too wide, and nothing would seem to stick out.
+        # Not `mobile`: a phone zooms out until a page fits, so nothing would overflow.
         self._tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self._tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.requests()
@@ -59,7 +59,7 @@ class Browser:
         return [told["request"]["url"] for told in asked if not told["documentURL"].startswith("chrome:")]
 
     def requests_outside(self) -> list[str]:
-        """Of `requests`, those that leave this machine's files."""
+        """Requests to other machines."""
         return [address for address in self.requests() if address.startswith(_OUTSIDE)]
 
     def overflow(self) -> int:

@@ -51,6 +51,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def without_card(model: Path) -> dict[str, bytes]:
-    """Return the files of a model without those that tell of the test split: its card and its test items."""
+    """Return the files of a model except those about the test split: its card and its test items."""
     told_of_test = {"README.md", "test_items.jsonl"}
     return {name: content for name, content in contents(model).items() if name not in told_of_test}

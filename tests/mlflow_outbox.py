@@ -1,4 +1,4 @@
-"""Flow runs of tests whose records MLflow has got, and the runs that it then has."""
+"""Flow runs of tests after delivery to MLflow, and the MLflow runs that result."""
 
 from pathlib import Path
 

@@ -59,6 +59,6 @@ def test_a_line_logged_during_a_progress_bar_appears_above_it() -> None:
     os.close(ours)
     before, line, after = shown.partition("epoch 1: score 0.5")
     assert line
-    assert before.endswith("\r\x1b[2K"), "the bar was wiped first"
+    assert before.endswith("\r\x1b[2K"), "the bar is erased first"
     assert after.startswith("\r\n")
     assert after.endswith("the end\r\n")

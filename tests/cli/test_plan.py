@@ -82,7 +82,7 @@ def test_a_few_steps_are_timed(project: Path) -> None:
 def test_the_zoo_has_a_plain_text_line_for_each_family_and_size(project: Path) -> None:
     result = CliRunner().invoke(app, ["plan", "--all", "--vocab-size", "300"], catch_exceptions=False)
     rows = [line.split() for line in result.stdout.splitlines()[2:]]
-    assert len([row for row in rows if row]) == 60  # ELECTRA's five sizes count twice: alone, and as a pair
+    assert len([row for row in rows if row]) == 60  # ELECTRA's five sizes count twice: alone and as pairs
     shapes = {tuple(row[:2]): " ".join(row[2:6]) for row in rows if row}
     assert shapes["modernbert", "mini"] == "2 layers × 96"
     assert shapes["distilbert", "base"] == "6 layers × 768"

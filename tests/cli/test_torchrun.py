@@ -104,4 +104,4 @@ def test_a_signal_ends_all_processes(
     assert process.returncode == 128 + signal.SIGTERM
     checkpoints = sorted((folder / "work").glob("*/step-*"))
     time.sleep(1)
-    assert sorted((folder / "work").glob("*/step-*")) == checkpoints, "a process lives on"
+    assert sorted((folder / "work").glob("*/step-*")) == checkpoints, "a process is still running"

@@ -33,7 +33,7 @@ from tests.tiny_packages import (
 )
 
 PROJECT = Path(__file__).parents[2]
-# `addopts` names plugins that are not there; and clients leave it to the collector to close their sockets.
+# `addopts` names plugins that are missing there; clients leave closing sockets to the garbage collector.
 PYTEST = [
     "pytest",
     "--override-ini",
@@ -82,8 +82,8 @@ def main(python: str) -> int:
                 failed.append(_run([python, "-m", *_generated(client, "all"), *only], dist, client, model))
         with run_app(create_app(_service(dist), ApiKeys.of([KEY]))) as client:
             client.headers["authorization"] = f"Bearer {KEY}"
-            # Told of a header that every request is to have, it wants those that no document names to be refused: of
-            # its checks, only the one that has nothing to do where there are no keys. It knows that header in capitals.
+            # With a fixed header, schemathesis expects refusals that no document names, so only this check runs, which
+            # does nothing without keys. It matches the header's name in capitals.
             keyed = [*_generated(client, "ignored_auth"), "--header", f"Authorization: Bearer {KEY}"]
             failed.append(_run([python, "-m", *keyed], dist, client))
     return int(any(failed))

@@ -115,7 +115,7 @@ def test_special_tokens_are_never_masked_drawn_or_labelled(wordpiece: PreTrained
     batch = MaskingCollator(tokenizer, mask_rate=0.9)(told)
     assert (labels_of(batch)[:, ::2] == -100).all()
     assert (batch["input_ids"].numpy()[:, ::2] == given[:, ::2]).all()
-    MaskingCollator(wordpiece)  # ids of the tokenizer it shares were not touched
+    MaskingCollator(wordpiece)  # the shared tokenizer is unchanged
 
 
 def test_the_global_random_states_stay_as_they_are(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:

@@ -96,7 +96,7 @@ def test_a_short_or_foreign_feed_stops_the_run_before_training_and_names_the_dif
     assert found in str(caught.value.given)
     assert (accepted / FILE).read_bytes() == before
     (accepted / FILE).unlink()
-    train(accepted)  # a person has accepted the new text
+    train(accepted)  # a person accepts the new text
     assert (accepted / FILE).exists()
 
 

@@ -48,7 +48,7 @@ class Tally:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the last line says."""
+        """Figures of the last line."""
         return {
             "rounds": self.rounds,
             "survived": self.survived,
@@ -70,7 +70,7 @@ def drill_runs(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
     assert run_command(reference).wait(_LONGEST_SECONDS) == 0, said(reference)
     wanted = digest(reference)
     root: Path | None = None
-    pending = 0  # kills since the last check of the end
+    pending = 0  # kills since the last check
     for number in range(rounds):
         root = root or copy_of(pristine, folder / f"from-{number}")
         stage, way = STAGES[(seed + number) % len(STAGES)], chance.choice(list(WAYS))

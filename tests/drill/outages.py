@@ -33,7 +33,7 @@ def drill_mlflow(folder: Path, outage_seconds: float, tally: Tally) -> None:
             server.start()
             ended = run.wait(outage_seconds + _LONGEST_SECONDS)
             fault = "" if ended == 0 else said(root)[-3000:]
-            deliver_waiting(root / "work/outbox", server.url)  # as the next run does, if this one ended too soon
+            deliver_waiting(root / "work/outbox", server.url)  # as the next run does if this one ended early
             _count(tally, f"MLflow's server, for {outage_seconds:.0f} s", root, orphans(root), fault, server.url)
         finally:
             server.stop()

@@ -119,7 +119,7 @@ def require_clean(root: Path, tracking_uri: str) -> None:
     """Check what a finished run leaves: no open run, no held lock, nothing in the outbox, each curve whole."""
     with run_lock(root / "work/run.lock", wait_seconds=0.5):
         pass
-    assert not (root / "work/outbox/journal.jsonl").exists(), "MLflow has not got everything"
+    assert not (root / "work/outbox/journal.jsonl").exists(), "MLflow lacks some records"
     assert (root / ".dvc/tmp/rwlock").read_text() in {"", "{}"}, "DVC's lock is held"
     client = MlflowClient(tracking_uri)
     runs = client.search_runs([known.experiment_id for known in client.search_experiments()])
@@ -128,7 +128,7 @@ def require_clean(root: Path, tracking_uri: str) -> None:
     assert trained
     for run in trained:
         steps = [point.step for point in client.get_metric_history(run.info.run_id, "loss")]
-        assert steps == sorted(set(steps)), "a step is there twice"
+        assert steps == sorted(set(steps)), "a step occurs twice"
         assert len(steps) == steps[-1], f"{steps[-1] - len(steps)} steps are lost"
 
 

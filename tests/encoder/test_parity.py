@@ -73,7 +73,7 @@ def both(name: str, kind: HeadKind) -> tuple[Any, Model]:
     config = configuration(name, kind)
     torch.manual_seed(0)
     stock = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)
-    # In float64: the one of ModernBERT is in float32, the fused one of old decoders knows no mask.
+    # In float64: ModernBERT's eager attention uses float32; old decoders' fused one has no mask.
     attention = "sdpa" if config.model_type.startswith("modernbert") else "eager"
     theirs = stock._from_config(config, attn_implementation=attention).eval()
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_a_saved_model_loads_in_the_stock_class_and_in_ours(name, kind, tmp_path
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert", "distilbert", "electra", "modernbert"])
 @torch.inference_mode()
 def test_an_untied_output_layer_keeps_its_bias_in_the_stock_class_and_ours(name, tmp_path) -> None:
-    """Transformers 5 reads that bias by one of two names, and draws what it does not find."""
+    """Transformers 5 reads that bias by one of two names, else draws it at random."""
     config = configuration(name, "mlm")
     config.tie_word_embeddings = False
     ours = Model(config, "mlm").eval()
@@ -189,7 +189,7 @@ def test_an_untied_output_layer_keeps_its_bias_in_the_stock_class_and_ours(name,
 
 @every_row
 def test_initial_weights_have_the_standard_deviations_of_the_stock_model(name, kind) -> None:
-    """Not the same numbers: the same deviation of each matrix, the same zeros and ones."""
+    """Not equal numbers, but equal deviations of matrices, zeros and ones."""
     config = configuration(name, kind)
     config.update({"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2000, "initializer_range": 0.02})
     torch.manual_seed(0)

@@ -100,7 +100,7 @@ def test_a_classifier_computes_only_the_positions_that_its_head_reads(monkeypatc
         if "text-classification" in LAYOUTS[PUBLISHED[name][0]].heads:
             both(name, "text-classification")[1](*texts())
             last[name] = seen[-1]
-    assert last.pop("modernbert, biases everywhere") == LENGTH, "it reads the mean"
+    assert last.pop("modernbert, biases everywhere") == LENGTH, "its head reads the mean"
     assert set(last.values()) == {1}
 
 

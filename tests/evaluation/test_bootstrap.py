@@ -58,4 +58,4 @@ def test_p_values_of_equal_models_are_calibrated() -> None:
 def test_a_constant_difference_has_the_smallest_p_value_and_no_difference_has_1() -> None:
     assert sign_flip_p_value(np.full(30, 0.1), seed=1, num_samples=999) == 1 / 1000
     assert sign_flip_p_value(np.zeros(30), seed=1, num_samples=999) == 1
-    assert sign_flip_p_value(np.array([0.5]), seed=1, num_samples=999) == 1  # one document proves nothing
+    assert sign_flip_p_value(np.array([0.5]), seed=1, num_samples=999) == 1  # one document is no evidence

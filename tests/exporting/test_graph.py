@@ -71,7 +71,7 @@ def test_weights_too_large_for_one_file_survive_a_round_trip_through_external_da
     path, data = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
     write_graph(model, path)
     assert data.stat().st_size >= 36_000
-    assert data.stat().st_mode == path.stat().st_mode, "whoever may read the graph may read its weights"
+    assert data.stat().st_mode == path.stat().st_mode, "readers of the graph can read its weights"
     assert size_of(path) == path.stat().st_size + data.stat().st_size
     assert model.SerializeToString(deterministic=True) == before
     assert read_graph(path).SerializeToString(deterministic=True) == before

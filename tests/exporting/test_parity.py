@@ -38,7 +38,7 @@ def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def graph(exported: Path, tmp_path: Path) -> Path:
-    """To be changed by a test."""
+    """Graph that a test may change."""
     return Path(shutil.copy(exported, tmp_path))
 
 

@@ -179,7 +179,7 @@ def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package
 def test_labels_changed_by_other_texts_are_counted_relative_to_given_labels(
     topics_package: Path, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Among others, one text loses the labels that it has alone: of few labels that are given, not of all there are."""
+    """Run with others, one text loses its labels: a large share of the few given labels, not of all labels."""
     manifest = read_manifest(topics_package)
     held = Proof(topics_package / FILES.fp32, manifest, Sample(SENTENCES, [None] * 5), GATES)
     kept, given_A = LabelSetExam.answers, np.array([1, 0, 0] * 5)
@@ -204,7 +204,7 @@ def test_fill_mask_answers_are_the_argmax_of_the_logits(package: Path) -> None:
 
 
 def test_saturating_sums_are_detected_and_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they do depends on the processor, so that here the wide sums are another graph's."""
+    """Real saturation depends on the processor, so here another graph gives the wide sums."""
     held, opened = proof_of(package), proof.open_graph
 
     def other_if_wide(path: Path, given: Manifest, *, wide_sums: bool = False) -> object:
@@ -233,7 +233,7 @@ def test_nan_logits_fail_the_saturation_check(package: Path, monkeypatch: pytest
 
 def test_nan_cosines_fail_the_batch_check(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = proof_of(package)
-    # The first is with fp32; then there is one for each grouping.
+    # The first compares with fp32, the others are one per grouping.
     given = iter(no_number_in(2, [np.ones(3, dtype=np.float32)] * 4))
     monkeypatch.setattr(proof, "_cosines", lambda *answers: next(given))
     assert failed(rung_by(held, package).checks) == ["batch_cosine_min"]

@@ -92,7 +92,7 @@ def test_smoothing_lowers_the_error_of_a_fixed_scale(scheme: Scheme) -> None:
 
 @pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED, replace(DEFAULT, per_channel=False)])
 def test_the_smoothing_factors_minimize_the_error(scheme: Scheme) -> None:
-    """Of the outlying channels, by each power of two; measured in the integers of both."""
+    """For each power of two, measured on the outlier channels in both integer graphs."""
     chosen = smoothing(OUTLYING_TK, scheme=scheme).factor_K
     outlying_K = np.isin(np.arange(24), OUTLIERS)
     others = [error_of(np.where(outlying_K, 2.0**power, 1.0), scheme) for power in range(8)]
@@ -124,7 +124,7 @@ def test_a_channel_without_headroom_in_its_weights_is_not_divided() -> None:
     heavy_KN = WEIGHT_KN.copy()
     heavy_KN[OUTLIERS] *= 1000
     assert (smoothing(OUTLYING_TK, others_KN=heavy_KN).factor_K[OUTLIERS] == 1).all()
-    assert (smoothing(OUTLYING_TK, heavy_KN).factor_K[OUTLIERS] == 1).all(), "the second product's is heavy"
+    assert (smoothing(OUTLYING_TK, heavy_KN).factor_K[OUTLIERS] == 1).all(), "the second product's weights are large"
 
 
 def test_smoothing_uses_the_headroom_of_a_per_matrix_scale() -> None:
@@ -193,7 +193,7 @@ def test_a_normalization_with_other_readers_is_not_smoothed() -> None:
 
 
 def test_a_weight_with_other_readers_stays_unchanged() -> None:
-    """It would be in the file twice: of layers that are one, and of a vocabulary that is the embedding table."""
+    """The file would hold it twice: a weight of shared layers, or a vocabulary tied to the embedding table."""
     twice = [
         helper.make_node("MatMul", ["x", "S"], ["h"], name="first"),
         helper.make_node("MatMul", ["h", "S"], ["y"], name="second"),

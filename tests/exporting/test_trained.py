@@ -47,7 +47,7 @@ def change_tokenizer(folder: Path, **changes: object) -> None:
 
 
 def renumber(folder: Path) -> None:
-    """A token is moved behind the last row of the table; there are as many tokens as before."""
+    """Move a token's id past the last row of the table; the number of tokens stays."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     tokenizer["model"]["vocab"]["the"] = 90
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
@@ -61,7 +61,7 @@ def spoil(folder: Path) -> None:
 
 
 def without_model(folder: Path) -> None:
-    """Leave valid JSON that is no tokenizer."""
+    """Leave valid JSON that is not a tokenizer."""
     (folder / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf-8")
 
 

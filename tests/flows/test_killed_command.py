@@ -83,5 +83,5 @@ def test_a_failing_stage_prints_its_error_once(toy: Path) -> None:
     assert start_command(toy).wait(timeout=240) == 3
     said = (toy / "said").read_text()
     assert said.count("raw.txt is bad") == 1, said
-    assert "http://" not in said, "the temporary server is gone by then"
+    assert "http://" not in said, "the temporary server has ended"
     assert "Traceback" not in said

@@ -190,7 +190,7 @@ def test_bad_input_is_not_retried_and_the_error_is_that_of_the_stage(
     (toy / "raw.txt").write_text("bad")
     with pytest.raises(DataError, match="is bad") as caught:
         pipeline(toy)
-    assert caplog.text.count("raw.txt is bad") == 1, "by the stage, and by nobody else"
+    assert caplog.text.count("raw.txt is bad") == 1, "only the stage logs it"
     assert caught.value.is_reported
     assert "NotReady" not in caplog.text
     assert "not started: count, sign@ada, sign@alan" in caplog.text

@@ -168,7 +168,7 @@ def test_fp32_is_served_until_a_release_clearly_measures_int8_as_faster(
     monkeypatch.setattr(latency, "measure", lambda folder: noisy)
     again = release(project)[0]
     assert again.precision == "fp32"
-    assert "INT8 is 0.66 × as fast as fp32" in again.why_fp32, "what decided, not what is measured now"
+    assert "INT8 is 0.66 × as fast as fp32" in again.why_fp32, "the figure of the decision, not a new one"
     assert "0.60 to 2.00 in 9 rounds, which disagree" in again.lines[-1]
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
     with monkeypatch.context() as elsewhere:
@@ -279,7 +279,7 @@ def test_a_night_that_ends_with_a_held_version_is_not_completed(released: Path) 
     assert "now candidate" in (released / "reports/report.html").read_text()
     promote(released, "when_better")
     retrain(released, "one two three four", "new text")
-    assert nightly(released, return_state=True).name == "Completed", "no action is needed"
+    assert nightly(released, return_state=True).name == "Completed", "no action needed"
 
 
 def test_a_first_version_that_is_no_better_than_the_trivial_answer_is_held_until_a_person_accepts_it(

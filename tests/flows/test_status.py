@@ -56,7 +56,7 @@ def test_before_the_first_release_status_names_the_commands_to_run(project: Path
     assert found["disk"]["free_bytes"] > 0
     (problem,) = found["problems"]
     assert (problem["about"], problem["given"]) == ("scheduled runs", "PREFECT_API_URL is not set")
-    assert not (project / "work/mlflow").exists(), "it makes no database"
+    assert not (project / "work/mlflow").exists(), "status creates no database"
     text = shown()
     for told in ("`clozeline run`", "GB are free", "`clozeline remote add URL`", "scheduled runs: unknown"):
         assert told in text

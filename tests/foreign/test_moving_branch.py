@@ -23,7 +23,7 @@ def test_a_hub_name_is_pinned_to_a_commit_and_a_folder_is_not(hub: MovingHub, tm
     assert pinned(NAME, None) == OLD
     assert pinned(NAME, OLD) == OLD
     assert pinned(str(tmp_path), None) is None
-    assert pinned("someone/else", "main") == "main", "whatever opens the name reports that there is none"
+    assert pinned("someone/else", "main") == "main", "the opening function reports the missing commit"
 
 
 def test_a_tokenizer_without_a_model_has_a_commit_too(hub: MovingHub) -> None:

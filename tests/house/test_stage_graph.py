@@ -36,7 +36,7 @@ NO_DEPS = {
 a stage's own outs is a dep of that stage.
 """
 MOST_CODE_DEPS = 8
-"""Most code deps of one stage, for readers; a stage that needs more shows that the rooms are cut wrongly."""
+"""Most code deps of one stage, for readers; a stage that needs more shows that the rooms are divided wrongly."""
 
 
 def stages() -> dict[str, dict[str, Any]]:

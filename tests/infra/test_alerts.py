@@ -20,7 +20,7 @@ from tests.processes import wait_for
 
 pytestmark = pytest.mark.deployment
 
-PENDING = {"state": {"type": "PENDING"}}  # a scheduled one would be late before long
+PENDING = {"state": {"type": "PENDING"}}  # a scheduled run would soon be late
 
 
 class Webhooks(ThreadingHTTPServer):

@@ -16,7 +16,7 @@ from clozeline.serving import HEALTH_PATHS
 from tests.infra.stack.compose_file import read_env_file
 
 INFRA = Path(__file__).parents[2] / "infra"
-VERSIONS = ("1.30", "1.37")  # the first that has the sleep of preStop by default, and the newest
+VERSIONS = ("1.30", "1.37")  # the first with preStop sleep by default, and the newest
 LOAD = YAML(typ="safe")
 KUSTOMIZATION: dict[str, Any] = LOAD.load(INFRA / "kustomization.yaml")
 OBJECTS: list[dict[str, Any]] = [found for name in KUSTOMIZATION["resources"] for found in LOAD.load_all(INFRA / name)]

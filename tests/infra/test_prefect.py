@@ -67,7 +67,7 @@ def test_deploying_again_after_an_edit_applies_the_file(server: Server) -> None:
     assert schedule["schedule"]["timezone"] == "Europe/Paris"
     assert second["nightly"]["work_pool_name"] == "clozeline"
     assert [schedule["active"] for schedule in second["drift"]["schedules"]] == [False]
-    assert second["nightly"]["global_concurrency_limit"] is None, "its lease would cancel a run that cannot renew it"
+    assert second["nightly"]["global_concurrency_limit"] is None, "Prefect cancels a run that cannot renew its lease"
     queues = server.api.post("/work_pools/clozeline/queues/filter", json={}).raise_for_status().json()
     assert {queue["name"]: queue["concurrency_limit"] for queue in queues} == {"default": None, "nightly": 1}
     assert second["nightly"]["work_queue_name"] == "nightly"
@@ -134,7 +134,7 @@ def test_a_restarted_server_waits_for_the_next_heartbeat_of_every_run(server: Se
         found = database.execute(buckets, ("clozeline-crashed",)).fetchall()
         return [datetime.fromisoformat(end).replace(tzinfo=UTC) for (end,) in found]
 
-    assert wait_for(lambda: bool(deadlines()), 60), "the automation does not hear heartbeats"
+    assert wait_for(lambda: bool(deadlines()), 60), "the automation gets no heartbeats"
     assert max(deadlines()) < datetime.now(UTC) + timedelta(seconds=90)
     server.run_to_end([sys.executable, "-c", PUT_OFF], server.own_environment, ROOT / "infra/prefect")
     assert min(deadlines()) > datetime.now(UTC) + timedelta(seconds=60)
@@ -191,8 +191,8 @@ def test_drift_starts_one_retraining_a_day(server: Server) -> None:
     for hours in (1, 23):
         tell(now + timedelta(hours=hours))
     tell(now + timedelta(hours=25))
-    assert wait_for(lambda: retrainings() > before + 1, 60), "the next day has a retraining of its own"
-    assert retrainings() == before + 2, "a day has one retraining, also if the file is deployed again meanwhile"
+    assert wait_for(lambda: retrainings() > before + 1, 60), "the next day starts another retraining"
+    assert retrainings() == before + 2, "one retraining per day, even if the file is deployed again"
 
 
 def wait_for_the_end(api: httpx.Client, run_id: str, timeout_seconds: float = 120) -> dict[str, Any]:

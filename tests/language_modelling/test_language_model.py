@@ -89,7 +89,7 @@ def test_a_param_that_stock_classes_lack_is_refused(family, knobs, told, params_
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_activation_epsilon_and_initial_weights_follow_params(family, params_of, ids, caplog) -> None:
-    """In the encoder and in the head, but for what the family is known to fix, and says so."""
+    """In the encoder and the head, except values that the family declares as fixed."""
     given = {"activation": "relu", "norm_epsilon": 3e-4, "initializer_range": 0.07}
     model = language_model.build(params_of(family, **given), "mlm", ids, seed=0)
     fixed = {it.knob for it in FAMILIES[family].fixed}

@@ -97,7 +97,7 @@ def test_a_path_missing_from_cache_and_workspace_is_named(traced: Trace, workspa
     file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     file.chmod(0o644)
     file.unlink()
-    assert verify(traced, workspace) == 5, "the workspace still has it"
+    assert verify(traced, workspace) == 5, "the workspace still has the object"
     shutil.rmtree(workspace.root / path)
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)

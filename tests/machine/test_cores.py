@@ -32,7 +32,7 @@ def write(file: Path, text: str) -> None:
     [
         ("max 100000", 8),
         ("200000 100000", 2),
-        ("350000 100000", 3),  # rounded down: the quota would stop all of four threads at once
+        ("350000 100000", 3),  # rounded down: the quota would throttle four threads
         ("50000 100000", 1),
         ("1600000 100000", 8),
     ],

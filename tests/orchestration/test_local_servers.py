@@ -47,7 +47,7 @@ def test_both_servers_run_until_interrupted(tmp_path: Path, free_port: Callable[
         with urlopen(page, timeout=30) as answer:
             assert b"<title>" in answer.read()
     with urlopen(f"{pages[1]}/ui-settings", timeout=30) as answer:
-        assert json.load(answer)["api_url"] == f"{pages[1]}/api", "Prefect's page asks its own server"
+        assert json.load(answer)["api_url"] == f"{pages[1]}/api", "Prefect's page calls its own server"
     with urlopen(f"{pages[1]}/api/admin/settings", timeout=30) as answer:
         assert json.load(answer)["server"]["ui"]["show_promotional_content"] is False
     started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]

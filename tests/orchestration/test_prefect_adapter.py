@@ -117,7 +117,7 @@ def test_a_problem_shows_its_message_once(
         logger.error("Encountered an exception", exc_info=(KeyError, KeyError("a bug"), None))
     told, bug = caplog.records
     assert (told.getMessage(), told.exc_info) == (f"error: {problem}", None)
-    assert problem.is_reported, "so that the command does not tell it again"
+    assert problem.is_reported, "so that the command does not log it again"
     assert bug.exc_info, "a bug keeps its traceback"
 
 

@@ -23,7 +23,7 @@ def test_a_failure_is_the_error_that_the_stage_raised_with_its_class() -> None:
     assert type(error) is DataError
     assert (error.given, error.expected, error.do) == ("bad", "good", "write good")
     assert "stage `upper`: raw.txt is bad" in str(error)
-    assert error.is_reported, "the stage's own words were passed on"
+    assert error.is_reported, "the stage's own message is shown"
 
 
 def test_the_last_of_several_errors_is_reported() -> None:

@@ -27,7 +27,7 @@ def test_a_partial_section_keeps_the_other_values_of_the_base() -> None:
     beneath = {"masking": {"mask_rate": 0.3, "unit": "word"}, "seed": 1}
     laid = laid_over(beneath, {"masking": {"mask_rate": 0.1}})
     assert laid == {"masking": {"mask_rate": 0.1, "unit": "word"}, "seed": 1}
-    assert beneath["masking"] == {"mask_rate": 0.3, "unit": "word"}, "what is beneath stays as it was"
+    assert beneath["masking"] == {"mask_rate": 0.3, "unit": "word"}, "the original values stay unchanged"
 
 
 def test_each_recipe_sets_the_values_its_name_implies(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_flop_formula_equals_the_counter_of_torch(params: PretrainParams, fa
     ids_BL = torch.full((4, length), 7)
     quarter = Slots(torch.arange(length), 4, length, length)
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        if isinstance(model, Model):  # the last layer whole, as the formula has it
+        if isinstance(model, Model):  # the formula counts the whole last layer
             model.says(quarter.of(model.encoder(ids_BL, torch.ones_like(ids_BL)).last_hidden_state))
         else:
             model(ids_BL, torch.ones_like(ids_BL), positions=quarter)

@@ -101,7 +101,7 @@ def test_the_knobs_the_data_and_the_code_that_changed_are_named(ran: Ran) -> Non
     assert "at commit 4be21f0c9d " in told
     assert "preprocess.min_characters 30 60" in told
     assert f"raw.txt {'b' * 10} {'a' * 10}" in told
-    assert "data/clean" not in told, "what a stage made follows from what changed"
+    assert "data/clean" not in told, "outputs of stages are not listed as changes"
 
 
 def test_figures_of_an_earlier_run_are_compared_without_its_lock(ran: Ran) -> None:
@@ -136,10 +136,10 @@ def test_a_folded_chapter_with_missing_figures_is_opened(ran: Ran) -> None:
 def test_fine_tuning_has_its_curves(ran: Ran) -> None:
     told = chapter(build(ran.run).html, "tasks")
     assert "<desc>per target by step. loss: 9.11 at 25, 3.86 at 200</desc>" in told
-    assert "<desc> by step. validation score: 0.71 at 100, 0.78 at 200</desc>" in told, "NaN is no point"
+    assert "<desc> by step. validation score: 0.71 at 100, 0.78 at 200</desc>" in told, "NaN is not a point"
     (ran.root / "plots/finetune/library_training.csv").write_text("step,loss,learning_rate,gradient_norm,num_tokens\n")
     (ran.root / "plots/finetune/library_validation.csv").write_text("step,epoch,validation_score\n0,0.0,0.5\n")
     page = build(ran.run)
     assert page.faults == ()
-    assert "loss in training" not in page.html, "of a kind that trains nothing there is none"
+    assert "loss in training" not in page.html, "kinds without training have no curve"
     assert "validation score" not in chapter(page.html, "tasks")

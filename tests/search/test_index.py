@@ -82,7 +82,7 @@ def test_word_search_finds_matching_entries_and_combined_search_finds_the_union(
     assert (names["both"][0], set(names["both"])) == ("torch.pad", set(DOCS))
     assert index.nearest(Query("unheard", pad_H), 9, by="words") == []
     first = index.nearest(query, 9)[0]
-    assert first.score == pytest.approx(1 - 0.02, abs=0.001), "of one word, its best is 1"
+    assert first.score == pytest.approx(1 - 0.02, abs=0.001), "its best word score is scaled to 1"
     of_one_library = index.nearest(Query("rows rows rows hash", -0.01 * pad_H), 9, "python")
     assert of_one_library[0].score == pytest.approx(1, abs=0.03)
 

@@ -96,7 +96,7 @@ def test_open_requests_of_one_connection_are_bounded_and_health_always_answers(s
     assert statuses == [b"200"] * MAX_OF_ONE + [b"429"] * 5 + [b"200"]
     assert said.lower().count(b"retry-after: 1\r\n") == 5
     assert said.lower().count(b"x-frame-options: deny\r\n") == MAX_OF_ONE + 6
-    assert refused.status_code == 200, "what was answered counts no more"
+    assert refused.status_code == 200, "answered requests no longer count"
 
 
 def test_slow_bodies_do_not_block_other_clients(
@@ -123,7 +123,7 @@ def test_a_request_whose_body_arrives_in_parts_is_refused_too(
     head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
     with serving(app) as client, connection(client) as apart:
         apart.sendall(head)
-        assert client.get("/metrics").status_code == 200, "by then the head is read"
+        assert client.get("/metrics").status_code == 200, "the head has been read by then"
         apart.sendall(b'{"inputs":"a"}')
         assert apart.recv(65_536).startswith(b"HTTP/1.1 429 ")
 

@@ -74,7 +74,7 @@ def test_metrics_hold_the_promised_figures_and_the_unigram_baseline(
     metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
     assert set(metrics) >= CONTRACT
     assert metrics["target_tokens"] == metrics["validation_tokens"]
-    assert metrics["unigram_perplexity"] == pytest.approx(59, rel=0.05)  # its words are equally frequent
+    assert metrics["unigram_perplexity"] == pytest.approx(59, rel=0.05)  # all words are equally frequent
     assert metrics["perplexity"] == pytest.approx(64, rel=0.2)  # untrained
 
 
@@ -157,7 +157,7 @@ def test_each_plot_covers_all_targets(
             loss = sum(int(row["targets"]) * float(row["loss_nats_per_token"]) for row in rows)
             assert loss / sum(targets) == pytest.approx(metrics["loss_nats_per_token"])
     (of_words,) = read_rows(tmp_path / "plots" / "word_class.csv")
-    assert of_words["word_class"] == "whole word"  # its words are never cut
+    assert of_words["word_class"] == "whole word"  # the tokenizer has a token for each word
 
 
 def test_two_runs_write_the_same_bytes(

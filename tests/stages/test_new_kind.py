@@ -173,7 +173,7 @@ def test_a_new_kind_goes_from_params_to_the_server(root: Path, monkeypatch: pyte
     found = PackageMetrics.read(root / "metrics", MetricPaths.of("early", "finetuned/early"))
     assert found.quality.headline.method == "first word"
     (rung,) = ExportMetrics.read(root / "metrics/export/early.json").ladder
-    assert (rung.metric, rung.fp32_metric > 0) == ("share of sides", True), "INT8 is held to the exam of its row"
+    assert (rung.metric, rung.fp32_metric > 0) == ("share of sides", True), "the exam of the row judges INT8"
     assert read_manifest(package).task == KIND_NAME
 
     address = f"sqlite:///{root / 'mlflow.db'}"

@@ -76,7 +76,7 @@ def test_a_new_snapshot_extends_the_order_and_an_older_one_stays_complete(projec
         (project / "texts" / name).write_text(name)
     outcome, said = snapshot(project)
     assert outcome == "executed"
-    assert order(project) == [(1, "a.txt"), (1, "b.txt")], "a clone without its cache starts anew"
+    assert order(project) == [(1, "a.txt"), (1, "b.txt")], "a clone without its cache starts a new order"
     assert "dvc pull data/raw" in said
 
 

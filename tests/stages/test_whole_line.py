@@ -128,7 +128,7 @@ def make_line(root: Path) -> Line:
 def write_params(root: Path, changes: Mapping[str, Any], source: Path) -> None:
     yaml = YAML()
     params = yaml.load(source)
-    # The one task that reads what `preprocess` makes of any source.
+    # The only task that works with the output of any source.
     params["finetune"] = {"library": params["finetune"]["library"]}
     params["export"]["models"] = {"encoder": "encoder", "library": "finetuned/library"}
     merge(params, changes)

@@ -1,4 +1,4 @@
-"""Claim: the best look's weights are kept, and a run that was killed ends with the bytes of one that was not."""
+"""Claim: the weights of the best validation pass are kept, and a killed run resumes to identical bytes."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -156,7 +156,7 @@ def test_a_training_without_improvement_stops_and_keeps_the_best_weights(tmp_pat
     looks, weights = run(tmp_path, judge, patience=2)
     assert [look.validation_score for look in looks] == [1, 3, 2, 2.5]
     torch.testing.assert_close(weights, seen[1], rtol=0, atol=0)
-    assert run(tmp_path, scores_of(), patience=2)[0] == looks, "a run that has stopped stays stopped"
+    assert run(tmp_path, scores_of(), patience=2)[0] == looks, "a stopped run is not continued"
 
 
 def test_a_killed_run_resumes_from_a_checkpoint_between_two_validation_passes(tmp_path: Path) -> None:

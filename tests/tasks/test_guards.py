@@ -78,7 +78,7 @@ def test_near_duplicates_of_training_texts_are_found_among_test_texts(
     write_records(data / "test.jsonl", [*near, *new[8:]])
     report = prepare(kind, case, small_encoder, data, splits={"train": "train.jsonl", "test": "test.jsonl"}).test()
     found = contamination(report.test_texts, in_batches(report.train_texts))
-    assert 3 <= found.num_near_duplicates + found.num_contained <= 8, "of 8, less those of the validation part"
+    assert 3 <= found.num_near_duplicates + found.num_contained <= 8, "8 minus those of the validation split"
     assert found.num_texts >= 20
 
 

@@ -24,9 +24,7 @@ def logits(model) -> torch.Tensor:
 
 def step(model) -> None:
     optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1.0)
-    for _ in range(
-        3
-    ):  # the second factor of an adapter is zero at first, and the first one learns nothing until it is not
+    for _ in range(3):  # the second factor starts at zero, so the first one gets no gradient in the first step
         model(INPUT_IDS_BL).logits[:, 0].sum().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -75,7 +75,7 @@ def test_words_absent_from_all_texts_keep_their_vectors_despite_weight_decay(bui
 
 
 def test_a_checkpoint_of_a_narrow_embedding_is_restored(built: Built) -> None:
-    """A checkpoint holds the rows alone: the same tokens give them their places back."""
+    """A checkpoint holds only the rows; the token ids restore their positions."""
     first, again = built(), built()
     for model in (first, again):
         narrow(model, ROWS.numpy())

@@ -72,7 +72,7 @@ def test_a_batch_too_large_for_memory_and_all_later_ones_are_evaluated_in_parts(
     in_parts = asked_for(3, 19, model)
     assert [row for rows in in_parts for row in rows] == [*range(19)]
     assert max(map(len, in_parts)) == 2
-    assert caplog.text.count("out of memory") == 2, "of 8 rows, of 4, and never again"
+    assert caplog.text.count("out of memory") == 2, "halved once, then never tried again"
     with pytest.raises(TrainingError, match="out of memory on one row") as caught:
         asked_for(0, 19, model)
     assert "4,503,599,627,370,496 bytes were requested" in caught.value.given

@@ -33,7 +33,7 @@ def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(
     write_records(tmp_path / "many.jsonl", (record(number, {}) for number in range(1200)))
     found = run_alone("tests.tasks.little_memory", kind, small_encoder, tmp_path / "few.jsonl", tmp_path / "many.jsonl")
     halved = [line for line in found["told"] if "out of memory" in line]
-    assert halved, "the memory was enough: the test shows nothing"
+    assert halved, "memory did not run out, so nothing was tested"
     assert all(named_in(line) == ["micro_batch_tokens"] for line in halved)
     assert is_knob_of(SECTIONS[kind], "micro_batch_tokens")
     assert sum("out of memory" in line for line in found["told in all"]) == len(halved)

@@ -1,4 +1,4 @@
-"""Claim: each preset is one word, and reads a dataset of just the shape that its name has on the hub."""
+"""Claim: each preset reads a dataset of exactly the shape that the hub has under its name."""
 
 import json
 import re
@@ -102,7 +102,7 @@ SHAPES: Mapping[str, tuple[str | None, tuple[str, ...], tuple[Features, Make]]] 
     "squad": ("plain_text", SPLITS[:2], (QUESTIONS, asked(may_have_none=False))),
     "squad_v2": ("squad_v2", SPLITS[:2], (QUESTIONS, asked(may_have_none=True))),
 }
-"""Of each preset: the configuration that its files are listed under (None: none is, they lie by split), its splits, its
+"""For each preset: the configuration of its files (None: files are listed by split), its splits, its
 features and rows. As the datasets' pages on the hub have them; `conll2003` on the branch that the hub converts it on.
 """
 

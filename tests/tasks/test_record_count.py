@@ -1,4 +1,4 @@
-"""Claim: one line reports the records left out of a file: how many, why, and where the first of each reason stands."""
+"""Claim: one line reports the records left out of a file: how many, why, and where the first of each reason is."""
 
 import json
 import logging

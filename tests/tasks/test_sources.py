@@ -46,7 +46,7 @@ def test_a_missing_split_file_is_named(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> HubParams:
-    """A dataset as the hub keeps it: Parquet files by split, whose features say what the numbers stand for."""
+    """A dataset as the hub stores it: Parquet files by split, whose features name the class ids."""
     import datasets
 
     folder = tmp_path_factory.mktemp("hub")

@@ -1,4 +1,4 @@
-"""Claim: an item is where its own hash sends it, and copies in the pre-training text are found."""
+"""Claim: the hash of an item decides its split, and copies in the pre-training text are found."""
 
 from pathlib import Path
 

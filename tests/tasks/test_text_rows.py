@@ -1,4 +1,4 @@
-"""Claim: batches hold every text once an epoch, hardly any padding, in an order of seed and epoch alone."""
+"""Claim: batches hold every text once per epoch with little padding, in an order set by seed and epoch."""
 
 from itertools import islice
 from pathlib import Path

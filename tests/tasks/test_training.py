@@ -1,5 +1,5 @@
-"""Claims: a task trains the vectors of the tokens that its training rows hold, and of no other; its checkpoints are of
-its code alone."""
+"""Claims: a task trains only the vectors of tokens in its training rows; its checkpoints depend only on its own
+code."""
 
 from itertools import islice
 from pathlib import Path

@@ -65,7 +65,7 @@ def test_a_mask_written_in_a_text_is_plain_text(folder: Path) -> None:
 
 @pytest.mark.parametrize("params", ["bpe"], indirect=True)
 def test_a_mask_replaces_the_word_and_the_space_before_it(folder: Path) -> None:
-    """As in training, where `Ġto` is hidden whole; a `Ġ` of its own before the mask is nothing a model has seen."""
+    """As in training, where `Ġto` is masked whole; no model was trained with a separate `Ġ` before a mask."""
     stock = AutoTokenizer.from_pretrained(folder)
     masked, plain = (stock.convert_ids_to_tokens(stock(text)["input_ids"]) for text in ("ka [MASK] to", "ka to"))
     assert masked == [*plain[:2], "[MASK]", *plain[2:]]
@@ -119,7 +119,7 @@ def test_a_gpt2_tokenizer_gets_a_mask_and_the_other_special_tokens_of_a_row(tmp_
 
 
 def test_an_end_of_text_token_is_not_used_as_the_mask(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """P10: a mask is its own token, which no text holds."""
+    """P10: the mask is a separate token that no text contains."""
     given = gpt2_like(mask_token="<|endoftext|>", pad_token="<|endoftext|>")
     with caplog.at_level(logging.WARNING):
         opened = OpenTokenizer.open(saved(given, tmp_path))

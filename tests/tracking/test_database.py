@@ -1,4 +1,4 @@
-"""A moved or copied project folder finds its own files, and writes nothing to its old place."""
+"""A moved or copied project folder finds its own files, and writes nothing to the old location."""
 
 import shutil
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_release_in_a_moved_project_makes_a_version_that_anyone_can_load(
     publisher = Publisher(address(there))
     again = publisher.publish(encoder_package, NAME, Evidence(files={}, tags={}))
     assert (again.version, again.package_sha256) == ("2", first.package_sha256)
-    assert again.was_rolled_back, "a person's word goes with it"
+    assert again.was_rolled_back, "an address set by a person stays"
     publisher.check(again, example_texts(read_manifest(encoder_package)))
     assert publisher.publish(encoder_package, NAME, Evidence(files={}, tags={})) == again
 

@@ -145,7 +145,7 @@ def test_a_missing_object_is_recognized_by_its_error_code(
     run = client.create_run(client.create_experiment("runs", artifact_location=folder))
     with pytest.raises(MlflowException) as caught:
         download_artifacts(f"{run.info.artifact_uri}/evidence", dst_path=str(tmp_path), tracking_uri=address)
-    assert files_are_gone(caught.value) is (store == "database"), "a server does not say that its files are gone"
+    assert files_are_gone(caught.value) is (store == "database"), "a server does not report missing files"
 
 
 def test_a_request_that_the_store_refuses_is_not_reported_as_missing(database: str) -> None:

@@ -196,7 +196,7 @@ def test_repeated_validation_of_one_model_agrees_but_theirs_does_not(
     their_trainer = trainer(stock, unmasked_rows(job, 20), tmp_path, collator(prepare.tokenizer, seed=seed))
     one, other = (their_trainer.evaluate()["eval_loss"] for _ in range(2))
     assert abs(one - other) > 1e-4
-    assert replace(job.judge).measure() == replace(job.judge).measure()  # each measurement makes its batches anew
+    assert replace(job.judge).measure() == replace(job.judge).measure()  # each measurement builds its batches again
 
 
 def test_the_validation_loss_does_not_depend_on_batch_size_but_theirs_does(prepare: Prepare, tmp_path: Path) -> None:

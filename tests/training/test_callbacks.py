@@ -112,4 +112,4 @@ def test_examples_are_shown_at_each_validation_pass(
         words, truth = text.split(), int(rest.rpartition("right: 'w")[2].rstrip("'"))
         before = words[words.index("[MASK]" if objective == "mlm" else "…") - 1]
         assert truth == (int(before.removeprefix("w")) - 5 + 1) % 59 + 5
-        assert text.count("[MASK]") == (objective == "mlm"), "one word is hidden, and the rest can be read"
+        assert text.count("[MASK]") == (objective == "mlm"), "one word is masked, the rest is readable"

@@ -96,7 +96,7 @@ def test_the_loss_equals_that_of_the_electra_paper(prepare: Prepare) -> None:
 
 
 def test_the_generator_gets_no_gradient_from_the_discriminator(prepare: Prepare) -> None:
-    """Section 2: its gradient is that of naming targets, whatever the other's loss weighs. Embeddings are of both."""
+    """Section 2: its gradient comes only from predicting targets, except in the shared embeddings."""
     gradients = {}
     for weight in (1.0, 1000.0):
         job = prepare(discriminator_weight=weight)
@@ -152,7 +152,7 @@ class KillsAt(Callback):
 def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     prepare: Prepare, detecting: PretrainParams, num_workers: int
 ) -> None:
-    """P29: with dropout, in micro-batches, with looks and the best weights kept."""
+    """P29: with dropout, in micro-batches, with validation passes and the best weights kept."""
     changes = {
         "model": detecting.model.model_dump() | {"dropout": 0.1},
         "micro_batch_tokens": 100,
@@ -198,7 +198,7 @@ def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(
     assert float(told[6]) == pytest.approx(math.log(2), abs=0.01)
 
 
-# dynamo looks at tensors that it carries over a break, and means to hide what torch says of that.
+# dynamo reads `.grad` at graph breaks, and fails to suppress this warning itself.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_the_compiled_loss_is_the_same_in_a_bounded_number_of_graphs(prepare: Prepare) -> None:
     """P39: drawing tokens is not part of a graph, so there is one graph before it and one after."""

@@ -28,7 +28,7 @@ Trained = tuple[Weights, dict[str, Any]]
 
 def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
     """Return name → how models are divided, and params."""
-    worse = changed(small, optimizer__learning_rate=5.0, schedule__warmup_steps=11)  # the later, the worse
+    worse = changed(small, optimizer__learning_rate=5.0, schedule__warmup_steps=11)  # later validation losses are worse
     best = changed(worse, validation__every_steps=2, validation__patience=50)
     few_rows = changed(small, batch_tokens=32)
     brief = changed(small, steps=3, log_every_steps=1, schedule__warmup_steps=1)
@@ -99,7 +99,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Together:
 @pytest.fixture
 def two(started: Together, tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path) -> Together:
     if not started.cases:
-        # A learning rate at which rounding is not blown up by Adam, on few steps.
+        # At this learning rate Adam does not amplify rounding in a few steps.
         small = changed(tiny_pretraining, steps=12, log_every_steps=3, optimizer__learning_rate=1e-3)
         started.run(cases_of(small), tiny_tokens, tiny_tokenizer)
     return started
@@ -167,13 +167,13 @@ def test_two_processes_train_replaced_token_detection_like_one_process(two: Toge
 def test_one_process_can_resume_a_training_of_two_processes(two: Together, alone: Alone) -> None:
     """A checkpoint holds the whole state, whichever process wrote it."""
     finished, told = alone("in parts", two.folder / "in parts")
-    assert told["started_at"] == 10, "it goes on from the checkpoint of the two"
+    assert told["started_at"] == 10, "it resumes from the checkpoint of both"
     whole, _ = alone("in parts")
     assert largest_difference(finished, whole) < 1e-5
 
 
 def test_a_sharded_model_returns_its_best_weights(two: Together) -> None:
-    """The best look was before the checkpoint: what is kept then is in it, whole."""
+    """The best validation pass precedes the checkpoint, which holds its whole weights."""
     finished, told = two.trained("best kept, divided, with checkpoints")
     whole, _ = two.trained("best kept, divided")
     assert told["started_at"] == 10
@@ -186,7 +186,7 @@ def test_a_sharded_model_returns_its_best_weights(two: Together) -> None:
 
 
 def test_running_out_of_memory_in_one_process_halves_the_micro_batches_of_all(two: Together, alone: Alone) -> None:
-    """The second process runs out in a backward pass; the first one hears of it before it waits for the sum."""
+    """The second process runs out in a backward pass; the first learns of it before waiting for the sum."""
     assert largest_difference(two.trained("little memory")[0], alone("little memory")[0]) < 1e-5
     first, second = (told_of(two.folder / "little memory", rank)["most_slots"] for rank in (0, 1))
     assert first == second <= 60

@@ -166,7 +166,7 @@ def test_the_gradient_is_clipped_to_the_norm(tmp_path: Path) -> None:
 def test_a_training_that_stops_before_its_first_curve_point_gets_one_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_each_step: bool
 ) -> None:
-    """Where losses are read at each step, and where the processor runs ahead of them."""
+    """With losses read at each step, and with a processor that runs ahead."""
     take = Steps.take
 
     def taken(steps: Steps[Tensor], batch: Batch[Tensor], step: int) -> None:
@@ -191,7 +191,7 @@ def test_a_validation_pass_without_a_finite_loss_is_never_the_best(tmp_path: Pat
 
 
 def test_processes_that_see_different_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on machines that each have a disk of their own: one would go on, and wait for the others for ever."""
+    """As on machines with separate disks: one would resume, and wait for the others for ever."""
     training = loop(tmp_path)
     monkeypatch.setattr(Processes, "of_the_first", lambda processes, step: 12.0)
     with pytest.raises(ArtifactError, match=r"(?s)step 0 in .* here, step 12 in .* first process.*share"):

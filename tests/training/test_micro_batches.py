@@ -38,7 +38,7 @@ def test_all_processes_cut_equally_many_parts_and_each_target_is_in_one(
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17])
 def test_all_processes_halve_micro_batches_alike_down_to_single_rows(world_size: int, num_rows: int) -> None:
-    """A process with fewer rows than another halves with it, though its own are single already."""
+    """A process with fewer rows than another also halves, even if its parts are single rows."""
     shares = [share(rows(num_rows), rank, world_size) for rank in range(world_size)]
     each = [MicroBatches(None, CPU) for _ in shares]
     while True:
@@ -56,7 +56,7 @@ def test_all_processes_halve_micro_batches_alike_down_to_single_rows(world_size:
     [
         (6, 64, 192),
         (2, 64, 64),
-        (1, 64, None),  # one row is as small as a part can be
+        (1, 64, None),  # a part has at least one row
         (6, 20, 64),  # half of it is 60, which params.yaml would refuse
         (3, 20, None),  # ... and 64 would not cut it
     ],

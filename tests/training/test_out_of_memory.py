@@ -118,7 +118,7 @@ def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(
     (tmp_path / "params.json").write_text(params.model_dump_json(), encoding="utf-8")
     found = run_alone("tests.training.little_memory", tmp_path / "params.json", tiny_tokens, tiny_tokenizer)
     halved = [line for line in found["told"] if "out of memory" in line and "micro_batch_tokens" in line]
-    assert halved, "the memory was enough: the test shows nothing"
+    assert halved, "memory did not run out, so nothing was tested"
     assert found["told in all"] == found["told"]
     assert len(found["little"]) == 8
     assert found["little"] == pytest.approx(found["enough"], rel=1e-5)

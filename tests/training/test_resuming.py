@@ -35,7 +35,7 @@ class KillsAt(Callback):
 def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     prepare: Prepare, killed_at: int, num_workers: int
 ) -> None:
-    """P29: with dropout, in micro-batches, in mid-epoch, with looks and the best weights kept."""
+    """P29: with dropout, in micro-batches, in mid-epoch, with validation passes and the best weights kept."""
     changes = {
         "model__dropout": 0.1,
         "micro_batch_tokens": 100,
@@ -103,7 +103,7 @@ def test_a_training_killed_during_a_save_gives_the_bytes_of_an_uninterrupted_one
 
 
 def test_the_first_batch_after_a_resume_does_not_take_longer_late_in_a_training(prepare: Prepare) -> None:
-    """P30: counted in batches made, which no clock can blur."""
+    """P30: counted in batches built, which does not depend on a clock."""
     made: list[int] = []
     job = prepare()
     feed_batch = type(job.loop.batches_from.__self__).batch

@@ -103,7 +103,7 @@ def test_a_budget_with_only_warm_up_has_no_decay(decay: str) -> None:
 
 @pytest.mark.parametrize("decay", KINDS)
 def test_the_schedule_depends_only_on_step_and_params(decay: str) -> None:
-    """P27: batches, micro-batches, devices are no arguments, and a second call says the same."""
+    """P27: batches, micro-batches and devices are not arguments, and a second call is equal."""
     assert list(inspect.signature(Schedule).parameters) == ["params", "total_steps"]
     assert list(inspect.signature(Schedule.fraction).parameters) == ["self", "step"]
     forwards = [schedule(decay).fraction(step) for step in range(110)]

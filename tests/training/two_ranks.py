@@ -24,7 +24,7 @@ from clozeline.training.state import State
 
 
 class Start(Callback):
-    """Remembers where a training began or went on."""
+    """Records the step at which a training started or resumed."""
 
     step = -1
 
@@ -48,7 +48,7 @@ def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -
         "most_slots": job.loop.hardware.micro_batches.most_slots,
         "best": best and asdict(best),
         "judged": best and job.judge.measure(),
-        "weights": digest(trained.model.state_dict()) if trained.weights is None else None,  # else none has them all
+        "weights": digest(trained.model.state_dict()) if trained.weights is None else None,  # sharded weights
     }
 
 

@@ -44,10 +44,10 @@ def test_a_stage_is_executed_then_unchanged_and_restored_when_its_input_is_as_it
     assert ended(toy) == "restored"
     assert (toy / "upper.txt").read_text() == "ONE TWO"
     (toy / "upper.txt").unlink()
-    assert ended(toy) == "restored", "its output was gone, and is in the cache"
+    assert ended(toy) == "restored", "its missing output is in the cache"
     shutil.rmtree(toy / ".dvc/cache/files")
     (toy / "upper.txt").unlink()
-    assert ended(toy) == "executed", "the run cache names what no cache has"
+    assert ended(toy) == "executed", "the run cache names an uncached output"
 
 
 def test_a_metric_that_is_in_no_cache_of_its_own_is_restored_too(toy: Path) -> None:

@@ -1,4 +1,4 @@
-"""Random texts of no language; seeds make them differ."""
+"""Random texts without a language; each seed gives another."""
 
 import random
 from collections.abc import Callable

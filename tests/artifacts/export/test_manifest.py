@@ -41,7 +41,7 @@ def test_a_missing_file_is_named(package: Path) -> None:
     (package / FILES.int8).unlink()
     told = refusal(package)
     assert "no such file" in told
-    assert "`dvc repro export@NAME`" in told, "`dvc checkout` refuses to overwrite a changed file"
+    assert "`dvc repro export@NAME`" in told, "`dvc checkout` would not overwrite a changed file"
 
 
 def test_only_the_named_files_are_verified(package: Path) -> None:

@@ -58,8 +58,8 @@ def outspoken_encoder(outlier_encoder: Path, save_trained: Callable[[Any], Path]
 
 @pytest.fixture(scope="session")
 def export_openly(export_model: ExportModel) -> ExportModel:
-    """`export_model` with `OPEN` gates, past which what has fixed scales need not be as good as what has not: with
-    random weights, an answer more or less is a processor's rounding.
+    """`export_model` with `OPEN` gates, which do not compare fixed scales with run-time scales: with random
+    weights, single answers depend on the processor's rounding.
     """
 
     def export(model: Path, **changes: object) -> Path:

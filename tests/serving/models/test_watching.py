@@ -151,7 +151,7 @@ def test_a_damaged_version_is_refused_and_the_old_one_stays(
         assert 'clozeline_refused_versions_total{model="encoder"} 1.0' in client.get("/metrics").text
         assert "model.int8.onnx is not the file that was exported" in caplog.text
         assert caplog.text.count("version 3 cannot be served") == 1  # logged once; attempts become rarer
-        assert aliases.num_fetched == 4  # once for version 1, three times for version 3 in eight looks
+        assert aliases.num_fetched == 4  # once for version 1, three times for version 3 in eight polls
         aliases.live = "2"
         for _ in range(8):
             watcher.look()

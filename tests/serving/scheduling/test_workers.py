@@ -46,4 +46,4 @@ def test_a_stalled_worker_is_reported_until_it_returns(ticket: Make, clock: Any,
     wait_until(lambda: workers.num_running == 0)
     assert workers.fault(120) is None
     workers.close()
-    assert workers.fault(120) is None  # closed workers are no fault
+    assert workers.fault(120) is None  # closed workers are not a fault

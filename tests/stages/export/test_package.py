@@ -51,7 +51,7 @@ def test_the_model_card_says_what_the_export_measured(encoder_package: Path) -> 
     assert [name for name, *_ in figures] == ["perplexity", "top1"]
     assert all(float(low) <= float(value) <= float(high) for _, value, low, high in figures)
     fp32 = manifest.ladder[-1].fp32_metric
-    assert dict(figure[:2] for figure in figures)["top1"] == f"{fp32:.4f}", "as in the comparison with INT8"
+    assert dict(figure[:2] for figure in figures)["top1"] == f"{fp32:.4f}", "equal to the comparison with INT8"
     assert manifest.num_positions is not None
     assert manifest.max_length <= manifest.num_positions
     assert f"Longest text: {manifest.max_length:,} tokens" in card.sections["Package"]
@@ -109,7 +109,7 @@ def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> Non
 
 
 def test_the_recorded_figures_are_validated(encoder_package: Path) -> None:
-    """The manifest that was just written is read again elsewhere: a wrong kind of figure is to be found here."""
+    """Figures of the wrong type fail here, not only when the manifest is read elsewhere."""
     manifest = read_manifest(encoder_package)
     rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)
     graph = read_graph(encoder_package / FILES.int8)

@@ -37,7 +37,7 @@ def test_figures_of_each_class_have_their_own_table(run: Finetune) -> None:
     assert set(classes) == set(TOPICS)
     shown = [float(of_class["f1"]) for of_class in classes.values()]
     assert np.mean(shown) == pytest.approx(metrics_of(out)["macro_f1"])
-    assert not any(topic in key for topic in TOPICS for key in metrics_of(out)), "a column of `dvc metrics show` each"
+    assert not any(topic in key for topic in TOPICS for key in metrics_of(out)), "each would be a metrics column"
 
 
 def test_the_headline_is_the_accuracy_with_its_baselines(run: Finetune) -> None:

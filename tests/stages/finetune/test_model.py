@@ -22,7 +22,7 @@ from tests.stages.finetune.topics import PARAMS, Finetune, params, rows_of, topi
 def test_an_encoder_that_detects_replaced_tokens_is_fine_tuned_as_any_other(
     run: Finetune, small_encoder: Path, tmp_path: Path
 ) -> None:
-    """It goes on from the discriminator's weights, and a step changes none of them by more than a learning rate."""
+    """It starts from the discriminator's weights; a step changes each by at most the learning rate."""
     (tmp_path / "tokenizer").mkdir()
     for file in small_encoder.glob("*token*"):
         shutil.copyfile(file, tmp_path / "tokenizer" / file.name)

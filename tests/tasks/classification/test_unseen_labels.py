@@ -1,4 +1,4 @@
-"""Claim: texts that judge and have a label that no training text has are judged, and missed by all that is compared."""
+"""Claim: evaluation texts with labels unseen in training are kept, and count as wrong for model and baselines."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ SETS: Case = ({"multi_label": True}, {})
 
 
 def task_of(case: Case, encoder: Path, folder: Path, num_odd: Mapping[str, int], odd_label: object = "odd") -> Task:
-    """Return a task of the usual records and, in each split, `num_odd` more with a label that the usual ones lack."""
+    """Return a task of the usual records plus, in each split, `num_odd` records with an additional label."""
     folder.mkdir()
     numbers = {"train": range(80), "validation": range(100, 130), "test": range(200, 230)}
     for part, usual in numbers.items():

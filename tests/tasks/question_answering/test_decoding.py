@@ -1,4 +1,4 @@
-"""Claim: the best stretch is found among all that are allowed, and the bound for no answer wins most."""
+"""Claim: the best allowed span is found, and the threshold for no answer has the largest gain."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Claim: answers are learned from SQuAD's files, questions without one are told apart, and the baseline is beaten."""
+"""Claim: answers are learned from SQuAD's files, unanswerable questions are detected, and the baseline is beaten."""
 
 import json
 import random

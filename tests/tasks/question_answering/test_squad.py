@@ -52,7 +52,7 @@ def test_an_impossible_question_has_no_answers(tmp_path: Path) -> None:
 def test_a_malformed_file_is_reported_with_the_place(tmp_path: Path, content: object, place: str) -> None:
     with pytest.raises(DataError, match=place) as caught:
         list(read_squad(written(tmp_path, content), FIELDS))
-    assert "`" not in str(caught.value), "the command line takes a back-quoted name for a knob"
+    assert "`" not in str(caught.value), "the command line reads back-quoted names as knobs"
 
 
 @pytest.mark.parametrize(

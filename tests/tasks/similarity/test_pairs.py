@@ -100,7 +100,7 @@ def test_a_limit_on_training_pairs_counts_the_rest_and_keeps_the_other_splits() 
     assert adds_up(few)
     assert [pair for pair in whole.train if pair in few.train] == few.train
     more = chosen(pairs(230), max_train=30)
-    assert len(set(more.train) & set(few.train)) > 20, "a pair stays when others come"
+    assert len(set(more.train) & set(few.train)) > 20, "adding pairs keeps this one"
 
 
 def test_too_few_pairs_are_refused_with_their_counts() -> None:

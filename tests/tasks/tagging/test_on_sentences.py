@@ -108,7 +108,7 @@ def test_entities_of_unseen_types_count_as_missed_for_model_and_baseline(small_e
     assert report.figures["num_entities_of_unknown_types"] == num_odd > 5
     assert report.per_class["odd"] == {"precision": 0, "recall": 0, "f1": 0, "num_entities": num_odd}
     share = 1 - num_odd / cast(int, report.figures["num_entities"])
-    assert report.headline.baseline_value == pytest.approx(share), "as many are said to be things as are entities"
+    assert report.headline.baseline_value == pytest.approx(share), "as many things are predicted as exist"
 
 
 def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:

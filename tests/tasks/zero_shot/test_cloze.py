@@ -72,7 +72,7 @@ def test_the_prompt_stays_whole_after_a_text_that_is_too_long(small_encoder: Pat
 
 
 def too_long_by_hand(texts: Iterable[str], encoder: Path, prompt: str = PROMPT) -> int:
-    """Texts of more than 24 tokens with the prompt behind them, by stock transformers."""
+    """Texts of more than 24 tokens including the prompt, by stock transformers."""
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     return sum(len(tokenizer(f"{text} {prompt}".strip()).input_ids) > 24 for text in texts)
 

@@ -63,7 +63,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_labels_equal_those_of_the_transformers_zero_shot_pipeline(judge: Path, data: Path) -> None:
-    """One phrase for each label, and not calibrated: that is all that the pipeline knows."""
+    """One phrase per label, without calibration, because the pipeline has nothing else."""
     words = {"files": ["the file"], "models": ["models"]}
     task = KINDS["zero_shot"].prepare(
         TaskInputs(params(judge, label_words=words, calibrated=False), 1, judge, data, data)
