@@ -103,6 +103,7 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
                 "tokenizer": tokenizer,
                 "out": tokens,
                 "metrics": folder / "tokenize.json",
+                "work": folder / "ids",
             },
             "pretrain": {
                 "tokens": tokens,

@@ -61,9 +61,8 @@ def test_the_example_of_the_docs_fine_tunes_the_published_weights(
     for part in ("train", "validation"):
         write_clean_text(tmp_path / "clean" / f"{part}.parquet", SENTENCES)
     tokenizer, tokens, made = (tmp_path / name for name in ("tokenizer", "tokens", "made"))
-    tokenize.run(
-        params.tokenize, clean=tmp_path / "clean", tokenizer=tokenizer, out=tokens, metrics=tmp_path / "t.json"
-    )
+    paths = {"tokenizer": tokenizer, "out": tokens, "metrics": tmp_path / "t.json", "work": tmp_path / "ids"}
+    tokenize.run(params.tokenize, clean=tmp_path / "clean", **paths)
     run_stage(params.pretrain, tokens, tokenizer, made)
     assert "has no trained head of this kind" in caplog.text
     theirs, ours = (AutoModel.from_pretrained(at, local_files_only=True) for at in (published, made / "encoder"))

@@ -28,7 +28,9 @@ from clozeline.params import TokenizeParams
 from clozeline.stages import tokenize
 clean, out = map(Path, sys.argv[1:3])
 params = TokenizeParams.model_validate_json(sys.argv[3])
-tokenize.run(params, clean=clean, tokenizer=out / "tokenizer", out=out / "tokens", metrics=out / "m.json")
+work = out.with_name(f"{out.name}-work")
+paths = {"tokenizer": out / "tokenizer", "out": out / "tokens", "metrics": out / "m.json"}
+tokenize.run(params, clean=clean, work=work, **paths)
 """
 
 SYLLABLES = ["ka", "to", "mi", "re", "su", "lon", "ber", "eta", "nu", "ge", "shi", "vo", "tri", "ple"]
@@ -73,7 +75,12 @@ def params(**changes: object) -> TokenizeParams:
 
 def run(clean: Path, out: Path, **changes: object) -> dict[str, dict[str, float]]:
     tokenize.run(
-        params(**changes), clean=clean, tokenizer=out / "tokenizer", out=out / "tokens", metrics=out / "m.json"
+        params(**changes),
+        clean=clean,
+        tokenizer=out / "tokenizer",
+        out=out / "tokens",
+        metrics=out / "m.json",
+        work=out.with_name(f"{out.name}-work"),
     )
     figures: dict[str, dict[str, float]] = json.loads((out / "m.json").read_text())
     return figures

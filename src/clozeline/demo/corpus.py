@@ -38,7 +38,7 @@ def standard_library(params: Params, folder: Path) -> DemoCorpus:
         raw=folder / "raw",
         out=folder / "clean",
         metrics=folder / "preprocess.json",
-        work=folder / "work",
+        work=folder / "work" / "preprocess",
     )
     corpus = DemoCorpus(folder / "tokens", folder / "tokenizer")
     vocabulary = params.tokenize.model_copy(
@@ -50,5 +50,6 @@ def standard_library(params: Params, folder: Path) -> DemoCorpus:
         tokenizer=corpus.tokenizer,
         out=corpus.tokens,
         metrics=folder / "tokenize.json",
+        work=folder / "work" / "tokenize",
     )
     return corpus

@@ -11,8 +11,10 @@ from clozeline.machine.arrow_memory import system_allocator
 from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
 from clozeline.storage.atomic import replacing_folder
+from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
+from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import PackingCount, pack, text_batches
 from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo, dtype_for
@@ -22,8 +24,10 @@ _ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
 """Knobs that an existing tokenizer does not fix."""
 
 
-def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path) -> None:
+def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path, work: Path) -> None:
     """Write the tokenizer to `tokenizer`, and the shards of `clean`'s training and validation splits to `out`.
+
+    `work` keeps the ids of texts for later runs; it may be removed at any time.
 
     Raises:
         ArtifactError: a file of `clean` is missing or damaged.
@@ -37,7 +41,9 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
         _make_tokenizer(params, parts["train"], tokenizer_beside)
         give_back_freed()  # packing does not need the training's memory
         opened = OpenTokenizer.open(tokenizer_beside)
-        counts = _pack(parts, opened, params.shard_tokens, out_beside)
+        earlier = EarlierIds(KeptResults(work), opened)
+        counts = _pack(parts, opened, params.shard_tokens, out_beside, earlier)
+        earlier.keep_only_these()
     train, validation = (_figures(counts[split], opened) for split in parts)
     TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
 
@@ -51,12 +57,14 @@ def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
     save_existing(params.existing, folder)
 
 
-def _pack(parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, folder: Path) -> dict[str, PackingCount]:
+def _pack(
+    parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, folder: Path, earlier: EarlierIds
+) -> dict[str, PackingCount]:
     dtype = dtype_for(opened.vocab_size)
     splits, counts = {}, {}
     for split, path in parts.items():
         with ShardWriter(folder, split, dtype, shard_tokens) as writer:
-            splits[split], counts[split] = pack(path, opened, writer)
+            splits[split], counts[split] = pack(path, opened, writer, earlier)
         _say_what_looked_special(path, counts[split])
     TokensInfo.of(
         vocab_size=opened.vocab_size,

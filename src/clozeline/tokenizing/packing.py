@@ -3,11 +3,11 @@
 Shapes: D documents of a batch, N their tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,14 @@ from tokenizers import Tokenizer
 from clozeline.artifacts.preprocess.clean_text import TEXT, columns_of, num_rows, texts_of
 from clozeline.progress import ProgressBar
 from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokenizing.word_cache import WordCache
 from clozeline.tokenizing.word_encoding import Encoded
 from clozeline.tokens.info import SplitInfo
 from clozeline.words.as_bytes.cutting import CutTexts, text_bytes
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -57,8 +60,12 @@ def text_batches(path: Path, description: str) -> Iterator[list[str]]:
             bar.advance(len(texts))
 
 
-def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitInfo, PackingCount]:
-    """Append every text of the Parquet file `path` to `writer`. The shards do not depend on the number of threads.
+def pack(
+    path: Path, opened: OpenTokenizer, writer: ShardWriter, earlier: EarlierIds | None = None
+) -> tuple[SplitInfo, PackingCount]:
+    """Append every text of the Parquet file `path` to `writer`.
+
+    The shards depend neither on the number of threads nor on `earlier`, the ids of texts that an earlier run encoded.
 
     Raises:
         ArtifactError: the file is missing, damaged or has no column of texts.
@@ -67,7 +74,10 @@ def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitI
     forbidden_V = np.zeros(opened.vocab_size, dtype=bool)
     forbidden_V[[id_ for id_ in opened.special_ids.every if id_ != opened.special_ids.unk]] = True
     with ProgressBar(f"tokenize {path.stem}", num_rows(path, TEXT)) as bar:
-        for column, encoded in _encoded(path, opened.tokenizer):
+        encoded_columns = (
+            _encoded(path, opened.tokenizer) if earlier is None else _completed(path, opened.tokenizer, earlier)
+        )
+        for column, encoded in encoded_columns:
             _append(column, encoded, forbidden_V, writer, count)
             count.special_strings_in_text += _occurrences(column, opened.special_strings)
             bar.advance(len(column))
@@ -75,15 +85,27 @@ def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitI
 
 
 def _encoded(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[Any, Encoded]]:
-    """Yield columns of texts with their ids; a thread cuts the next column while the current one is looked up."""
+    """Yield columns of texts with their ids."""
+    columns = ((column, column) for (column,) in columns_of(path, TEXT))
+    return _looked_up(columns, tokenizer)
+
+
+def _completed(path: Path, tokenizer: Tokenizer, earlier: EarlierIds) -> Iterator[tuple[Any, Encoded]]:
+    """Yield columns of texts with their ids, of which only those of new texts are computed."""
+    for part, encoded in _looked_up(((part, part.new) for part in earlier.parts_of(path)), tokenizer):
+        yield part.texts_D, earlier.completed(part, encoded)
+
+
+def _looked_up(items: Iterable[tuple[Item, Any]], tokenizer: Tokenizer) -> Iterator[tuple[Item, Encoded]]:
+    """Yield each item with the ids of its texts; a thread cuts the next texts while the current ones are looked up."""
     words = WordCache.create(tokenizer)
     with ThreadPoolExecutor(1) as thread:
-        before: tuple[Any, Future[CutTexts]] | None = None
-        for (column,) in columns_of(path, TEXT):
-            cut = thread.submit(words.cut, column)
+        before: tuple[Item, Future[CutTexts]] | None = None
+        for item, texts in items:
+            cut = thread.submit(words.cut, texts)
             if before:
                 yield before[0], words.look_up(before[1].result())
-            before = column, cut
+            before = item, cut
         if before:
             yield before[0], words.look_up(before[1].result())
 

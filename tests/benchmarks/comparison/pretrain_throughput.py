@@ -75,7 +75,7 @@ def tokenized(texts: list[str], tokenizer: Path, folder: Path) -> Path:
     write_clean(folder / "clean", {"train": texts, "validation": texts[:100]})
     changes = {"tokenize": {"algorithm": "existing", "existing": str(tokenizer.resolve())}}
     paths = {"clean": folder / "clean", "tokenizer": folder / "tokenizer", "out": folder / "tokens"}
-    run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json")
+    run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json", work=folder / "ids")
     return folder / "tokens"
 
 

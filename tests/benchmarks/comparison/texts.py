@@ -77,7 +77,7 @@ def prepared(source: Source, tokenize: Mapping[str, Any] | None = None) -> Corpu
     corpus = Corpus(source.name, clean, folder / "tokenizer", folder / "tokens")
     if not (corpus.tokens / "tokens.json").is_file():
         paths = {"clean": clean, "tokenizer": corpus.tokenizer, "out": corpus.tokens}
-        run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json")
+        run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json", work=folder / "work")
     return corpus
 
 

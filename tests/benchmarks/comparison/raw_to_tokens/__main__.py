@@ -34,10 +34,12 @@ def ours_seconds(raw: Path, tokenizer: Path) -> float:
         clean = folder / "clean"
         copied, metrics = folder / "raw", folder / "preprocess.json"
         snapshot.run(params.preprocess, source=raw, out=copied)
-        preprocess.run(params.preprocess, seed=0, raw=copied, out=clean, metrics=metrics, work=clean.with_name("work"))
+        preprocess.run(params.preprocess, seed=0, raw=copied, out=clean, metrics=metrics, work=folder / "work")
         _LOG.info("ours: snapshot and preprocess took %.1f s", time.perf_counter() - started)
         out, metrics = folder / "tokens", folder / "tokenize.json"
-        tokenize.run(params.tokenize, clean=clean, tokenizer=folder / "tokenizer", out=out, metrics=metrics)
+        tokenize.run(
+            params.tokenize, clean=clean, tokenizer=folder / "tokenizer", out=out, metrics=metrics, work=folder / "ids"
+        )
         seconds = time.perf_counter() - started
         _LOG.info("ours: all three stages took %.1f s", seconds)
         return seconds
