@@ -90,7 +90,7 @@ def test_a_restore_in_use_or_without_a_backup_changes_nothing(environment: dict[
     assert query(environment, "SELECT * FROM here") == []
 
 
-def test_a_damaged_dump_leaves_the_database_as_it_was(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_damaged_dump_leaves_the_database_unchanged(environment: dict[str, str], tmp_path: Path) -> None:
     query(environment, "CREATE TABLE kept (there boolean)")
     assert script("backup.sh", tmp_path, environment).returncode == 0
     (dump,) = tmp_path.glob("*Z/mlflow.dump")

@@ -9,7 +9,7 @@ from clozeline.pretraining.card import stated_facts
     "text",
     ["no front matter", "---\nlicense: [\n---\n# broken", "---\n- a list\n---\n# no mapping", "---\n---\n", "\0\ufffe"],
 )
-def test_a_card_that_states_nothing_readable_states_nothing(text: str, tmp_path: Path) -> None:
+def test_an_unreadable_card_gives_no_facts(text: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     assert stated_facts(tmp_path / "README.md") == {}
 

@@ -16,7 +16,7 @@ MOST_GRAPHS = 4
 """With and without an attention mask, and extra graphs for a first single row or target."""
 
 
-def test_batches_of_all_shapes_share_a_few_graphs(
+def test_batches_of_all_shapes_share_a_few_compiled_graphs(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     """P39: with a backend that needs no compiler; how graphs are cut and shared does not depend on it."""
@@ -41,7 +41,7 @@ def test_batches_of_all_shapes_share_a_few_graphs(
     assert num_graphs <= MOST_GRAPHS
 
 
-def test_without_a_compiler_it_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
         compilation.compiled(nn.Linear(1, 1), wanted=True)

@@ -39,7 +39,7 @@ def test_the_same_params_and_seed_give_the_same_curve(prepare: Prepare) -> None:
     assert prepare.trained().state.curve == prepare.trained().state.curve
 
 
-def test_a_token_budget_becomes_about_that_number_of_tokens(prepare: Prepare) -> None:
+def test_a_token_budget_trains_on_about_that_number_of_tokens(prepare: Prepare) -> None:
     assert prepare.trained(steps=None, tokens=8000).state.num_tokens == pytest.approx(8000, rel=0.05)
 
 
@@ -67,7 +67,7 @@ def test_micro_batches_give_the_parameters_of_the_whole_batch(prepare: Prepare, 
         assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-4)
 
 
-def test_workers_that_make_batches_change_no_bit(prepare: Prepare) -> None:
+def test_batch_workers_do_not_change_the_result(prepare: Prepare) -> None:
     """P4, P29: with 0 and 2 workers."""
     alone, helped = prepare.trained(steps=25), prepare.trained(steps=25, num_workers=2)
     assert alone.state == helped.state
@@ -82,7 +82,7 @@ class Looked(Callback):
         self.looks.append(look)
 
 
-def test_looks_at_held_out_text_change_nothing_of_the_training(prepare: Prepare) -> None:
+def test_validation_passes_do_not_affect_the_training(prepare: Prepare) -> None:
     looked = Looked()
     blind = prepare.trained(model__dropout=0.1)
     seeing = prepare.trained(looked, model__dropout=0.1, validation__every_steps=7)
@@ -91,7 +91,7 @@ def test_looks_at_held_out_text_change_nothing_of_the_training(prepare: Prepare)
     assert largest_difference(weights_of(blind.model), weights_of(seeing.model)) == 0.0
 
 
-def test_a_training_that_gets_no_better_stops_and_keeps_its_best_weights(prepare: Prepare) -> None:
+def test_a_training_without_improvement_stops_and_keeps_its_best_weights(prepare: Prepare) -> None:
     changes = {"validation__every_steps": 5, "validation__patience": 3, "optimizer__learning_rate": 1.0, "steps": 200}
     stopped = prepare.trained(**changes)
     losses = [look.loss for look in stopped.state.looks]
@@ -102,7 +102,7 @@ def test_a_training_that_gets_no_better_stops_and_keeps_its_best_weights(prepare
     assert prepare.trained(**changes | {"validation__patience": None}).state.step == 200
 
 
-def test_the_weights_kept_are_those_of_the_best_look(prepare: Prepare) -> None:
+def test_the_weights_of_the_best_validation_pass_are_kept(prepare: Prepare) -> None:
     job = prepare(validation__every_steps=5, validation__patience=2, optimizer__learning_rate=1.0, steps=200)
     state = job.run()
     assert job.loop.looks is not None
@@ -112,7 +112,7 @@ def test_the_weights_kept_are_those_of_the_best_look(prepare: Prepare) -> None:
     assert job.loop.looks.measure() == pytest.approx(best.loss, abs=1e-6)
 
 
-def test_memory_that_runs_out_halves_the_parts_and_keeps_the_batch(
+def test_running_out_of_memory_halves_the_micro_batches_and_not_the_batch(
     prepare: Prepare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = prepare.trained(steps=10, optimizer__learning_rate=1e-3)
@@ -160,7 +160,7 @@ def test_tokens_are_counted_without_padding(prepare: Prepare) -> None:
     assert counted == job.train.shards.num_tokens + 2 * len(job.train.rows)
 
 
-def test_training_goes_on_from_a_model_that_was_trained(prepare: Prepare, tmp_path: Path) -> None:
+def test_training_continues_from_a_trained_model(prepare: Prepare, tmp_path: Path) -> None:
     """The loss starts where the first training's ended, not at that of guessing; the tokenizer is the same."""
     before = prepare.trained(steps=250)
     before.save(tmp_path / "first")

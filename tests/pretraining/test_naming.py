@@ -16,7 +16,7 @@ from tests.training.prepared import Prepare
 FP32 = Precision.of("fp32", torch.device("cpu"))
 
 
-def test_other_params_never_pick_up_these_checkpoints(prepare: Prepare) -> None:
+def test_checkpoints_of_other_params_are_not_resumed(prepare: Prepare) -> None:
     prepare().run()
     for changes, is_fresh in [
         ({"optimizer__learning_rate": 1e-4}, True),
@@ -26,7 +26,7 @@ def test_other_params_never_pick_up_these_checkpoints(prepare: Prepare) -> None:
         assert (prepare(**changes).loop.resume().step == 0) == is_fresh, changes
 
 
-def test_a_start_point_of_another_state_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
+def test_another_start_revision_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
     prepare.trained(steps=5).save(tmp_path / "first")
     name = str(tmp_path / "first")
     checkpoints = [prepare(start=name, start_revision=revision).loop.checkpoints for revision in ("one", "two")]
@@ -53,7 +53,7 @@ def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) 
     assert len(set(names)) == 3
 
 
-def test_a_start_point_of_the_hub_is_one_commit_which_names_the_run(
+def test_a_start_point_of_the_hub_is_resolved_to_one_commit_which_names_the_run(
     prepare: Prepare, tmp_path: Path, offline_hub: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The branch moves after the first request; the weights and the tokenizer to compare are of the same commit."""
@@ -91,7 +91,7 @@ def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkey
 
 
 @pytest.mark.parametrize(("changed", "is_other"), [("tokens/rows.py", True), ("tasks/heads.py", False)])
-def test_a_line_of_code_makes_another_run_where_the_training_uses_it(
+def test_editing_code_that_the_training_uses_makes_another_run(
     changed: str, is_other: bool, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))

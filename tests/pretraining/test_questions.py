@@ -49,7 +49,7 @@ def examiner_of(documents: list[str], folder: Path, make_tokens: TokensMaker) ->
     return Examiner(split, tokenizer, Spelling.open(folder), "mlm")
 
 
-def test_sentences_are_chosen_before_code_and_shown_whole(tmp_path: Path, make_tokens: TokensMaker) -> None:
+def test_sentences_are_preferred_to_code_and_shown_whole(tmp_path: Path, make_tokens: TokensMaker) -> None:
     examiner = examiner_of([CODE, f"{SENTENCE} {CODE}", CODE, SENTENCE], tmp_path, make_tokens)
     asked = examiner.questions(2)
     assert [question.text.replace("[MASK]", question.truth) for question in asked] == [SENTENCE, SENTENCE]

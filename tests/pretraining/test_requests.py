@@ -42,7 +42,7 @@ def test_a_missing_tokenizer_is_reported_before_the_training(prepare: Prepare, t
         prepare(tokenizer=tmp_path / "nowhere")
 
 
-def test_a_budget_of_tokens_that_ends_before_its_warm_up_is_refused(prepare: Prepare) -> None:
+def test_a_token_budget_that_ends_during_the_warm_up_is_refused(prepare: Prepare) -> None:
     with pytest.raises(ParamsError, match=r"(?s)2 steps.*5 steps of warm-up.*warmup_steps"):
         prepare(steps=None, tokens=400)
     assert prepare(steps=None, tokens=4000).loop.total_steps > 5

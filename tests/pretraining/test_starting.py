@@ -76,7 +76,7 @@ def test_an_encoder_without_a_head_gets_a_fresh_one_by_seed_with_a_warning(famil
     assert logits[0].std() < 2, "a fresh head knows nothing"
 
 
-def test_a_masked_model_is_made_causal_where_one_class_has_both(save, start) -> None:
+def test_a_masked_checkpoint_can_start_a_causal_model_of_the_same_class(save, start) -> None:
     _, folder = save("bert")
     causal = start(folder, "clm").eval()
     with torch.inference_mode():
@@ -86,7 +86,7 @@ def test_a_masked_model_is_made_causal_where_one_class_has_both(save, start) -> 
     assert (before_BLV[:, :5] - after_BLV[:, :5]).abs().max() <= 1e-5
 
 
-def test_the_rates_of_dropout_are_those_of_params(save, start, params_of) -> None:
+def test_dropout_rates_of_a_started_model_come_from_params(save, start, params_of) -> None:
     _, folder = save("bert")
     model = start(folder, params=params_of("modernbert", dropout=0.3, attention_dropout=0.2, head_dropout=0.1))
     assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0, 0.2, 0.3}
@@ -99,7 +99,7 @@ def ids_of(vocab_size: int, pad_id: int = 0) -> TokenIds:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_token_that_the_tokenizer_gained_gets_a_row_near_the_mean_by_seed(family, save, start) -> None:
+def test_an_added_token_gets_a_seeded_row_near_the_mean(family, save, start) -> None:
     model, folder = save(family)
     one, same, other = (start(folder, ids=ids_of(66), seed=seed) for seed in (1, 1, 2))
     table_VH = one.get_input_embeddings().weight
@@ -126,7 +126,7 @@ def test_an_added_token_is_kept_after_saving(save, start, tiny_tokenizer, tmp_pa
         assert torch.equal(language_model.load(out)(ROWS_BL).logits, model(ROWS_BL).logits)
 
 
-def test_rows_that_only_fill_a_table_up_are_dropped(save, start) -> None:
+def test_embedding_rows_without_a_token_are_dropped(save, start) -> None:
     model, folder = save("bert")
     smaller = start(folder, ids=ids_of(50)).eval()
     with torch.inference_mode():
@@ -145,9 +145,7 @@ def test_tokens_of_another_vocabulary_are_refused_with_what_to_set(other, save, 
         start(folder, ids=other)
 
 
-def test_tokens_of_the_same_number_but_in_another_order_are_refused(
-    save, start, tiny_tokenizer: Path, tmp_path
-) -> None:
+def test_a_vocabulary_of_equal_size_in_another_order_is_refused(save, start, tiny_tokenizer: Path, tmp_path) -> None:
     _, folder = save("bert")
     start(folder, tokenizer=tiny_tokenizer)
     other = tmp_path / "other"
@@ -160,7 +158,7 @@ def test_tokens_of_the_same_number_but_in_another_order_are_refused(
         start(folder, tokenizer=other)
 
 
-def test_a_tokenizer_that_gained_a_token_is_still_the_checkpoint_s(save, start, tiny_tokenizer, tmp_path) -> None:
+def test_a_tokenizer_with_an_added_token_still_fits_its_checkpoint(save, start, tiny_tokenizer, tmp_path) -> None:
     _, folder = save("bert")
     tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
     tokenizer.add_special_tokens(["[NEW]"])

@@ -29,7 +29,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: Callable[
         mlflow.set_tracking_uri(None)
 
 
-def test_a_package_goes_through_the_server_and_comes_back_byte_by_byte(
+def test_a_package_survives_a_round_trip_through_the_server_byte_for_byte(
     server: MlflowServer, encoder_package: Path, tmp_path: Path
 ) -> None:
     publisher = Publisher(server.url)

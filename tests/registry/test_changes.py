@@ -55,7 +55,7 @@ def test_a_change_is_recorded_with_who_when_why_and_its_evidence(
     assert (rollback.kind, rollback.before, rollback.after, rollback.why) == ("rollback", "3", "1", "wrong labels")
 
 
-def test_a_server_that_answers_403_for_a_model_that_does_not_exist_takes_the_first_change(
+def test_the_first_change_works_if_the_server_answers_403_for_missing_models(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As MLflow's server does for users who are no administrators."""
@@ -74,7 +74,7 @@ def test_a_server_that_answers_403_for_a_model_that_does_not_exist_takes_the_fir
 
 
 @pytest.mark.parametrize("replacing", [None, "1", "4"])
-def test_a_promotion_over_another_champion_than_the_one_that_was_looked_at_is_refused(
+def test_a_promotion_is_refused_if_the_champion_changed_since_it_was_read(
     registry: Registry, replacing: str | None
 ) -> None:
     with pytest.raises(ChampionChangedError) as caught:
@@ -93,7 +93,7 @@ def test_the_first_of_two_concurrent_changes_counts(registry: Registry, address:
     assert [change.after for change in registry.changes(NAME)] == ["1", "2", "3", "4"]
 
 
-def test_a_change_that_was_sent_twice_counts_once(registry: Registry, address: str) -> None:
+def test_a_change_sent_twice_counts_once(registry: Registry, address: str) -> None:
     change = Change(kind="promotion", before="2", after="3")
     for _ in range(2):
         ChangeList(MlflowClient(address))._create(NAME, change, "s3://models/x", "")
@@ -121,7 +121,7 @@ def test_a_stalled_promotion_does_not_overwrite_a_later_one(
 
 
 @pytest.mark.parametrize(("age", "champion"), [(timedelta(minutes=1), "2"), (timedelta(hours=1), "1")])
-def test_an_alias_that_was_moved_in_mlflow_is_entered_once_no_change_can_be_under_way(
+def test_an_alias_moved_in_mlflow_is_recorded_once_no_change_can_be_in_progress(
     registry: Registry, address: str, monkeypatch: pytest.MonkeyPatch, age: timedelta, champion: str
 ) -> None:
     MlflowClient(address).set_registered_model_alias(NAME, CHAMPION, "1")
@@ -141,7 +141,7 @@ def test_an_alias_that_was_moved_in_mlflow_is_entered_once_no_change_can_be_unde
     assert registry.changes(NAME)[-1].before == champion
 
 
-def test_a_registry_from_before_there_was_a_list_goes_on_from_its_champion(address: str) -> None:
+def test_a_registry_without_a_change_list_starts_one_from_its_champion(address: str) -> None:
     registry, client = Registry.open(address), MlflowClient(address)
     for number in "12":
         registry.register(NAME, source="s3://models/x", run_id="", package_sha256=number, description="")

@@ -70,7 +70,7 @@ def test_twenty_promotions_at_once_end_with_one_champion_and_a_complete_history(
     assert (champion(registry, name), previous and previous.version) == (changes[-1].after, changes[-2].after)
 
 
-def test_of_twenty_who_have_seen_the_same_champion_one_promotes(url: str) -> None:
+def test_one_of_twenty_concurrent_promotions_over_the_same_champion_succeeds(url: str) -> None:
     registry, name = Registry.open(url), "one"
     first, *others = register(registry, name)
     registry.promote(registry.version(name, first))

@@ -84,7 +84,7 @@ def passed(candidate: PackageMetrics, trial: PairedFigures | None, promote: str 
 AGAINST_TRIVIAL = "accuracy against the trivial answer"
 
 
-def test_a_first_version_needs_an_int8_graph_that_agrees() -> None:
+def test_a_first_version_needs_an_int8_graph_that_agrees_with_fp32() -> None:
     assert passed(figures(task(0.9)), None) == {"int8_agreement": True, AGAINST_TRIVIAL: True}
     assert passed(figures(task(0.9), agreement=0.969), None)["int8_agreement"] is False
 
@@ -108,21 +108,21 @@ def test_with_beat_baseline_a_first_task_is_held_unless_it_beats_its_baseline(ac
     assert "accuracy against the baseline" not in passed(figures(task(accuracy)), None)
 
 
-def test_a_baseline_without_a_figure_is_no_gate() -> None:
+def test_a_nan_baseline_adds_no_gate() -> None:
     unknown = task(0.9).headline.model_copy(update={"trivial_value": math.nan})
     assert passed(figures(TaskMetrics(headline=unknown)), None) == {"int8_agreement": True}
 
 
-def test_a_task_with_a_champion_is_compared_with_that() -> None:
+def test_a_task_with_a_champion_is_compared_with_the_champion() -> None:
     assert AGAINST_TRIVIAL not in passed(figures(task(0.1)), tried("accuracy", 0.0))
 
 
-def test_fp32_that_is_served_has_no_agreement_to_show() -> None:
+def test_served_fp32_needs_no_agreement() -> None:
     served = PackageMetrics(task(0.9), exported(served="fp32"))
     assert passed(served, None) == {AGAINST_TRIVIAL: True}
 
 
-def test_int8_that_is_served_without_an_agreement_is_no_evidence() -> None:
+def test_served_int8_without_an_agreement_is_refused() -> None:
     with pytest.raises(ValidationError, match="int8_agreement"):
         exported(int8_size_bytes=1)
 
@@ -134,13 +134,13 @@ def test_a_first_encoder_must_beat_the_unigram_baseline_by_a_factor(ratio: float
 
 
 @pytest.mark.parametrize(("ratio", "is_passed"), [(0.5, True), (1.0, True), (1.0199, True), (1.0201, False)])
-def test_an_encoder_may_be_worse_by_the_limit_and_no_more(ratio: float, is_passed: bool) -> None:
+def test_an_encoder_may_be_worse_up_to_the_limit(ratio: float, is_passed: bool) -> None:
     checked = passed(figures(encoder(5.0)), tried(NATS_PER_BYTE, math.log(ratio) / 4.0))
     assert checked["perplexity_ratio"] is checked["perplexity_ratio_high"] is is_passed
 
 
 @pytest.mark.parametrize(("delta", "is_passed"), [(0.1, True), (0.0, True), (-0.0099, True), (-0.0101, False)])
-def test_a_classifier_may_lose_accuracy_by_the_limit_and_no_more(delta: float, is_passed: bool) -> None:
+def test_a_classifier_may_lose_accuracy_up_to_the_limit(delta: float, is_passed: bool) -> None:
     checked = passed(figures(task(0.8)), tried("accuracy", delta))
     assert checked == {"int8_agreement": True, "accuracy_delta": is_passed, "accuracy_delta_low": is_passed}
 
@@ -168,7 +168,7 @@ def test_the_worse_end_of_the_interval_decides(
     assert all(checked[name] for name in checked if name != decided)
 
 
-def test_a_candidate_not_shown_to_be_better_is_kept_back_without_a_person() -> None:
+def test_without_evidence_a_candidate_is_kept_under_when_better_and_held_otherwise() -> None:
     better = PARAMS.model_copy(update={"promote": "when_better"})
     *_, last = gates(better, figures(task(0.8)), tried("accuracy", 0.0))
     assert (last.is_passed, last.otherwise) == (False, "kept")

@@ -42,14 +42,14 @@ def aliases(registry: Registry) -> dict[str, str]:
     return {alias: version.version for alias, version in found.items() if version}
 
 
-def test_a_promotion_has_that_many_writes(registry: Registry) -> None:
+def test_a_promotion_makes_the_expected_number_of_writes(registry: Registry) -> None:
     third = registry.version(NAME, "3")
     assert not is_killed(lambda: registry.promote(third), at_write=NUM_WRITES, writes=WRITES)
     assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
 
 
 @pytest.mark.parametrize("write", range(NUM_WRITES))
-def test_a_killed_promotion_leaves_a_champion_and_is_finished_by_its_repetition(registry: Registry, write: int) -> None:
+def test_a_killed_promotion_leaves_a_champion_and_repeating_it_finishes_it(registry: Registry, write: int) -> None:
     third = registry.version(NAME, "3")
     assert is_killed(lambda: registry.promote(third), at_write=write, writes=WRITES)
     assert aliases(registry)[CHAMPION] in {"2", "3"}
@@ -68,7 +68,7 @@ def test_a_rollback_after_a_killed_promotion_goes_back_one_version(registry: Reg
     assert aliases(registry)[PREVIOUS] == done.previous
 
 
-def test_a_person_may_go_back_to_any_version(registry: Registry) -> None:
+def test_a_rollback_can_go_to_any_version(registry: Registry) -> None:
     registry.promote(registry.version(NAME, "3"))
     done = registry.roll_back(NAME, to="1")
     assert (done.champion, done.previous) == ("1", "3")
@@ -102,7 +102,7 @@ def test_a_champion_that_is_also_the_previous_version_is_not_rolled_back_to_itse
 
 @pytest.mark.parametrize("undo", [False, True])
 @pytest.mark.parametrize("write", range(6))
-def test_a_killed_rollback_is_finished_by_its_repetition(registry: Registry, write: int, undo: bool) -> None:
+def test_repeating_a_killed_rollback_finishes_it(registry: Registry, write: int, undo: bool) -> None:
     if undo:
         registry.roll_back(NAME)
     changed = {False: {CHAMPION: "1", PREVIOUS: "2"}, True: {CHAMPION: "2", PREVIOUS: "1"}}[undo]

@@ -73,14 +73,14 @@ def test_own_reader_and_mlflow_return_the_same_version(workspace: Workspace, uri
     assert own_database.package(address_of(workspace), uri) == fetch_package(uri, workspace)
 
 
-def test_models_with_an_alias_are_those_that_mlflow_names_and_only_ours(workspace: Workspace) -> None:
+def test_models_with_an_alias_match_mlflow_and_include_only_ours(workspace: Workspace) -> None:
     for alias in ("champion", "previous", "candidate"):
         told = Registry.open(address_of(workspace)).names_with(alias)
         assert own_database.names_with(address_of(workspace), alias) == told
     assert own_database.names_with(address_of(workspace), "champion") == [ENCODER]
 
 
-def test_the_schema_that_is_read_is_that_of_the_mlflow_that_is_installed(workspace: Workspace) -> None:
+def test_the_schema_of_the_reader_is_that_of_the_installed_mlflow(workspace: Workspace) -> None:
     with contextlib.closing(sqlite3.connect(workspace.mlflow / "mlflow.db")) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(SCHEMA,)]
 
@@ -114,14 +114,14 @@ def test_a_version_that_was_deleted_is_not_served(copied: Workspace) -> None:
     assert own_database.live(address_of(copied), f"models:/{ENCODER}/1") is not None
 
 
-def test_files_that_are_elsewhere_are_left_to_mlflow(copied: Workspace) -> None:
+def test_files_in_other_places_are_left_to_mlflow(copied: Workspace) -> None:
     execute(copied, "UPDATE model_versions SET storage_location = 's3://bucket/m' WHERE version = 2")
     assert own_database.package(address_of(copied), CHAMPION) is None
     assert own_database.live(address_of(copied), CHAMPION) is not None
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_the_files_of_a_database_that_was_moved_are_those_beside_it(copied: Workspace, uri: str) -> None:
+def test_a_moved_database_uses_the_files_beside_it(copied: Workspace, uri: str) -> None:
     package = own_database.package(address_of(copied), uri)
     assert package
     assert package.folder.is_relative_to(copied.mlflow)

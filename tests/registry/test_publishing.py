@@ -281,7 +281,7 @@ def test_a_model_without_a_previous_version_cannot_be_rolled_back(
         publisher.registry.roll_back(NAME)
 
 
-def test_a_package_that_does_not_load_fails_the_check_though_mlflow_registered_it(
+def test_a_registered_package_that_does_not_load_fails_the_check(
     publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
 ) -> None:
     version = publisher.publish(encoder_package, NAME, evidence)
@@ -315,7 +315,7 @@ def test_an_unregistered_model_is_refused_by_name(workspace: Workspace, uri: str
         registry.resolve(uri)
 
 
-def test_without_a_registry_there_are_no_champions_and_none_is_made(
+def test_without_a_registry_there_are_no_champions_and_no_registry_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -21,7 +21,7 @@ def opened(package: Path) -> ServedModel:
     return model
 
 
-def test_a_tagger_gives_entities(tmp_path: Path) -> None:
+def test_a_registered_tagger_returns_entities(tmp_path: Path) -> None:
     write_tagger(tmp_path / "names")
     records = opened(tmp_path / "names").predict(None, ["open the lists of a file", "a"])
     assert [set(record) for record in records] == [{"entities"}] * 2
@@ -37,7 +37,7 @@ def test_a_registered_question_answerer_accepts_its_own_example(tmp_path: Path) 
         model.predict(None, ['{"question": "a", "context": "b"}', "who?"])
 
 
-def test_a_classifier_of_pairs_takes_both_texts_of_each(tmp_path: Path) -> None:
+def test_a_pair_classifier_takes_both_texts_of_each_row(tmp_path: Path) -> None:
     write_ranker(tmp_path / "ranker")
     model, ranker = opened(tmp_path / "ranker"), load(tmp_path / "ranker")
     assert isinstance(ranker, Classifier)

@@ -29,6 +29,6 @@ def test_a_renamed_file_keeps_its_place() -> None:
     assert order([file("a", "A"), file("z", "B")], earlier, 2) == [(1, "a"), (1, "z")]
 
 
-def test_of_two_copies_the_one_with_the_old_name_keeps_its_place() -> None:
+def test_the_copy_with_the_old_name_keeps_its_place() -> None:
     earlier = ordered([file("b", "same")], (), 1)
     assert order([file("a", "same"), file("b", "same")], earlier, 2) == [(1, "b"), (2, "a")]

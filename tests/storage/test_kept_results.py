@@ -19,7 +19,7 @@ def path_of(tmp_path: Path, key: str) -> Path:
     return tmp_path / "kept" / key[:2] / key
 
 
-def test_results_come_back_by_their_keys(kept: KeptResults) -> None:
+def test_results_are_found_by_their_keys(kept: KeptResults) -> None:
     assert kept.read("aa01") == b"one"
     assert kept.read("bb02") == b"two"
     assert kept.read("aa02") is None
@@ -39,13 +39,15 @@ def test_a_result_under_the_key_of_another_counts_as_missing(kept: KeptResults, 
     assert kept.read("bb02") is None
 
 
-def test_only_the_named_results_stay_and_what_a_killed_writer_left_goes(kept: KeptResults, tmp_path: Path) -> None:
+def test_cleaning_keeps_the_named_results_and_removes_debris_of_killed_writers(
+    kept: KeptResults, tmp_path: Path
+) -> None:
     path_of(tmp_path, "aa01.17.0a1b2c3d.partial").write_bytes(b"half")
     kept.keep_only({"bb02"})
     assert [path.name for path in (tmp_path / "kept").rglob("*") if path.is_file()] == ["bb02"]
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing_and_fails_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_cache_folder_keeps_nothing_and_stops_no_run(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("a file in its place")
     kept = KeptResults(tmp_path / "kept")
     kept.write("aa01", b"one")

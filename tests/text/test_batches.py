@@ -62,7 +62,9 @@ def test_kept_batches_equal_computed_ones(documents, computed, tmp_path: Path) -
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("place", [0, 100, 201])
-def test_new_text_computes_the_batches_beside_it_alone(documents, computed, tmp_path: Path, place: int, words) -> None:
+def test_new_text_recomputes_only_the_neighbouring_batches(
+    documents, computed, tmp_path: Path, place: int, words
+) -> None:
     run(documents, tmp_path / "kept")
     computed.clear()
     grown = [*documents[:place], Document(words(999, 40), "source", "new"), *documents[place:]]
@@ -89,14 +91,14 @@ def test_only_the_batches_of_the_last_run_are_kept(documents, tmp_path: Path) ->
     assert len([path for path in tmp_path.glob("*/*") if path.is_file()]) == 1
 
 
-def test_other_settings_compute_anew(documents, computed, tmp_path: Path) -> None:
+def test_other_settings_recompute_all_batches(documents, computed, tmp_path: Path) -> None:
     run(documents, tmp_path)
     other = PreparationSettings(30, 500, decode_entities=True, banding=SETTINGS.banding)
     run(documents, tmp_path, other)
     assert sum(computed) == 2 * len(documents)
 
 
-def test_other_code_or_another_package_computes_anew(documents, computed, tmp_path: Path, monkeypatch) -> None:
+def test_other_code_or_package_versions_recompute_all_batches(documents, computed, tmp_path: Path, monkeypatch) -> None:
     run(documents, tmp_path)
     monkeypatch.setattr(batches, "_CODE", ("text",))
     run(documents, tmp_path)
@@ -111,14 +113,14 @@ def block(path: Path, content: bytes, label: str = "a", number: int = 0) -> Json
     return JsonBlock(found, LineSettings(str(path), label, TextFields("text", None), "line"))
 
 
-def test_a_block_is_the_same_in_another_place_and_another_with_another_label(tmp_path: Path) -> None:
+def test_the_identity_of_a_block_depends_on_its_label_and_not_on_its_location(tmp_path: Path) -> None:
     one = block(tmp_path / "one", b'{"text": "some"}\n')
     assert block(tmp_path / "two", b'{"text": "some"}\n').identity() == one.identity()
     assert block(tmp_path / "two", b'{"text": "some"}\n', label="b").identity() != one.identity()
     assert block(tmp_path / "two", b'{"text": "same"}\n').identity() != one.identity()
 
 
-def test_the_first_block_of_a_file_differs_from_the_same_lines_later(tmp_path: Path, monkeypatch) -> None:
+def test_the_first_block_of_a_file_has_another_identity_than_equal_later_lines(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 10)
     content = b'{"text": "some"}\n' * 2
     one, two = (block(tmp_path / "one", content, number=number) for number in (0, 1))

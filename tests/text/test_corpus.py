@@ -115,7 +115,9 @@ def test_the_output_does_not_depend_on_the_size_of_batches(tmp_path, params_of, 
     assert digests(tmp_path / "large") == digests(tmp_path / "small")
 
 
-def test_the_bytes_do_not_depend_on_what_earlier_runs_kept(tmp_path, params_of, texts, words, monkeypatch) -> None:
+def test_the_output_does_not_depend_on_batches_kept_by_earlier_runs(
+    tmp_path, params_of, texts, words, monkeypatch
+) -> None:
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 2_000)
     monkeypatch.setattr("clozeline.text.batches._BATCH_BYTES", 10_000)
     build(write_lines(tmp_path, texts[:300]), tmp_path / "before", params_of(), work=tmp_path / "kept")
@@ -142,7 +144,7 @@ def test_added_texts_do_not_move_others_to_another_split(tmp_path, params_of, te
     assert len(after) >= len(before) + 100
 
 
-def test_a_text_between_two_splits_is_dropped_and_moves_no_other(tmp_path, params_of, texts) -> None:
+def test_a_text_similar_to_two_splits_is_dropped_and_moves_no_other_text(tmp_path, params_of, texts) -> None:
     params = params_of(same_side_similarity=0.3)
     build(write_lines(tmp_path, texts), tmp_path / "before", params)
     before = sides(tmp_path / "before")

@@ -56,12 +56,12 @@ def test_similar_texts_form_one_group_named_after_the_earliest() -> None:
     assert np.concatenate(list(found.sizes())).tolist() == [1, 3, 2]
 
 
-def test_a_text_goes_where_the_earliest_text_that_it_resembles_was_drawn() -> None:
+def test_a_text_joins_the_split_of_the_earliest_text_that_it_resembles() -> None:
     found = decided([VALIDATION, HOLDOUT, TRAIN, HOLDOUT, TRAIN, TRAIN], (0, 3, 0.6), (1, 4, 0.6), (3, 5, 0.6))
     assert found.side_N.tolist() == [VALIDATION, HOLDOUT, TRAIN, VALIDATION, HOLDOUT, VALIDATION]
 
 
-def test_a_text_between_two_splits_is_dropped_and_counted() -> None:
+def test_a_text_similar_to_two_splits_is_dropped_and_counted() -> None:
     found = decided([TRAIN, VALIDATION, TRAIN], (0, 2, 0.6), (1, 2, 0.6))
     assert found.fate_N.tolist() == [KEPT, KEPT, TWO_SPLITS]
     assert found.side_N[:2].tolist() == [TRAIN, VALIDATION]
@@ -72,12 +72,12 @@ def test_a_text_between_two_splits_is_dropped_and_counted() -> None:
     }
 
 
-def test_a_text_between_two_splits_decides_about_no_other() -> None:
+def test_a_text_similar_to_two_splits_does_not_affect_others() -> None:
     found = decided([TRAIN, VALIDATION, TRAIN, HOLDOUT], (0, 2, 0.6), (1, 2, 0.6), (2, 3, 0.9))
     assert (found.fate_N[3], found.side_N[3]) == (KEPT, HOLDOUT)
 
 
-def test_a_near_duplicate_is_dropped_as_one_although_it_resembles_a_text_of_another_split() -> None:
+def test_a_near_duplicate_is_counted_as_such_even_if_it_resembles_another_split() -> None:
     assert decided([TRAIN, VALIDATION, TRAIN], (0, 2, 0.6), (1, 2, 0.9)).fate_N[2] == NEAR_DUPLICATE
 
 
@@ -94,7 +94,7 @@ def test_the_parts_of_one_document_stay_together() -> None:
     assert found.side_N.tolist() == [TRAIN, VALIDATION, VALIDATION, VALIDATION, TRAIN]
 
 
-def test_a_part_that_resembles_a_text_of_another_split_than_its_document_is_dropped_alone() -> None:
+def test_only_the_part_of_a_document_that_resembles_another_split_is_dropped() -> None:
     found = decided([TRAIN, VALIDATION, TRAIN, TRAIN], (0, 2, 0.6), parents=[0, 1, 1, 1])
     assert found.fate_N.tolist() == [KEPT, KEPT, TWO_SPLITS, KEPT]
     assert found.side_N[3] == VALIDATION
@@ -116,14 +116,14 @@ def test_a_full_group_outside_of_training_takes_no_more_texts(side: int) -> None
     assert found.num_full() == 1
 
 
-def test_a_group_of_training_is_never_full() -> None:
+def test_groups_in_training_have_no_size_limit() -> None:
     count = MAX_GROUP_TEXTS + 2
     found = decided([TRAIN] + [HOLDOUT] * (count - 1), *((0, later, 0.6) for later in range(1, count)))
     assert found.kept_by_side() == [count, 0, 0]
     assert found.num_full() == 0
 
 
-def test_texts_that_are_added_change_nothing_about_earlier_ones() -> None:
+def test_added_texts_change_no_decision_about_earlier_ones() -> None:
     draw = np.random.default_rng(5)
     drawn = draw.integers(0, 3, 400).tolist()
     pairs = {tuple(sorted(pair)) for pair in draw.integers(0, 400, (900, 2)).tolist() if pair[0] != pair[1]}

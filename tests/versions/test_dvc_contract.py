@@ -36,7 +36,7 @@ def fail_with(root: Path, code: str) -> None:
     (root / "steps.py").write_text(code)
 
 
-def test_a_stage_is_executed_then_unchanged_and_restored_when_its_input_is_as_it_was(toy: Path) -> None:
+def test_a_stage_is_executed_then_unchanged_then_restored_after_its_input_is_reverted(toy: Path) -> None:
     assert [ended(toy), ended(toy)] == ["executed", "unchanged"]
     (toy / "raw.txt").write_text("three")
     assert ended(toy) == "executed"
@@ -50,7 +50,7 @@ def test_a_stage_is_executed_then_unchanged_and_restored_when_its_input_is_as_it
     assert ended(toy) == "executed", "the run cache names an uncached output"
 
 
-def test_a_metric_that_is_in_no_cache_of_its_own_is_restored_too(toy: Path) -> None:
+def test_a_metric_that_dvc_does_not_cache_is_restored_too(toy: Path) -> None:
     run(toy)
     assert ended(toy, "count") == "executed"
     (toy / "metrics/count.json").unlink()
@@ -88,7 +88,7 @@ def test_the_first_failing_command_decides_and_ends_the_stage(toy: Path) -> None
     assert not (toy / "ran").exists()
 
 
-def test_a_failure_of_dvc_becomes_an_error_of_ours(toy: Path) -> None:
+def test_an_error_of_dvc_becomes_one_of_our_errors(toy: Path) -> None:
     fail_with(toy, "pass")
     ran = run(toy)
     assert ran.returncode == 1
@@ -105,13 +105,13 @@ def test_a_file_being_written_by_another_command_is_a_transient_error(toy: Path)
     assert "error: another DVC command holds a lock that stage `upper` needs" in ran.stderr
 
 
-def test_a_command_runs_in_the_shell_of_the_environment_and_sees_a_plain_one(toy: Path) -> None:
+def test_a_command_sees_bin_sh_as_its_shell(toy: Path) -> None:
     fail_with(toy, "import os; open('upper.txt', 'w').write(os.environ['SHELL'])")
     assert ended(toy) == "executed"
     assert (toy / "upper.txt").read_text() == "/bin/sh"
 
 
-def test_no_advice_on_dvcs_own_commands_is_given(toy: Path) -> None:
+def test_output_contains_no_advice_about_commands_of_dvc(toy: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=toy, check=True)
     config = toy / ".dvc/config"
     config.write_text(config.read_text().replace("no_scm = true\n", "analytics = false\n"))
@@ -122,12 +122,12 @@ def test_no_advice_on_dvcs_own_commands_is_given(toy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lock_that_is_held_is_refused_by_its_class(toy: Path) -> None:
+def test_a_held_lock_raises_the_lock_error_of_dvc(toy: Path) -> None:
     with Repo(str(toy)) as holder, holder.lock, Repo(str(toy)) as other, pytest.raises(LockError), other.lock:
         pass
 
 
-def test_the_graph_is_that_of_the_file_with_its_groups_expanded(toy: Path) -> None:
+def test_the_graph_matches_dvc_yaml_with_its_groups_expanded(toy: Path) -> None:
     graph = {node.name: node for node in read_stage_graph(toy)}
     assert next(iter(graph)) == "upper"
     assert graph.keys() == {"upper", "count", "sign@ada", "sign@alan"}
@@ -149,7 +149,7 @@ def test_every_stage_below_an_outdated_one_is_outdated(toy: Path) -> None:
     assert [node.name for node in read_stage_graph(toy) if node.is_changed] == names
 
 
-def test_a_fingerprint_is_of_command_params_and_inputs(toy: Path) -> None:
+def test_a_fingerprint_covers_command_params_and_inputs(toy: Path) -> None:
     first = fingerprint(toy, "upper")
     assert fingerprint(toy, "upper") == first
     (toy / "raw.txt").write_text("three")
@@ -158,7 +158,7 @@ def test_a_fingerprint_is_of_command_params_and_inputs(toy: Path) -> None:
     assert len({first, other_text, fingerprint(toy, "upper")}) == 3
 
 
-def test_a_hash_is_the_md5_of_a_file_and_of_a_folder_that_of_the_list_of_its_files(toy: Path) -> None:
+def test_the_hash_of_a_folder_is_the_md5_of_its_file_list(toy: Path) -> None:
     (toy / "folder").mkdir()
     (toy / "folder/a.txt").write_text("a")
     of_a = hashlib.md5(b"a", usedforsecurity=False).hexdigest()

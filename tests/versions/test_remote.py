@@ -42,7 +42,7 @@ def fresh_clone(root: Path, folder: Path) -> Path:
     return shutil.copytree(root, folder / "clone", ignore=kept)
 
 
-def test_on_a_second_machine_every_stage_is_restored_and_older_nights_are_there(
+def test_a_second_machine_restores_every_stage_including_older_runs(
     toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote.add(toy, URL, store.url)
@@ -67,7 +67,7 @@ def test_on_a_second_machine_every_stage_is_restored_and_older_nights_are_there(
     assert outcomes(clone, monkeypatch) == ["unchanged", "unchanged", "restored", "restored"]
 
 
-def test_a_folder_that_no_cache_has_is_fetched_with_its_files(toy: Path, tmp_path: Path) -> None:
+def test_a_folder_missing_from_every_cache_is_fetched_with_its_files(toy: Path, tmp_path: Path) -> None:
     (toy / "folder").mkdir()
     (toy / "folder/a.txt").write_text("a")
     subprocess.run([sys.executable, "-m", "dvc", "add", "-q", "folder"], cwd=toy, check=True)
@@ -104,7 +104,7 @@ def test_a_push_that_fails_halfway_is_completed_by_the_next_one(
         ("teapot://team/project", None, None, ParamsError, "no such remote"),
     ],
 )
-def test_a_remote_that_cannot_be_used_is_refused_and_nothing_is_changed(
+def test_an_unusable_remote_is_refused_and_nothing_is_changed(
     toy: Path, store: ObjectStore, url: str, endpoint: str | None, num_writes: int | None, error: type, told: str
 ) -> None:
     before = (toy / ".dvc/config").read_bytes()
@@ -123,7 +123,7 @@ def test_without_a_remote_nothing_is_pushed_or_fetched(toy: Path) -> None:
     )
 
 
-def test_stages_run_when_the_remote_is_away(
+def test_stages_run_while_the_remote_is_unreachable(
     toy: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     remote.add(toy, URL, store.url)
