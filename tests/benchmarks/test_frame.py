@@ -90,9 +90,7 @@ def test_a_second_measurement_gets_its_own_keys_in_the_result_line(alternation: 
     }
 
 
-def test_the_result_line_holds_everything_a_reader_needs(
-    alternation: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_result_line_has_every_required_field(alternation: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
     alternation.finish(alternation.Comparison("some", "tokens/s", rounds, True, 5.0, 2, {"fill": 0.5}))
     line = json.loads(capsys.readouterr().out.splitlines()[-1])

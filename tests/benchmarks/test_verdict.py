@@ -81,7 +81,7 @@ def test_the_timed_scheme_and_its_checks_are_in_the_result_line(
     ("served", "told"),
     [("int8", "INT8 IS TIMED THAT WOULD NOT BE SERVED"), ("fp32", "FP32 IS TIMED, NO INT8 SCHEME PASSED")],
 )
-def test_a_scheme_refused_by_the_gates_of_params_yaml_is_reported_whatever_it_was_exported_with(
+def test_a_scheme_that_fails_the_gates_of_params_yaml_is_reported_despite_lenient_export_gates(
     module: Module, package: Callable[..., Path], caplog: pytest.LogCaptureFixture, served: str, told: str
 ) -> None:
     line = module("verdict").verdict(package(agreement=0.75, served=served))

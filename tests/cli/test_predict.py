@@ -113,7 +113,7 @@ def test_answers_keep_the_order_of_the_input_lines(project: Path) -> None:
     assert [line[0] for line in lines] == texts
 
 
-def test_in_a_terminal_there_is_a_table(project: Path) -> None:
+def test_a_terminal_gets_a_table(project: Path) -> None:
     leader, follower = pty.openpty()
     subprocess.run([*CLOZELINE, "fill", "the [MASK]"], cwd=project, stdout=follower, stdin=follower, check=True)
     shown = os.read(leader, 65_536).decode()

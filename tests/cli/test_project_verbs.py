@@ -124,7 +124,7 @@ def test_a_narrow_terminal_does_not_truncate_the_hashes_of_a_lineage(
     assert len(shown.splitlines()) == 3 + 9, "one line for each, for grep"
 
 
-def test_a_port_that_is_taken_is_named_before_anything_starts(project: Path) -> None:
+def test_a_port_in_use_is_named_before_anything_starts(project: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(app, ["ui", "--prefect-port", str(port)])

@@ -55,7 +55,7 @@ def test_each_stage_has_its_outcome_and_seconds() -> None:
     ]
 
 
-def test_the_encoder_is_shown_beside_the_unigram_baseline(project: Workspace, params: Params) -> None:
+def test_the_encoder_is_shown_with_the_unigram_baseline(project: Workspace, params: Params) -> None:
     assert rows(summary.encoder_table(summary.read_figures(project, params))) == [
         ["perplexity", "148.4", "900.0"],
         ["top-1", "30.0%", "5.0%"],
@@ -73,7 +73,7 @@ def test_a_correlation_is_not_shown_in_per_cent(project: Workspace, params: Para
     ]
 
 
-def test_a_task_is_shown_beside_its_baselines(project: Workspace, params: Params) -> None:
+def test_a_task_is_shown_with_its_baselines(project: Workspace, params: Params) -> None:
     assert rows(summary.task_table(summary.read_figures(project, params))) == [
         ["library", "accuracy", "80.0%", "78.0%-82.0%", "70.0%", "10.0%"]
     ]
@@ -165,7 +165,7 @@ def test_a_metric_file_that_lacks_a_figure_is_named_with_it(project: Workspace, 
     assert "loss_nats_per_token" in str(caught.value.given)
 
 
-def test_without_tasks_there_is_no_empty_table(project: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_tasks_no_table_is_shown(project: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     write_params(project.root / "params.yaml")
     summary.show(project, [], [], seconds=1.0)
     shown = capsys.readouterr().out

@@ -138,9 +138,7 @@ def test_a_model_trained_with_unanswerable_questions_gives_no_answer_unless_one_
         (["answer", QUESTION, "--context", f"the\nlist\n{CONTEXT}{' of a file' * 40}"], ["answer", "probability", "…"]),
     ],
 )
-def test_in_a_terminal_there_is_a_table_and_the_text_with_marks(
-    project: Path, arguments: list[str], told: list[str]
-) -> None:
+def test_a_terminal_gets_a_table_and_the_marked_text(project: Path, arguments: list[str], told: list[str]) -> None:
     leader, follower = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
     command = [*CLOZELINE, *arguments]

@@ -81,7 +81,7 @@ def test_fixed_rows_can_be_grouped_by_length(wordpiece: PreTrainedTokenizerFast,
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_a_trainer_that_resumes_goes_on_with_the_masks_of_its_epoch(trained: Callable[..., list[Any]]) -> None:
+def test_a_resumed_trainer_continues_with_the_masks_of_its_epoch(trained: Callable[..., list[Any]]) -> None:
     """P4: killed in the second epoch, resumed from step 6 of 8."""
     whole = trained(save_strategy="steps", save_steps=6)
     assert trained(resume="checkpoint-6", save_strategy="no") == whole[6 * 16 :]

@@ -68,7 +68,7 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_model_is_no_better_than_itself(encoder: Path, text: Path) -> None:
+def test_a_model_compared_with_itself_is_not_better(encoder: Path, text: Path) -> None:
     judged = judge(encoder, encoder, text=text)
     assert judged.same_tokens
     one, other = (found.text for found in judged.models)

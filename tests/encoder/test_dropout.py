@@ -45,7 +45,7 @@ def test_rate_0_keeps_everything_and_rate_1_drops_everything(rate: float, left: 
     assert torch.equal(DropoutOf16Bits(rate)(torch.ones(9)), torch.full((9,), left))
 
 
-def test_evaluation_mode_drops_nothing() -> None:
+def test_dropout_does_nothing_in_evaluation_mode() -> None:
     assert torch.equal(DropoutOf16Bits(0.5).eval()(torch.ones(9)), torch.ones(9))
 
 

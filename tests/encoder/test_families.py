@@ -42,7 +42,7 @@ def test_the_logits_of_a_row_do_not_depend_on_padding_or_other_rows(model, batch
 
 @every_form
 @torch.inference_mode()
-def test_projecting_targets_alone_gives_the_logits_of_the_stock_forward_pass(model, batch_of) -> None:
+def test_projecting_only_targets_gives_the_logits_of_the_stock_forward_pass(model, batch_of) -> None:
     batch = batch_of(ROW, [2, 33, 40, 3])
     stock_BLV = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
     expected_TV = stock_BLV.reshape(-1, stock_BLV.shape[-1])[batch.slot_T]
@@ -67,7 +67,7 @@ def test_attention_is_bidirectional_in_masked_models_and_backward_only_in_causal
 
 @every_form
 @torch.inference_mode()
-def test_the_initial_loss_is_that_of_a_uniform_guess(model, batch_of) -> None:
+def test_the_initial_loss_equals_that_of_a_uniform_guess(model, batch_of) -> None:
     torch.manual_seed(0)
     batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
     loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
@@ -119,7 +119,7 @@ def test_padding_gives_no_nan_even_in_an_all_padding_row(model, batch_of) -> Non
 
 @pytest.mark.parametrize("family", ["modernbert", "longformer", "big_bird"])
 @torch.inference_mode()
-def test_a_long_row_gives_the_same_logits_after_a_short_one(family, params_of, ids, batch_of) -> None:
+def test_the_logits_of_a_long_row_do_not_depend_on_an_earlier_short_row(family, params_of, ids, batch_of) -> None:
     """transformers' block-sparse BigBird changes its attention for good when it meets a short row."""
     model = language_model.build(params_of(family, max_position_embeddings=800), "mlm", ids, seed=0).eval()
     torch.manual_seed(0)

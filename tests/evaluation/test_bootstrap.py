@@ -29,7 +29,7 @@ def test_the_interval_does_not_depend_on_how_many_samples_are_drawn_at_a_time(mo
     assert interval() == pytest.approx(whole, rel=1e-12)
 
 
-def test_intervals_of_many_samples_hold_the_truth_as_often_as_they_say() -> None:
+def test_intervals_have_their_nominal_coverage() -> None:
     held = 0
     for trial in range(200):
         low, high = ratio_intervals(*documents(80, seed=trial), seed=trial, num_samples=300)[:, 0]

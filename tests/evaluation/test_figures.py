@@ -105,7 +105,7 @@ def test_unknown_tokens_are_charged_log_256_nats_per_byte(model: PreTrainedModel
     assert measured.nats_per_byte * measured.text_bytes == pytest.approx(expected)
 
 
-def test_text_of_unknown_tokens_alone_is_reported(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
+def test_text_of_only_unknown_tokens_is_reported(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
     nothing_known = [np.array([1, 1, 1])]
     split = Split.open(TokenShards.open(make_tokens(nothing_known, nothing_known), "validation"), max_length=32)
     with pytest.raises(DataError, match="no token that a model can predict") as raised:
@@ -113,7 +113,7 @@ def test_text_of_unknown_tokens_alone_is_reported(model: PreTrainedModel, make_t
     assert "3 tokens" in str(raised.value)
 
 
-def test_intervals_hold_their_figure_and_change_no_other(model: PreTrainedModel, split: Split) -> None:
+def test_intervals_contain_their_figure_and_change_no_other_figure(model: PreTrainedModel, split: Split) -> None:
     measured, in_blocks = measure(model, split), measure(model, split, num_groups=10)
     for name in ("loss_nats_per_token", "perplexity", "top1", "nats_per_byte"):
         low, figure, high = (getattr(measured, f"{name}{end}") for end in ("_low", "", "_high"))

@@ -58,7 +58,7 @@ def test_places_are_positions_in_the_row_up_to_its_end(make_tokens: TokensMaker)
     assert grouping.num_groups == 14
 
 
-def test_words_of_one_token_are_told_apart_from_first_pieces_and_continuations(make_tokens: TokensMaker) -> None:
+def test_single_token_words_first_pieces_and_continuations_are_separate_groups(make_tokens: TokensMaker) -> None:
     vocabulary = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "un": 5, "##believ": 6, "##able": 7}
     vocabulary["list"] = 8
     model = {"type": "WordPiece", "continuing_subword_prefix": "##", "vocab": vocabulary}

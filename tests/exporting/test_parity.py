@@ -89,7 +89,7 @@ def test_parity_holds_if_the_trained_model_runs_row_by_row(
     assert difference(trained, graph) < 1e-6
 
 
-def test_nan_from_the_model_and_nan_from_the_graph_are_told_apart(
+def test_nan_from_the_model_and_nan_from_the_graph_raise_different_errors(
     small_encoder: Path, graph: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(small_encoder, tmp_path / "damaged"))

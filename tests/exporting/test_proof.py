@@ -90,7 +90,7 @@ def test_int8_fails_if_any_single_gate_fails(package: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_fp16_graph_has_to_pass_the_gates_of_every_graph(package: Path, name: str) -> None:
+def test_the_fp16_graph_must_pass_the_gates_of_every_graph(package: Path, name: str) -> None:
     limit, value = LIMITS[name]
     assert failed(half_of(package, GATES.model_copy(update={limit: value})).checks) == [name]
 
@@ -120,7 +120,7 @@ def name_the_least_likely(graph: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("damage", "figure"), [(spoil_embeddings, "embedding_cosine_mean"), (name_the_least_likely, "agreement")]
 )
-def test_the_served_outputs_are_checked_not_the_logits_alone(
+def test_the_served_outputs_are_checked_and_not_only_the_logits(
     package: Path, damage: Callable[[ModelProto], None], figure: str
 ) -> None:
     """The logits of both graphs are right."""

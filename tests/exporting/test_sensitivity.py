@@ -12,7 +12,7 @@ def cost_of(moved_AV: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> float:
     return sensitivity._mean_square(object(), [], [exact_AV])
 
 
-def test_a_common_shift_of_all_logits_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_common_shift_of_all_logits_has_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cost_of(np.array([[5.0], [-3.0], [0.0]]) * np.ones(4), monkeypatch) == 0
 
 

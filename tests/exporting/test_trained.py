@@ -137,7 +137,7 @@ def test_gaps_in_label_ids_and_invalid_thresholds_are_refused(
         open_trained(folder)
 
 
-def test_a_question_has_to_fit_beside_a_context(small_answerer: Path, tmp_path: Path) -> None:
+def test_a_question_must_leave_room_for_a_context(small_answerer: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(small_answerer, tmp_path / "answerer"))
     change_tokenizer(folder, model_max_length=5)
     assert open_trained(folder).max_length == 5

@@ -144,7 +144,7 @@ def decision(root: Path, name: str, version: str) -> dict[str, object]:
     return record
 
 
-def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_changes_nothing(project: Path) -> None:
+def test_a_first_release_makes_loadable_champions_and_a_second_changes_nothing(project: Path) -> None:
     assert outcomes(release(project)) == {"encoder": ("1", "promoted"), "library": ("1", "promoted")}
     assert outcomes(release(project)) == {"encoder": ("1", "unchanged"), "library": ("1", "unchanged")}
     assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1"}
@@ -223,7 +223,7 @@ def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(released:
     assert decision(released, ENCODER, "2")["outcome"] == "refused"
 
 
-def test_new_text_promotes_by_itself_when_the_evidence_supports_it_and_the_record_names_it(released: Path) -> None:
+def test_new_text_is_promoted_automatically_if_the_evidence_supports_it_and_is_recorded(released: Path) -> None:
     retrain(released, "one", "new validation text", nats_per_byte=1.2, accuracy=0.85)
     releases = release(released)
     assert outcomes(releases) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
@@ -235,7 +235,7 @@ def test_new_text_promotes_by_itself_when_the_evidence_supports_it_and_the_recor
     assert trial["items_sha256"][:12] in "\n".join(releases[0].lines)
 
 
-def test_new_text_promotes_no_worse_model(released: Path) -> None:
+def test_a_worse_model_of_new_text_is_not_promoted(released: Path) -> None:
     retrain(released, "one", "new validation text", nats_per_byte=1.3, accuracy=0.7)
     with pytest.raises(GateError, match="clozeline-encoder, clozeline-library"):
         release(released)

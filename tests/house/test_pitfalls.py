@@ -22,5 +22,5 @@ def test_the_tests_named_for_a_pitfall_exist(pitfall: str) -> None:
 
 
 @pytest.mark.parametrize("pitfall", MEASURED)
-def test_a_measured_failure_of_transformers_is_shown_beside_ours(pitfall: str) -> None:
+def test_each_measured_failure_of_transformers_has_a_comparing_test(pitfall: str) -> None:
     assert any("/test_beside_theirs.py::" in test for test in requirements("pitfalls.md")[pitfall].tests)

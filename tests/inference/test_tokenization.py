@@ -16,7 +16,7 @@ def tokenizer(encoder_package: Path) -> TextTokenizer:
     return TextTokenizer(encoder_package / FILES.tokenizer, max_length=8, mask_id=MASK)
 
 
-def test_the_mask_id_of_this_test_is_that_of_the_package(encoder_package: Path) -> None:
+def test_the_mask_id_of_this_test_equals_that_of_the_package(encoder_package: Path) -> None:
     assert read_manifest(encoder_package).special_tokens.mask_id == MASK
 
 
@@ -26,7 +26,7 @@ def test_a_text_is_framed_by_special_tokens(tokenizer: TextTokenizer) -> None:
     assert text.ids_L[-1] == SEP
 
 
-def test_a_text_that_is_too_long_is_refused_by_its_number_and_length(tokenizer: TextTokenizer) -> None:
+def test_a_text_that_is_too_long_is_refused_with_its_number_and_length(tokenizer: TextTokenizer) -> None:
     long = "the model " * 50
     with pytest.raises(TextTooLongError, match="text 1 is too long") as refused:
         tokenizer.tokenize(["the model", long], truncate=False)

@@ -210,7 +210,7 @@ def test_a_receiver_that_answers_500_is_retried_and_gets_one_message(alerting: S
     assert [len(about(run, webhooks.texts(path))) for path in ("slack", "teams")] == [1, 1]
 
 
-def test_a_receiver_that_always_answers_500_breaks_nothing(
+def test_a_receiver_that_always_answers_500_does_not_affect_the_others(
     alerting: Server, webhooks: Webhooks, mailbox: Mailbox
 ) -> None:
     webhooks.num_refused, webhooks.refuse_next = 0, 1_000

@@ -120,7 +120,7 @@ def test_serving_has_a_stop_timeout_that_covers_its_longest_request(services: di
     assert granted == f"{MAX_BODY_SECONDS + MAX_TIMEOUT_MILLISECONDS / 1000 + WRITING_SECONDS:.0f}s"
 
 
-def test_nothing_is_installed_when_a_container_starts(services: dict[str, dict[str, Any]]) -> None:
+def test_containers_install_no_packages_at_start(services: dict[str, dict[str, Any]]) -> None:
     words = {name: " ".join(it.get("command", [])) for name, it in services.items()}
     assert {name: said for name, said in words.items() if re.search(r"\b(pip|apt|apk|uv|curl)\b", said)} == {}
 

@@ -200,7 +200,7 @@ def test_an_added_token_has_one_shared_row_in_both_models(saved: Path, params_of
     assert again.generator.get_output_embeddings().weight is table
 
 
-def test_an_encoder_alone_gets_a_fresh_generator_by_seed_with_a_warning(
+def test_a_discriminator_without_a_generator_gets_a_seeded_fresh_one_with_a_warning(
     pair: ReplacedTokenPair, tiny_tokenizer: Path, tmp_path: Path, params_of, ids, caplog
 ) -> None:
     folder = tmp_path / "alone"

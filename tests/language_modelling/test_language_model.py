@@ -38,7 +38,7 @@ def test_the_tokenizer_is_saved_beside_the_model(model, tiny_tokenizer: Path, tm
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_encoder_alone_is_saved_without_the_head(family, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
+def test_the_encoder_can_be_saved_without_the_head(family, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
     model = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
     out = tmp_path / "encoder"
     out.mkdir()
@@ -143,7 +143,7 @@ with replacing_folder(Path(sys.argv[1])) as folder:
 """
 
 
-def test_a_full_disk_while_a_model_is_saved_is_reported_and_leaves_nothing_half_written(
+def test_a_full_disk_while_a_model_is_saved_is_reported_and_leaves_no_partial_file(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "encoder"

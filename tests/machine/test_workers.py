@@ -101,7 +101,7 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_released_workers_end_while_the_block_goes_on(num_workers: int) -> None:
+def test_released_workers_end_before_the_block_does(num_workers: int) -> None:
     with worker_processes(num_workers) as workers:
         assert list(workers.map(abs, [-1, -2, -3])) == [1, 2, 3]
         children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]

@@ -37,9 +37,7 @@ def with_last_run(root: Path, **sizes: int) -> None:
     YAML().dump({"schema": "2.0", "stages": stages}, root / "dvc.lock")
 
 
-def test_a_changed_stage_needs_the_size_of_its_last_outputs_and_others_need_nothing(
-    tmp_path: Path, params: Params
-) -> None:
+def test_only_changed_stages_need_disk_space_as_much_as_their_last_outputs(tmp_path: Path, params: Params) -> None:
     with_last_run(tmp_path, clean=3_000_000_000, tokens=1_000_000_000)
     changed, unchanged = node("clean", "out/clean"), node("tokens", "out/tokens", is_changed=False)
     assert 3e9 <= needed_bytes(tmp_path, [changed, unchanged], params) < 3.2e9
@@ -58,7 +56,7 @@ def test_the_space_for_a_first_run_is_estimated_from_source_and_params(tmp_path:
 @pytest.mark.parametrize(
     ("free", "is_refused", "is_warned"), [(1e9, True, False), (4e9, False, True), (9e9, False, False)]
 )
-def test_a_run_that_does_not_fit_is_refused_and_the_advice_deletes_nothing(
+def test_a_run_too_large_for_the_disk_is_refused_with_advice_that_deletes_no_data(
     tmp_path: Path,
     params: Params,
     monkeypatch: pytest.MonkeyPatch,

@@ -44,7 +44,7 @@ def test_python_in_a_stage_command_is_this_interpreter(toy: Path, monkeypatch: p
     assert (toy / "upper.txt").read_text() == sys.prefix
 
 
-def test_a_lock_that_another_dvc_command_holds_at_the_end_of_a_stage_loses_no_result(toy: Path) -> None:
+def test_a_lock_held_by_another_dvc_command_loses_no_result_of_a_stage(toy: Path) -> None:
     """Without `--wait-for-lock`, DVC gives up after 3 seconds, and the stage's result is lost."""
     (toy / "steps.py").write_text("import time; time.sleep(2); open('upper.txt', 'w').write('done')")
     holding = threading.Event()
@@ -94,7 +94,7 @@ with run_lock(workspace.lock_file) as lock:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_flow_leaves_no_process_within_ten_seconds_and_holds_the_lock_until_then(
+def test_a_killed_flow_leaves_no_process_after_ten_seconds_and_holds_the_lock_until_then(
     toy: Path, number: signal.Signals
 ) -> None:
     start_of_long_stage(toy)

@@ -38,7 +38,7 @@ def test_a_task_must_have_a_known_kind(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["    max_length: 128", "    max_classes: null "])
-def test_a_misspelt_default_is_named_by_its_key(edited: Editor, place: str) -> None:
+def test_a_misspelt_default_is_reported_with_its_key(edited: Editor, place: str) -> None:
     section = "shared" if "128" in place else "classification"
     told = message(edited(place, place.replace("max_", "mx_")))
     name = place.split(":")[0].strip()

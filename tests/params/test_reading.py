@@ -160,7 +160,7 @@ def test_a_misspelt_section_is_named_without_its_keys(edited: Editor) -> None:
     assert "python-docs" not in told
 
 
-def test_a_missing_file_is_reported_with_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_its_expected_location(tmp_path: Path) -> None:
     assert str(tmp_path.resolve()) in message(tmp_path / "params.yaml")
 
 

@@ -37,7 +37,7 @@ def advice_on(
         ({"family": "electra", "objective": "rtd"}, "no ONNX export"),
     ],
 )
-def test_each_piece_of_advice_is_given_only_where_it_applies(changes: dict[str, Any], told: str) -> None:
+def test_each_piece_of_advice_is_given_only_if_it_applies(changes: dict[str, Any], told: str) -> None:
     assert told in advice_on(**changes)
     assert told not in advice_on(vocab_size=512)
 

@@ -33,7 +33,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         ("{'a': 1, 'b': [2, 3]} == f(x).", False),
     ],
 )
-def test_sentences_are_told_apart_from_code_and_fragments(text: str, is_one: bool) -> None:
+def test_sentences_are_distinguished_from_code_and_fragments(text: str, is_one: bool) -> None:
     assert reads_as_sentence(text) == is_one
 
 
@@ -56,6 +56,6 @@ def test_sentences_are_preferred_to_code_and_shown_whole(tmp_path: Path, make_to
     assert [question.text.count("[MASK]") for question in asked] == [1, 1]
 
 
-def test_other_text_fills_up_if_there_are_too_few_sentences(tmp_path: Path, make_tokens: TokensMaker) -> None:
+def test_other_text_is_used_if_there_are_too_few_sentences(tmp_path: Path, make_tokens: TokensMaker) -> None:
     examiner = examiner_of([CODE, SENTENCE, CODE], tmp_path, make_tokens)
     assert [question.is_sentence for question in examiner.questions(3)] == [False, True, False]

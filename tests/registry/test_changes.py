@@ -152,7 +152,7 @@ def test_a_registry_without_a_change_list_starts_one_from_its_champion(address: 
     assert at(registry, PREVIOUS) == "1"
 
 
-def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_is_recorded_by_uid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
 
     def nameless() -> str:

@@ -45,5 +45,5 @@ def test_the_most_frequent_mistake_is_named_first_with_its_share() -> None:
     assert second[:3] == ("a", "b", "2")
 
 
-def test_without_a_mistake_there_is_no_empty_table() -> None:
+def test_without_mistakes_no_table_is_shown() -> None:
     assert "mistakes" not in matrix("task", [("a", "a")])

@@ -32,7 +32,7 @@ SCREEN_HEIGHTS = {360: 844, 390: 844, 1280: 900}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "light"), (1280, "dark")])
-def test_the_report_loads_alone_fits_the_screen_and_can_be_read(
+def test_the_report_needs_no_network_fits_the_screen_and_is_legible(
     browser: Browser, report: Path, tmp_path: Path, width: int, scheme: Scheme
 ) -> None:
     browser.open(report, width=width, scheme=scheme)

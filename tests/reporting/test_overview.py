@@ -110,7 +110,7 @@ def test_figures_of_an_earlier_run_are_compared_without_its_lock(ran: Ran) -> No
     assert "35.0 % +4.2 points" in told
 
 
-def test_the_first_run_of_all_states_that_there_is_no_earlier_one(ran: Ran) -> None:
+def test_the_first_report_states_that_there_is_no_earlier_run(ran: Ran) -> None:
     told = text_of(top(build(ran.run).html))
     assert "there is nothing to compare with yet" in told
     assert "last run" not in told.lower()

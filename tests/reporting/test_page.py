@@ -57,7 +57,7 @@ def top(html: str) -> str:
     return html.partition("<h1>")[2].partition("<section>")[0]
 
 
-def test_every_chapter_is_shown_once_and_nothing_is_missing(ran: Ran) -> None:
+def test_every_chapter_is_shown_once_and_complete(ran: Ran) -> None:
     page = build(ran.run)
     assert page.faults == ()
     tags = tags_of(page.html)
@@ -116,7 +116,7 @@ def test_a_metric_unknown_to_the_report_is_shown(ran: Ran) -> None:
     assert "of_something.else 12.50" in text_of(chapter(html, "figures"))
 
 
-def test_each_kind_of_task_has_its_figures_beside_its_own_baselines(ran: Ran) -> None:
+def test_each_kind_of_task_shows_its_figures_with_its_own_baselines(ran: Ran) -> None:
     headline = METRICS["metrics/finetune/library.json"]["headline"]
     figures = {"f1": 0.7, "f1_low": 0.65, "f1_high": 0.75, "exact_match": 0.6, "no_answer_f1": 0.5, "num_test": 3000}
     others = {"baseline_nearest_sentence_f1": 0.2, "answers": {"num_misplaced": 4, "empty": 0}}
@@ -180,7 +180,7 @@ def test_a_correlation_is_not_shown_in_per_cent(ran: Ran) -> None:
     assert "79.6" not in text_of(html)
 
 
-def test_the_spread_over_seeds_is_reported_and_hybrid_search_is_beside_each_alone(ran: Ran) -> None:
+def test_the_report_shows_the_spread_over_seeds_and_hybrid_search_with_both_single_searches(ran: Ran) -> None:
     over = {"num_seeds": 5, "best_seed": 7, "mean": 0.79, "deviation": 0.004, "lowest": 0.785, "highest": 0.795}
     recalls = {"recall": 0.38, "baseline_bm25_recall": 0.587, "hybrid_recall": 0.618, "contaminated_fraction": 0.034}
     kept = METRICS["metrics/finetune/library.json"]
@@ -258,7 +258,7 @@ def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path: Path, ran:
     assert len(page.faults) > 8
 
 
-def test_a_registry_that_does_not_answer_is_reported_and_costs_nothing_else(ran: Ran) -> None:
+def test_an_unresponsive_registry_is_reported_and_other_chapters_are_complete(ran: Ran) -> None:
     def silent(package: str) -> None:
         raise TransientError("the registry does not answer", given=HARM, expected="a server", do="start it")
 

@@ -220,7 +220,7 @@ def test_a_port_in_use_is_reported_with_what_to_do(dist: Path) -> None:
     assert "Traceback" not in stderr
 
 
-def test_a_registered_model_outside_of_a_project_is_refused_and_nothing_written(
+def test_a_registered_model_outside_of_a_project_is_refused_without_writing_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -91,7 +91,7 @@ def test_every_docstring_is_read_with_its_qualified_name_and_library(environment
     ]
 
 
-def test_nothing_is_imported(environment: Path) -> None:
+def test_documented_modules_are_not_imported(environment: Path) -> None:
     acme(environment / "lock.txt")
     assert not [name for name in sys.modules if name.startswith("acme")]
 

@@ -48,7 +48,7 @@ def test_records_keep_source_order(snapshots: Snapshots) -> None:
     assert (shard.snapshot, shard.records, shard.name) == (1, 3, "000001-000001.jsonl.zst")
 
 
-def test_new_records_go_into_a_new_shard_and_the_old_one_stays_as_it_was(snapshots: Snapshots) -> None:
+def test_new_records_go_into_a_new_shard_and_the_old_one_stays_unchanged(snapshots: Snapshots) -> None:
     first = snapshots.take("a", "b")
     second = snapshots.take("new", "b", "a", "b")
     assert second[0] == first[0]

@@ -67,7 +67,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_metrics_hold_the_promised_figures_and_the_unigram_baseline(
+def test_metrics_contain_the_promised_figures_and_the_unigram_baseline(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")

@@ -29,7 +29,7 @@ def test_a_file_is_replaced_when_the_block_ends(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == {"deep/file": b"new"}
 
 
-def test_a_failing_block_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failing_block_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(IsADirectoryError), replacing_file(path) as beside:
@@ -109,7 +109,7 @@ def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failing_block_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failing_block_keeps_the_old_folder_and_leaves_no_temporary_folder(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with replacing_folder(path) as beside:
         (beside / "one").write_text("one")
@@ -120,7 +120,7 @@ def test_a_failing_block_leaves_the_old_folder_and_nothing_beside_it(tmp_path: P
 
 
 @pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
-def test_a_full_disk_is_reported_by_name_and_loses_nothing(tmp_path: Path, replacing: object) -> None:
+def test_a_full_disk_is_reported_by_name_and_the_old_content_stays(tmp_path: Path, replacing: object) -> None:
     path = tmp_path / "precious"
     path.write_text("old") if replacing is replacing_file else path.mkdir()
     with pytest.raises(StorageError, match="no space left while writing") as caught, replacing(path):

@@ -46,7 +46,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_debris_of_a_killed_writer_is_removed_by_the_next_write_beside_it(kind: str, tmp_path: Path) -> None:
+def test_the_next_write_in_a_folder_removes_debris_of_a_killed_writer(kind: str, tmp_path: Path) -> None:
     with writing(kind, tmp_path / "out") as process:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -10,7 +10,7 @@ import pytest
 from clozeline.storage.csv_files import write_csv, write_records
 
 
-def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+def test_csv_rows_survive_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "table.csv"
     write_csv(path, ("label", "f1"), [('a "b", c', 0.5), ("größe\nin two lines", 1)])
     assert path.read_bytes() == 'label,f1\n"a ""b"", c",0.5\n"größe\nin two lines",1\n'.encode()

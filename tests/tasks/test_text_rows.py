@@ -20,7 +20,7 @@ def test_an_epoch_holds_every_text_once() -> None:
         assert len(batches) == 63
 
 
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+def test_the_order_depends_only_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         return np.concatenate(shuffled_batches(LENGTHS, 16, seed, epoch)).tolist()
 

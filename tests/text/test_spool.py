@@ -52,7 +52,7 @@ def test_rewriting_a_bucket_replaces_everything_appended_before(tmp_path: Path) 
     assert len(read_bucket(path)) == 1
 
 
-def test_buckets_grow_in_number_and_not_in_size() -> None:
+def test_the_number_of_buckets_grows_and_their_size_does_not() -> None:
     sizes = [10**exponent for exponent in range(12)]
     assert all(size / num_buckets_for(size) <= 1_500_000 for size in sizes[:11])
     assert num_buckets_for(100_000_000_000) == 2**16

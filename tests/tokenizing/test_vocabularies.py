@@ -44,7 +44,7 @@ def test_a_vocabulary_does_not_depend_on_process_or_threads(
     assert {sha256_in_another_process(params, texts, num_threads) for num_threads in (1, 3)} == {here}
 
 
-def test_the_vocabulary_has_the_size_that_was_asked_for(params: TokenizeParams, batches: TextBatches) -> None:
+def test_the_vocabulary_has_the_requested_size(params: TokenizeParams, batches: TextBatches) -> None:
     vocabulary = learn(params, batches).get_vocab(with_added_tokens=True)
     assert sorted(vocabulary.values()) == list(range(params.vocab_size))
 

@@ -63,7 +63,7 @@ def test_a_release_in_a_moved_project_makes_a_version_that_anyone_can_load(
     assert publisher.publish(encoder_package, NAME, Evidence(files={}, tags={})) == again
 
 
-def test_a_copied_project_writes_nothing_into_the_original(project: Path) -> None:
+def test_a_copied_project_does_not_write_into_the_original(project: Path) -> None:
     copy = shutil.copytree(project, project.parent / "copy")
     before = sorted(project.rglob("*"))
     client = prepare(address(copy))

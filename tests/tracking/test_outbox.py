@@ -76,7 +76,7 @@ def test_a_truncated_line_does_not_affect_the_others(outbox: Outbox, tmp_path: P
     assert offset == outbox.journal.stat().st_size
 
 
-def test_a_file_is_stored_as_it_was_when_it_was_added(outbox: Outbox, address: str, tmp_path: Path) -> None:
+def test_a_file_is_stored_with_its_content_at_the_time_of_adding(outbox: Outbox, address: str, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     (tmp_path / "stage.log").write_text("another stage's")
     client = delivered(outbox.folder, address)

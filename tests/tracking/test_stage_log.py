@@ -48,7 +48,7 @@ def log(outbox: Outbox, points: Mapping[int, float]) -> None:
     logger.close()
 
 
-def test_without_a_handed_over_run_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_run_in_the_environment_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RUN, raising=False)
     monkeypatch.setenv(OUTBOX, "nowhere")
     assert isinstance(run_logger(), NullRunLogger)
@@ -99,9 +99,7 @@ def test_more_points_than_one_call_may_carry_all_arrive(outbox: Outbox, address:
     assert steps(outbox, address, "loss") == list(range(2500))
 
 
-def test_points_that_the_server_always_refuses_do_not_hold_back_the_rest(
-    outbox: Outbox, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_points_do_not_delay_the_others(outbox: Outbox, address: str, caplog: pytest.LogCaptureFixture) -> None:
     for key, step in {"what?": 1, "loss": 1, "why?": 2, "error": 2}.items():
         outbox.add(Curve(run="ours", points=(Point(key=key, value=1.0, timestamp_ms=5, step=step),)))
     delivery = Delivery(outbox, address)

@@ -65,7 +65,7 @@ def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> floa
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-def test_the_initial_loss_is_that_of_a_uniform_guess(prepare: Prepare) -> None:
+def test_the_initial_loss_equals_that_of_a_uniform_guess(prepare: Prepare) -> None:
     """P23: ln V for the generator, ln 2 for the discriminator."""
     job = prepare()
     batch = first_batch(job)
@@ -170,7 +170,7 @@ def test_a_killed_and_resumed_training_gives_the_bytes_of_an_uninterrupted_one(
     assert largest_difference(weights_of(whole), weights_of(resumed)) == 0.0
 
 
-def test_the_validation_loss_is_a_mean_over_targets_whatever_the_batches(prepare: Prepare) -> None:
+def test_the_validation_loss_is_a_mean_over_targets_for_any_batching(prepare: Prepare) -> None:
     """P33: not a mean of the batches' means, though the share of targets differs from batch to batch."""
     whole, parts = prepare(), prepare(batch_tokens=64)
     assert len(parts.judge._batches) > len(whole.judge._batches)

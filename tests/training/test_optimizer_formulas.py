@@ -129,7 +129,7 @@ def test_orthogonalizing_a_zero_matrix_gives_zeros() -> None:
     assert torch.equal(orthogonalize(torch.zeros(1, 3, 4)), torch.zeros(1, 3, 4))
 
 
-def test_each_matrix_is_orthogonalized_alone() -> None:
+def test_each_matrix_is_orthogonalized_separately() -> None:
     torch.manual_seed(0)
     matrices_KRC = torch.randn(4, 8, 12)
     alone = torch.cat([orthogonalize(matrix_RC[None]) for matrix_RC in matrices_KRC])

@@ -74,7 +74,7 @@ def answers_of(package: Path) -> list[str]:
     return [max(labels, key=lambda one: one.score).label for labels in found]
 
 
-def test_a_model_is_no_better_than_itself(texts: Path, tmp_path: Path) -> None:
+def test_a_model_compared_with_itself_is_not_better(texts: Path, tmp_path: Path) -> None:
     package = encoder_in(tmp_path / "encoder")
     found = try_both(package, package, items_of(tmp_path))
     assert (found.metric, found.num_items) == (NATS_PER_BYTE, len(TEXTS))

@@ -49,7 +49,7 @@ def test_every_arrow_text_type_is_read_as_string(path: Path, kind: pa.DataType) 
 
 
 @pytest.mark.parametrize("texts", [pa.array([1, 2]), pa.array([b"one"]), pa.array([["one"]])])
-def test_a_column_that_holds_no_text_is_refused_with_its_type(path: Path, texts: pa.Array) -> None:
+def test_a_non_text_column_is_refused_with_its_type(path: Path, texts: pa.Array) -> None:
     pq.write_table(pa.table({"text": texts}), path)
     with pytest.raises(ArtifactError) as refused:
         read(path)

@@ -86,7 +86,7 @@ def test_a_mask_in_the_text_itself_is_answered_but_has_no_label(opened: Opened) 
     assert exam.counts(given, given).whole_T.tolist() == [1, 0, 1]
 
 
-def test_the_perplexity_of_an_encoder_is_that_of_its_masked_tokens(opened: Opened) -> None:
+def test_the_perplexity_of_an_encoder_is_over_its_masked_tokens(opened: Opened) -> None:
     model = opened(write_encoder)
     texts = ["the [MASK] of [MASK] files", "return a b c of the lists", "open the file"]
     exam = exam_of(model, Sample(texts, [None] * 3))

@@ -77,7 +77,7 @@ def test_two_rungs_with_the_same_scheme_are_tried_once(climbed: Path) -> None:
     assert len(read_manifest(climbed).ladder) == 2
 
 
-def test_the_metrics_hold_the_whole_ladder(climbed: Path) -> None:
+def test_the_metrics_contain_the_whole_ladder(climbed: Path) -> None:
     metrics = json.loads((climbed.parent / "metrics.json").read_text(encoding="utf-8"))
     ladder = [Rung.model_validate(rung) for rung in metrics["ladder"]]
     assert ladder == list(read_manifest(climbed).ladder)
@@ -122,7 +122,7 @@ def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason
     assert "INT8" not in str(latency)
 
 
-def test_the_worst_product_is_found_by_quantizing_each_alone(climbed: Path, tmp_path: Path) -> None:
+def test_the_worst_product_is_found_by_quantizing_one_at_a_time(climbed: Path, tmp_path: Path) -> None:
     (tmp_path / FILES.fp32).write_bytes((climbed / FILES.fp32).read_bytes())
     (tmp_path / FILES.tokenizer).write_bytes((climbed / FILES.tokenizer).read_bytes())
     manifest = read_manifest(climbed)

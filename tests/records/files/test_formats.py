@@ -169,7 +169,7 @@ def test_the_shape_of_a_json_object_is_recognized_by_its_fields(tmp_path: Path) 
     assert caught.value.expected.endswith('{"body": …, "topic": …}')
 
 
-def test_blank_lines_may_hold_separators_and_lines_end_in_any_way(tmp_path: Path) -> None:
+def test_blank_lines_may_contain_separators_and_every_line_ending_is_accepted(tmp_path: Path) -> None:
     path = written(tmp_path / "data.tsv", b'\r\nbody\ttopic\r\na\tx\r\n \t\t\t\r\n\r\n"b\r\nc"\ty\n\t\r\n')
     assert read(path) == [("a", "x"), ("b\r\nc", "y"), ("", "")]
 
@@ -178,7 +178,7 @@ def test_blank_lines_may_hold_separators_and_lines_end_in_any_way(tmp_path: Path
     ("name", "content"),
     [("data.csv", b"body,topic\ra,x\rb,y\r"), ("data.jsonl", b'{"body":"a","topic":"x"}\r{"body":"b","topic":"y"}')],
 )
-def test_a_carriage_return_by_itself_ends_a_line(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_lone_carriage_return_ends_a_line_in_tables(tmp_path: Path, name: str, content: bytes) -> None:
     assert read(written(tmp_path / name, content)) == [("a", "x"), ("b", "y")]
 
 

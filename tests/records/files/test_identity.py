@@ -3,7 +3,7 @@
 from clozeline.records.files.identity import content_key, identity_of
 
 
-def test_identity_ignores_case_and_white_space_and_nothing_else() -> None:
+def test_identity_ignores_only_case_and_white_space() -> None:
     assert identity_of("A  b\nC") == identity_of("a b c ")
     assert identity_of("a b c") != identity_of("a b, c")
 

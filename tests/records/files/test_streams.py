@@ -96,7 +96,7 @@ def test_the_param_that_excludes_a_file_is_named_for_lines_and_for_blocks(tmp_pa
     assert caught.value.do == "convert it: `iconv -f ISO-8859-1 -t UTF-8 photo.txt > NEW`"
 
 
-def test_a_carriage_return_alone_ends_no_line(tmp_path: Path) -> None:
+def test_a_lone_carriage_return_ends_no_line_in_read_lines(tmp_path: Path) -> None:
     path = tmp_path / "old.txt"
     path.write_bytes(b"one\rtwo\r\nthree\r\n\rfour\r")
     assert list(lines_of(path)) == ["one\r", "two\r\n", "three\r\n", "\r", "four\r"]

@@ -93,7 +93,7 @@ def test_the_precision_of_a_release_applies_on_its_own_processor_only(
     assert len(timed) == num_timed
 
 
-def test_a_requested_graph_is_served_and_nothing_is_timed(folder: Path, clock: Clock) -> None:
+def test_a_requested_graph_is_served_without_timing(folder: Path, clock: Clock) -> None:
     timed = clock(0.5, 0.5)
     identity = open_source(ModelSource("encoder", str(folder)), "int8").identity
     assert (identity.precision, identity.precision_reason, timed) == ("int8", "it was requested", [])

@@ -216,7 +216,7 @@ def test_memory_of_a_replaced_model_is_returned_at_the_next_poll(
     assert given_back == ["2"]
 
 
-def test_a_registry_that_does_not_answer_changes_nothing(
+def test_an_unresponsive_registry_does_not_change_the_served_models(
     service: Service, watcher: AliasWatcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
 ) -> None:
     aliases.answers = False

@@ -155,7 +155,7 @@ def test_spans_are_exported_before_the_server_exits(
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:PORT"])
-def test_a_missing_collector_is_reported_once_and_fails_nothing(
+def test_a_missing_collector_is_reported_once_and_fails_no_request(
     address: str,
     memory: InMemorySpanExporter,
     traced: httpx.Client,

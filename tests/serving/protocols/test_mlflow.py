@@ -97,7 +97,7 @@ def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Clien
     assert catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=True) == approximately(told)
 
 
-def test_a_text_that_is_too_long_is_named_by_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
+def test_a_text_that_is_too_long_is_reported_with_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["open the file", "the " * 100 + "[MASK]"]
     assert "`rows[1]` is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
     with pytest.raises(TextTooLongError, match="text 1"):

@@ -176,7 +176,7 @@ def test_bulk_texts_scheduled_for_later_do_not_join_a_batch_of_due_ones(ticket: 
     ] == [[(False, 0), (True, 0), (True, 1)], [(True, 2), (True, 3), (True, 4), (True, 5)]]
 
 
-def test_a_bulk_request_that_was_dropped_or_finished_leaves_nothing_behind(ticket: Make) -> None:
+def test_a_dropped_or_finished_bulk_request_leaves_no_state(ticket: Make) -> None:
     line = Line()
     gone, run = bulk(ticket, *[60] * 500, spread=500), bulk(ticket, *[60] * 500, spread=500)
     line.add(gone)

@@ -201,7 +201,7 @@ def test_multi_label_texts_without_a_label_or_with_a_rare_one_are_used() -> None
     assert_adds_up(selection)
 
 
-def test_the_same_labels_in_another_order_are_no_contradiction() -> None:
+def test_the_order_of_labels_does_not_make_a_contradiction() -> None:
     copies = [Labelled(("ab 3",), ("b", "a", "a")), Labelled(("ab 4",), ("a",))]
     selection = select(sets("ab", "") + copies, params(multi_label=True, max_per_class=None))
     assert (selection.count.duplicates, selection.count.contradictions) == (1, 2)

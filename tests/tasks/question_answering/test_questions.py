@@ -61,7 +61,7 @@ def test_without_given_splits_all_questions_of_a_context_share_one() -> None:
     assert sum(map(len, contexts)) == len(set.union(*contexts)) == 100
 
 
-def test_an_answer_at_a_wrong_offset_is_taken_from_the_nearest_place() -> None:
+def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_occurrence() -> None:
     found = chosen(record("train", "Which?", "red or red or red", ("red", 8), ("red", -3)))
     (question,) = [it for it in found.train if it.question == "Which?"]
     assert question.answers == (Answer("red", 7), Answer("red", 0))
@@ -78,7 +78,7 @@ def test_an_unanswerable_question_is_kept() -> None:
     assert [it.is_answerable for it in found.train].count(False) == 1
 
 
-def test_the_counts_add_up_and_the_order_changes_nothing() -> None:
+def test_counts_add_up_and_the_order_of_records_changes_nothing() -> None:
     more = (record("train", "", "x"), record("train", "x", " "), FEW[0], FEW[1])
     found = chosen(*more)
     count = asdict(found.count)

@@ -45,7 +45,7 @@ def test_figures_of_each_type_equal_those_of_seqeval() -> None:
             assert [ours.precision, ours.recall, ours.f1, ours.num_entities] == pytest.approx(theirs)
 
 
-def test_the_interval_holds_the_figure_and_is_the_same_twice() -> None:
+def test_the_interval_contains_the_figure_and_is_deterministic() -> None:
     actual, predicted = random_tags(random.Random(2))
     once, twice = score(actual, predicted), score(actual, predicted)
     assert once.f1_low <= once.f1 <= once.f1_high

@@ -223,7 +223,7 @@ def test_texts_too_long_for_the_longest_prompt_are_truncated_dropped_or_refused_
         task(too_long="drop", prompt="the " * 20 + "[MASK]")
 
 
-def test_a_prompt_stays_whole_beside_a_long_text_and_one_too_long_is_refused(judge: Path, data: Path) -> None:
+def test_a_prompt_stays_whole_with_a_long_text_and_a_too_long_prompt_is_refused(judge: Path, data: Path) -> None:
     task = Entailment(TaskInputs(params(judge), 1, judge, data, data))
     (long, longer) = task.scores(["the model " * 40, "the model " * 50])
     assert long.tolist() == longer.tolist()
