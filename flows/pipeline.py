@@ -19,6 +19,7 @@ from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import forget_old_runs
 from clozeline.params import read_params
+from clozeline.registry.signature import signing_key
 from clozeline.versions.graph import StageNode, read_stage_graph
 from clozeline.versions.project import require_writable_cache
 from clozeline.workspace import Workspace, set_defaults
@@ -37,7 +38,7 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
         refresh: take a new snapshot of a source that DVC cannot watch: a URL, a database, a branch on the hub.
 
     Raises:
-        ParamsError: params.yaml or dvc.yaml is wrong; nothing was started.
+        ParamsError: params.yaml or dvc.yaml is wrong, or there is no key to sign releases with; nothing was started.
         DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
         StorageError: DVC's cache is not writable, or the disk has too little room; nothing was started.
         ArtifactError: MLflow's local database is damaged, or its server refuses the caller; nothing was started.
@@ -48,6 +49,7 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
     workspace = Workspace(project.resolve())
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
+    signing_key()  # the release after this run would miss it hours later
     with run_lock(workspace.lock_file, flow_run=flow_run_id()) as lock:
         forget_old_runs(workspace.logs)
         is_due = refresh and not params.preprocess.source.is_watched

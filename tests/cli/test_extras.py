@@ -34,6 +34,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "run": ("run", "flows"),
     "search": ("search text", "train"),
     "serve": ("serve dist/x", None),
+    "sign": ("sign dist/x --key params.yaml", None),
     "stage": ("stage preprocess out=x", "train"),
     "status": ("status", "flows"),
     "tag": ("tag text", None),

@@ -26,8 +26,10 @@ from clozeline.inference.latency import Latency
 from clozeline.orchestration.trials import Trials, Tried
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.publishing import Publisher
+from clozeline.registry.signature import SIGNING_KEY, check_signature
 from clozeline.registry.versions import Registered, Registry
 from clozeline.workspace import Workspace
+from tests.registry.test_signature import allow, make_key
 from tests.release_project import make_release_project, reproduce, retrain, write_metrics
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -182,10 +184,16 @@ def test_fp32_is_served_until_a_release_clearly_measures_int8_as_faster(
         assert (release(project)[0].outcome, registry(project).at(ENCODER, CHAMPION).served) == ("unchanged", precision)
 
 
-def test_a_better_model_takes_the_place_and_its_decision_can_be_read(released: Path) -> None:
+def test_a_better_model_takes_the_place_signed_and_its_decision_can_be_read(
+    released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SIGNING_KEY, str(make_key(released / "ada")))
     retrain(released, "one two three", nats_per_byte=1.2, accuracy=0.85)
     assert outcomes(release(released)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
     assert aliases(released) == {CHAMPION: "2", PREVIOUS: "1"}
+    signers = allow(released / "signers", ada=released / "ada/key")
+    signature = registry(released).version(LIBRARY, "2").signature
+    assert check_signature(released / "dist/library", signature, signers) == "ada"
     decided = decision(released, LIBRARY, "2")
     assert (decided["outcome"], decided["champion_before"]) == ("promoted", "1")
     gates = {gate["name"]: gate for gate in decided["gates"]}

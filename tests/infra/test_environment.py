@@ -101,7 +101,14 @@ def test_the_readme_explains_every_variable(compose: Any) -> None:
     readme = (INFRA / "README.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE))
     receivers = {receiver["variable"] for receiver in prefect_file()["receivers"]}
-    by_hand = {"CLOZELINE_HOME", "CLOZELINE_SERVER", "PREFECT_API_URL", "PREFECT_HOME", *receivers}
+    by_hand = {
+        "CLOZELINE_HOME",
+        "CLOZELINE_SERVER",
+        "CLOZELINE_SIGNING_KEY",
+        "PREFECT_API_URL",
+        "PREFECT_HOME",
+        *receivers,
+    }
     assert explained == {*compose.secrets, *compose.settings, *by_hand}
 
 

@@ -20,6 +20,7 @@ from clozeline.cli import (
     run,
     search,
     serve,
+    sign,
     stage,
     status,
     tag_and_answer,
@@ -47,6 +48,7 @@ tag_and_answer.add_to(app)
 search.add_to(app)
 evaluate.add_to(app)
 serve.add_to(app)
+sign.add_to(app)
 lineage.add_to(app)
 report.add_to(app)
 status.add_to(app)

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from clozeline.serving.scheduling.admission import MAX_WAITING_TOKENS
 
 if TYPE_CHECKING:
     from clozeline.serving.models.catalogue import Catalogue
+    from clozeline.serving.models.sources import ModelSource
 
 QueueTokensOption = Annotated[
     int,
@@ -41,6 +43,14 @@ HostsOption = Annotated[
         metavar="NAME",
         help="Also accept this Host name, for example behind a proxy or in a cluster (repeatable; `*`: any). "
         "Always accepted: localhost and --host; any IP address too, unless --host is the loopback.",
+        show_default=False,
+    ),
+]
+SignatureOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Serve only models that somebody in this file of allowed signers has signed (`clozeline sign`).",
         show_default=False,
     ),
 ]
@@ -80,6 +90,7 @@ def serve(
     cache_megabytes: CacheOption = 0,
     api_keys_file: KeysFileOption = None,
     allowed_host: HostsOption = None,
+    require_signature: SignatureOption = None,
     traces: TracesOption = False,
 ) -> None:
     """Serve models over HTTP; without --host, to this machine only.
@@ -104,12 +115,11 @@ def serve(
     from clozeline.serving.edge.access import ApiKeys, first_key_in_shell
     from clozeline.serving.edge.hosts import AllowedHosts
     from clozeline.serving.models.service import Capacity
-    from clozeline.serving.models.sources import default_sources, parse_sources
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
 
     _tell_when()
-    sources = parse_sources(models) if models else default_sources()
+    sources = _sources(models, require_signature)
     keys = ApiKeys.read(api_keys_file)
     hosts = AllowedHosts.of(host, allowed_host or ())
     if not keys.digests and hosts.by_address:
@@ -118,6 +128,15 @@ def serve(
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
     key = first_key_in_shell(api_keys_file) if keys.digests else None
     run(sources, Settings(host, port, capacity, precision, keys, hosts, watch, traces), partial(announce, key=key))
+
+
+def _sources(models: list[str] | None, signers: Path | None) -> "list[ModelSource]":
+    from clozeline.registry.signature import require_allowed_signers
+    from clozeline.serving.models.sources import default_sources, parse_sources
+
+    allowed_signers = require_allowed_signers(signers) if signers else None
+    sources = parse_sources(models) if models else default_sources()
+    return [replace(source, allowed_signers=allowed_signers) for source in sources]
 
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:

@@ -21,11 +21,12 @@ from clozeline.orchestration.git_state import git_tags
 from clozeline.orchestration.trials import Trials, Tried
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import ReleaseParams
-from clozeline.registry import CANDIDATE, model_name
+from clozeline.registry import CANDIDATE, SIGNATURE, model_name
 from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.decision import Decision, Outcome
 from clozeline.registry.gates import Gate, gates
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
+from clozeline.registry.signature import sign, signing_key
 from clozeline.registry.versions import Registered
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.versions.objects import Objects
@@ -141,7 +142,8 @@ def register(
     measured: Latency,
     params: ReleaseParams,
 ) -> Registered:
-    """Register the package in `folder`, choose the precision to serve by default, and check that the version predicts.
+    """Register the package in `folder`, choose the precision to serve by default, sign it if there is a key, and check
+    that the version predicts.
 
     Each release chooses the precision again, so that no noisy measurement decides for ever. Rounds that disagree decide
     only if no release measured the version on this processor before.
@@ -154,6 +156,8 @@ def register(
     if measured.is_steady or version.served is None or version.served_on != processor():
         chosen = faster(manifest, measured, params.min_int8_speedup)
         version = publisher.registry.serve(version, chosen, processor(), measured.int8_speedup)
+    if key := signing_key():
+        publisher.registry.tag(version, SIGNATURE, sign(folder, key))
     publisher.check(version, example_texts(manifest))
     times = {key: value for key, value in asdict(measured).items() if value is not None}
     publisher.measured(version, {f"latency/{key}": float(value) for key, value in times.items()})

@@ -18,6 +18,8 @@ CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous"
 PACKAGE_SHA256: Final = "clozeline.package_sha256"
 """Tag of a version: sha256 of the package's manifest, which holds the hash of each file."""
+SIGNATURE: Final = "clozeline.signature"
+"""Tag of a version: signature of the package's manifest by OpenSSH."""
 PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
 
 
@@ -37,6 +39,8 @@ class FetchedPackage:
     """Value of the version's tag `clozeline.package_sha256`."""
     int8_speedup: float | None = None
     """Time of fp32 / time of INT8, measured by the release on that processor."""
+    signature: str = ""
+    """Value of the version's tag `clozeline.signature`."""
 
 
 def model_name(package: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from clozeline.artifacts.export.manifest import FILES, Precision
-from clozeline.registry import MODEL_PREFIX, PACKAGE_SHA256, FetchedPackage
+from clozeline.registry import MODEL_PREFIX, PACKAGE_SHA256, SIGNATURE, FetchedPackage
 from clozeline.tracking.addresses import database_of, local_path, present
 
 Answer = TypeVar("Answer")
@@ -56,6 +56,7 @@ class Live:
     served_on: str | None
     package_sha256: str
     int8_speedup: float | None
+    signature: str
 
 
 def names_with(tracking_uri: str, alias: str) -> list[str] | None:
@@ -82,8 +83,8 @@ def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Li
     address = _value(connection, _PLACE, given)
     if address is None:
         return None
-    keys = (SERVED, SERVED_ON, PACKAGE_SHA256, INT8_SPEEDUP)
-    served, served_on, sha256, speedup = (_value(connection, _TAG, given | {"key": key}) for key in keys)
+    keys = (SERVED, SERVED_ON, PACKAGE_SHA256, INT8_SPEEDUP, SIGNATURE)
+    served, served_on, sha256, speedup, signature = (_value(connection, _TAG, given | {"key": key}) for key in keys)
     return Live(
         str(named["name"]),
         version,
@@ -92,6 +93,7 @@ def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Li
         served_on,
         sha256 or "",
         float(speedup) if speedup else None,
+        signature or "",
     )
 
 
@@ -110,6 +112,7 @@ def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
         served_on=found.served_on,
         registered_sha256=found.package_sha256,
         int8_speedup=found.int8_speedup,
+        signature=found.signature,
     )
 
 

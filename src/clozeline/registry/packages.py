@@ -80,6 +80,7 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
         served_on=version.served_on,
         registered_sha256=version.package_sha256,
         int8_speedup=version.int8_speedup,
+        signature=version.signature,
     )
 
 

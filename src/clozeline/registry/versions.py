@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.export.manifest import Precision
-from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PACKAGE_SHA256, PREVIOUS
+from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PACKAGE_SHA256, PREVIOUS, SIGNATURE
 from clozeline.registry.changes import Change, ChangeList, Changes, Kind
 from clozeline.registry.client import registry_errors
 from clozeline.registry.own_database import INT8_SPEEDUP, SERVED, SERVED_AS, SERVED_ON
@@ -46,6 +46,8 @@ class Registered:
     """Time of fp32 / time of INT8 on that processor, the figure behind the choice."""
     address: str = ""
     """Address of its files, as MLflow recorded it at registration."""
+    signature: str = ""
+    """Signature of its package by OpenSSH."""
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version}"
@@ -290,4 +292,5 @@ def _registered(version: ModelVersion) -> Registered:
         served=SERVED_AS.get(version.tags.get(SERVED, "")),
         served_on=version.tags.get(SERVED_ON),
         int8_speedup=float(version.tags[INT8_SPEEDUP]) if INT8_SPEEDUP in version.tags else None,
+        signature=version.tags.get(SIGNATURE, ""),
     )

@@ -9,6 +9,7 @@ from clozeline import registry
 from clozeline.artifacts.export.manifest import FILES, Precision, Task, read_manifest
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.model_kinds import kind_of
+from clozeline.registry.signature import check_signature, signature_file
 
 DIST = Path("dist")
 REGISTRY_SCHEME = "models:/"
@@ -21,6 +22,8 @@ class ModelSource:
 
     name: str
     place: str
+    allowed_signers: Path | None = None
+    """File with those of whom one has to have signed the model; None: it needs no signature."""
 
     @classmethod
     def parse(cls, text: str) -> "ModelSource":
@@ -124,12 +127,19 @@ def fetched(source: ModelSource) -> FetchedModel:
     """Return the folder of a source. A model of the registry is downloaded first if needed.
 
     Raises:
-        ArtifactError: the registry has no such model, or its files are not those that were registered.
+        ArtifactError: the registry has no such model, its files are not those that were registered, or it lacks the
+            signature that the source requires.
         TransientError: the registry does not answer.
     """
     if not source.place.startswith(REGISTRY_SCHEME):
-        return FetchedModel(Path(source.place), None)
+        folder = Path(source.place)
+        if source.allowed_signers:
+            file = signature_file(folder)
+            check_signature(folder, file.read_text(encoding="utf-8") if file.is_file() else "", source.allowed_signers)
+        return FetchedModel(folder, None)
     package = registry.fetch(source.place)
+    if source.allowed_signers:
+        check_signature(package.folder, package.signature, source.allowed_signers)
     return FetchedModel(package.folder, package.version, package.served, package.served_on, package.int8_speedup)
 
 

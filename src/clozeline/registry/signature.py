@@ -1,0 +1,131 @@
+"""Signatures of packages by OpenSSH: whoever has a key for git or for a server can sign, and nobody needs a service.
+
+The manifest is signed, which holds the hash of every other file of the package.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from clozeline.artifacts.export.manifest import FILES
+from clozeline.errors import ArtifactError, ParamsError
+
+SIGNING_KEY: Final = "CLOZELINE_SIGNING_KEY"
+"""Environment variable: the key that releases sign with."""
+_NAMESPACE: Final = "clozeline"
+"""Part of what is signed, so that no signature made for git or e-mail counts here."""
+_NO_QUESTIONS: Final[Mapping[str, str]] = MappingProxyType({"SSH_ASKPASS_REQUIRE": "never"})
+
+
+def signature_file(folder: Path) -> Path:
+    """Return the file with the signature of the package in `folder`. It lies beside the folder, which DVC tracks."""
+    return folder.resolve().with_name(f"{folder.resolve().name}.sig")
+
+
+def signing_key() -> Path | None:
+    """Return the key that releases sign with; None: they do not sign.
+
+    Raises:
+        ParamsError: there is no such file.
+    """
+    given = os.environ.get(SIGNING_KEY)
+    if not given:
+        return None
+    if not Path(given).is_file():
+        raise ParamsError(
+            f"{SIGNING_KEY} names no file",
+            given=given,
+            expected="an SSH key",
+            do=f"make one (`ssh-keygen -t ed25519 -f {given}`), or unset {SIGNING_KEY} to release without a signature",
+        )
+    return Path(given)
+
+
+def sign(folder: Path, key: Path) -> str:
+    """Return a signature of the package in `folder` by the SSH key `key`.
+
+    If `key` is a public key, ssh-agent signs with its private half.
+
+    Raises:
+        ArtifactError: ssh-keygen cannot sign with it.
+    """
+    done = _ssh_keygen("-Y", "sign", "-f", str(key), "-n", _NAMESPACE, message=_manifest(folder))
+    if done.returncode:
+        raise ArtifactError(
+            f"ssh-keygen could not sign {folder}",
+            given=f"the key {key}: {done.stderr.decode(errors='replace').strip()}",
+            expected="an SSH key without a passphrase, or a public key whose private half ssh-agent holds",
+            do="`ssh-add` the key and give its .pub file, or choose another key",
+        )
+    return done.stdout.decode()
+
+
+def check_signature(folder: Path, signature: str, allowed_signers: Path) -> str:
+    """Return who signed the package in `folder`, by the name in the file `allowed_signers` (see ssh-keygen(1)).
+
+    Raises:
+        ArtifactError: there is no signature, or it is not by one of them, or it is of another package.
+    """
+    if not signature:
+        raise _not_signed(folder, "no signature", allowed_signers)
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "signature"
+        file.write_text(signature, encoding="utf-8")
+        by = ("-s", str(file), "-f", str(allowed_signers))
+        who = _ssh_keygen("-Y", "find-principals", *by)
+        if who.returncode:
+            raise _not_signed(folder, "a signature by somebody else", allowed_signers)
+        name = who.stdout.decode().split()[0]
+        verified = _ssh_keygen("-Y", "verify", "-I", name, "-n", _NAMESPACE, *by, message=_manifest(folder))
+    if verified.returncode:
+        raise _not_signed(folder, f"a signature by {name} of something else", allowed_signers)
+    return name
+
+
+def require_allowed_signers(file: Path) -> Path:
+    """Return `file`, once it is known that signatures can be checked here.
+
+    Raises:
+        ParamsError: there is no such file, or this machine has no ssh-keygen.
+    """
+    if not file.is_file():
+        raise ParamsError(
+            "the allowed signers cannot be read",
+            given=f"no file {file}",
+            expected="a file with a line `NAME ssh-ed25519 …` for each person whose signature counts",
+            do=f'for example: echo "ada $(cat ~/.ssh/id_ed25519.pub)" >> {file}',
+        )
+    _ssh_keygen("-Y", "find-principals", "-f", str(file), "-s", os.devnull)
+    return file
+
+
+def _manifest(folder: Path) -> bytes:
+    return (folder / FILES.manifest).read_bytes()
+
+
+def _not_signed(folder: Path, given: str, allowed_signers: Path) -> ArtifactError:
+    return ArtifactError(
+        f"{folder} has no signature that counts",
+        given=given,
+        expected=f"a signature by one of those in {allowed_signers}",
+        do="`clozeline sign MODEL --key FILE` by one of them, or serve without --require-signature",
+    )
+
+
+def _ssh_keygen(*arguments: str, message: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    try:
+        environment = {**os.environ, **_NO_QUESTIONS}
+        return subprocess.run(
+            ["ssh-keygen", *arguments], input=message, env=environment, capture_output=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise ParamsError(
+            "signatures need ssh-keygen",
+            given="a machine without it",
+            expected="OpenSSH 8.9 or newer",
+            do="install it: Debian's package is called openssh-client",
+        ) from error
