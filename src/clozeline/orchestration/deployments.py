@@ -93,7 +93,7 @@ def answering_server() -> Iterator[SyncPrefectClient]:
             "no Prefect server is known",
             given="PREFECT_API_URL is not set",
             expected="the address of a running server, such as http://127.0.0.1:4200/api",
-            do="start one with `prefect server start`, then set PREFECT_API_URL",
+            do="start one with `python infra/prefect/start_server.py`, then set PREFECT_API_URL",
         )
     with get_client(sync_client=True) as client:
         if (failure := client.api_healthcheck()) is not None:
@@ -101,7 +101,7 @@ def answering_server() -> Iterator[SyncPrefectClient]:
                 "the Prefect server does not answer",
                 given=f"PREFECT_API_URL={client.api_url}: {failure}",
                 expected="a Prefect server at that address",
-                do="start it (`prefect server start`) or correct PREFECT_API_URL",
+                do="start it (`python infra/prefect/start_server.py`) or correct PREFECT_API_URL",
             )
         yield client
 
