@@ -8,6 +8,7 @@ from mlflow import MlflowClient
 
 from clozeline.errors import ArtifactError
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry.in_use import versions_in_use
 from clozeline.registry.versions import Registry
 from tests.killed_writes import is_killed
 
@@ -113,3 +114,10 @@ def test_repeating_a_killed_rollback_finishes_it(registry: Registry, write: int,
     assert registry.version(NAME, "2").was_rolled_back is not undo
     kinds = [change.kind for change in registry.changes(NAME)]
     assert kinds == ["promotion", "promotion", "rollback", *["undo"] * undo], "each change is recorded once"
+
+
+@pytest.mark.parametrize("write", range(NUM_WRITES))
+def test_the_versions_of_a_killed_promotion_are_in_use(registry: Registry, tmp_path: Path, write: int) -> None:
+    third = registry.version(NAME, "3")
+    assert is_killed(lambda: registry.promote(third), at_write=write, writes=WRITES)
+    assert {"2", "3"} <= {version.version for version in versions_in_use(f"sqlite:///{tmp_path / 'mlflow.db'}")}

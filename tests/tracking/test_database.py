@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.export.manifest import read_manifest
@@ -11,7 +12,7 @@ from clozeline.errors import ArtifactError
 from clozeline.registry import fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.versions import ROLLED_BACK
-from clozeline.tracking.database import EXPERIMENT, experiment_id, prepare
+from clozeline.tracking.database import EXPERIMENT, every, experiment_id, prepare
 from clozeline.workspace import Workspace
 
 NAME = "clozeline-encoder"
@@ -101,6 +102,11 @@ def test_missing_files_are_not_mistaken_for_a_missing_version(project: Path) -> 
     with pytest.raises(ArtifactError, match=f"the files of {NAME} version 1 are gone") as caught:
         publisher.check(version, ["text"])
     assert "clozeline release" not in caught.value.do
+
+
+def test_every_page_of_a_search_is_read() -> None:
+    pages = {None: PagedList([1, 2], "next"), "next": PagedList([3], None)}
+    assert list(every(lambda page_token: pages[page_token])) == [1, 2, 3]
 
 
 def test_preparing_again_changes_nothing(project: Path) -> None:

@@ -22,6 +22,8 @@ from clozeline.tracking.mlflow_adapter import (
     is_absent,
     loaded_as,
     monitors,
+    remove_stored_files,
+    stored_files,
 )
 from tests.mlflow_server import MlflowServer
 
@@ -111,9 +113,9 @@ def database(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
-@pytest.fixture
-def server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[str]:
-    server = MlflowServer(tmp_path, free_port())
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[str]:
+    server = MlflowServer(tmp_path_factory.mktemp("server"), free_port())
     try:
         server.start()
         yield server.url
@@ -146,6 +148,26 @@ def test_a_missing_object_is_recognized_by_its_error_code(
     with pytest.raises(MlflowException) as caught:
         download_artifacts(f"{run.info.artifact_uri}/evidence", dst_path=str(tmp_path), tracking_uri=address)
     assert files_are_gone(caught.value) is (store == "database"), "a server does not report missing files"
+
+
+@pytest.mark.parametrize("store", ["database", "server"])
+def test_files_of_a_run_are_listed_and_removed_while_the_run_stays(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    address: str = request.getfixturevalue(store)
+    client = MlflowClient(address, registry_uri=address)
+    folder = None if store == "server" else (tmp_path / "artifacts").as_uri()
+    experiment = client.create_experiment("swept runs", artifact_location=folder)
+    one, other = (client.create_run(experiment).info for _ in range(2))
+    for run in (one, other):
+        client.log_text(run.run_id, "12345", "a/b/c.txt")
+        client.log_text(run.run_id, "123", "d.txt")
+    assert set(stored_files(one.artifact_uri, address)) == {("a/b/c.txt", 5), ("d.txt", 3)}
+    for _ in range(2):  # a second removal finds nothing and does not fail
+        remove_stored_files(one.artifact_uri, address)
+        assert list(stored_files(one.artifact_uri, address)) == []
+    assert client.get_run(one.run_id).info.lifecycle_stage == "active"
+    assert len(set(stored_files(other.artifact_uri, address))) == 2
 
 
 def test_a_request_that_the_store_refuses_is_not_reported_as_missing(database: str) -> None:

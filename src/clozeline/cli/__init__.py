@@ -11,6 +11,7 @@ from clozeline.cli import (
     choosing,
     demo,
     evaluate,
+    gc,
     lineage,
     plan,
     predict,
@@ -52,6 +53,7 @@ sign.add_to(app)
 lineage.add_to(app)
 report.add_to(app)
 status.add_to(app)
+gc.add_to(app)
 ui.add_to(app)
 stage.add_to(app)
 

@@ -52,8 +52,8 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
             f"the disk of {root} has too little room for this run",
             given=f"{free / _GB:.2f} GB are free",
             expected=f"about {needed / _GB:.2f} GB for the outputs and checkpoints of the stages that have to run",
-            do="free space on that disk (`du -sh work/* .dvc/cache` shows what this project keeps; delete nothing in"
-            " .dvc/cache, which the lineage of released models needs), or put the cache on another disk:"
+            do="free space on that disk (`clozeline gc` lists data that is no longer needed; delete nothing in"
+            " .dvc/cache by hand, which the lineage of released models needs), or put the cache on another disk:"
             " move .dvc/cache there, then `dvc cache dir --local FOLDER`",
         )
     if free < 2 * needed:

@@ -13,10 +13,14 @@ def forget_old_runs(logs: Path) -> None:
 
     Other files stay. A folder that cannot be removed stays too, because a run must not fail for that.
     """
-    runs = [folder for folder in logs.glob("*") if folder.is_dir() and _is_of_a_run(folder)]
-    newest_first = sorted(runs, key=lambda folder: folder.stat().st_mtime, reverse=True)
+    newest_first = sorted(run_folders(logs), key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in newest_first[NUM_KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_folders(logs: Path) -> list[Path]:
+    """Return the folder of each run in `logs`."""
+    return [folder for folder in logs.glob("*") if folder.is_dir() and _is_of_a_run(folder)]
 
 
 def _is_of_a_run(folder: Path) -> bool:

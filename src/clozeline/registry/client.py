@@ -10,6 +10,7 @@ from mlflow.exceptions import MlflowException
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.tracking.database import check_allowed
 from clozeline.tracking.mlflow_adapter import files_are_gone, is_absent, is_of_a_server
+from clozeline.tracking.stored_files import store_errors
 
 _STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
 """Package to install for a module that MLflow imports to reach a store, where the two names differ."""
@@ -58,10 +59,10 @@ def file_errors(files: str, tracking_uri: str) -> Iterator[None]:
     """Translate MLflow's errors while it reads `files` of a version that the registry has.
 
     Raises:
-        ArtifactError: the files are gone; or as in `registry_errors`.
-        TransientError: as in `registry_errors`.
+        ArtifactError: the files are gone, or their store refuses the key; or as in `registry_errors`.
+        TransientError: their store does not answer; or as in `registry_errors`.
     """
-    with registry_errors(files, tracking_uri):
+    with registry_errors(files, tracking_uri), store_errors(tracking_uri):
         try:
             yield
         except MlflowException as error:

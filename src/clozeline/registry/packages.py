@@ -65,7 +65,7 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
             version.name, version.version
         )
     model = local_path(present(source, address))
-    copy = workspace.work / "registry" / f"{version.name}-{version.version}-{version.package_sha256[:12]}"
+    copy = workspace.work / "registry" / copy_name(version)
     if model is None and not copy.exists():
         with replacing_folder(copy) as folder, file_errors(f"files of {version}", address):
             download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
@@ -82,6 +82,11 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
         int8_speedup=version.int8_speedup,
         signature=version.signature,
     )
+
+
+def copy_name(version: Registered) -> str:
+    """Return the name, under `work/registry`, of the copy of a version."""
+    return f"{version.name}-{version.version}-{version.package_sha256[:12]}"
 
 
 def check_loaded_by_mlflow(package: Path) -> None:

@@ -164,8 +164,10 @@ class FlowRun:
         self._outbox.add(End(run=run, status=status, ended_ms=_now_ms()))
 
 
-def deliver_waiting(folder: Path, tracking_uri: str) -> None:
-    """Deliver the messages that earlier flow runs left in the outbox. The caller holds the run lock.
+def deliver_waiting(folder: Path, tracking_uri: str) -> bool:
+    """Deliver the messages that earlier flow runs left in the outbox; return whether MLflow took all of them.
+
+    The caller holds the run lock.
 
     Raises:
         TransientError: MLflow does not answer.
@@ -179,6 +181,7 @@ def deliver_waiting(folder: Path, tracking_uri: str) -> None:
             do="start it; the next run delivers the records",
         )
     delivery.clean_up()
+    return not delivery.num_waiting
 
 
 def _require_allowed(tracking_uri: str) -> None:

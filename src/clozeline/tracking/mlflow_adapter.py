@@ -5,7 +5,7 @@ All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.ar
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,6 +25,7 @@ _NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
 """Error code for a missing alias, and for a version that is not a number."""
 _REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
 _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
+_CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
 
 
 def monitors() -> Sequence[Any]:
@@ -87,6 +88,47 @@ def files_are_gone(error: MlflowException) -> bool:
     A server does not say so for files that it keeps itself: MLflow then reports an internal error.
     """
     return bool(error.error_code == _MISSING)
+
+
+def stored_files(address: str, tracking_uri: str) -> Iterator[tuple[str, int]]:
+    """Yield each file stored at `address`, a run's, with its size in bytes."""
+    store = _store_at(address, tracking_uri)
+    folders: list[str | None] = [None]
+    while folders:
+        for found in store.list_artifacts(folders.pop()):
+            if found.is_dir:
+                folders.append(found.path)
+            else:
+                yield str(found.path), int(found.file_size or 0)
+
+
+def remove_stored_files(address: str, tracking_uri: str) -> None:
+    """Remove all files stored at `address`, a run's; documented is only the removal of a whole run (`mlflow gc`)."""
+    store = _store_at(address, tracking_uri)
+    for found in store.list_artifacts():
+        store.delete_artifacts(found.path)
+
+
+def _store_at(address: str, tracking_uri: str) -> Any:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(address, tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def error_of_store(error: BaseException) -> BaseException | None:
+    """Return the error that the client of a store of files (S3, …) raised; None if MLflow itself failed.
+
+    MLflow passes such an error on, or raises its own while it handles it.
+    """
+    chain = (error, error.__context__)
+    return next((one for one in chain if type(one).__module__.partition(".")[0] in _CLIENTS_OF_STORES), None)
+
+
+def refuses_key(error: BaseException) -> bool:
+    """Whether the error of a store's client means that the key is missing or may not do that."""
+    response = getattr(error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    return status in {401, 403} or "Credentials" in type(error).__name__
 
 
 def client_of_database(tracking_uri: str) -> MlflowClient:

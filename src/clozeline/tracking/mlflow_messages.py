@@ -13,7 +13,7 @@ from clozeline.tracking.outbox import Curve, Drop, End, Facts, File, Message, Op
 
 WORKSPACE: Final = "clozeline.workspace"
 """Tag with the identity of the workspace that a run belongs to: others may use the same database."""
-_OUTBOX_RUN: Final = "clozeline.outbox_run"
+OUTBOX_RUN: Final = "clozeline.outbox_run"
 """Tag with the name of a run in the outbox: by it a run is found again whose creation was not noted."""
 _PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 POINTS_PER_CALL: Final = 1000  # likewise
@@ -56,7 +56,7 @@ class MlflowMessages:
             self._experiment,
             start_time=message.started_ms,
             run_name=message.name,
-            tags={**message.tags, _OUTBOX_RUN: message.run},
+            tags={**message.tags, OUTBOX_RUN: message.run},
         )
         self.run_ids[message.run] = str(run.info.run_id)
 
@@ -69,7 +69,7 @@ class MlflowMessages:
             PARENT_RUN: self._id_of(message.parent),
             "dvc.stage": message.name,
             "dvc.fingerprint": message.fingerprint,
-            _OUTBOX_RUN: message.run,
+            OUTBOX_RUN: message.run,
         }
         cut_off = self._client.search_runs(
             [self._experiment],
@@ -142,7 +142,7 @@ class MlflowMessages:
     def _known(self, run: str) -> bool:
         """Whether MLflow has the run, created by this process or by one that was killed."""
         if run not in self.run_ids:
-            found = self._client.search_runs([self._experiment], f"tags.`{_OUTBOX_RUN}` = '{run}'", max_results=1)
+            found = self._client.search_runs([self._experiment], f"tags.`{OUTBOX_RUN}` = '{run}'", max_results=1)
             if found:
                 self.run_ids[run] = str(found[0].info.run_id)
         return run in self.run_ids

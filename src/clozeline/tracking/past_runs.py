@@ -1,22 +1,21 @@
 """The runs that made the current outputs of the project, found by the hashes of the outputs, not by time."""
 
 import hashlib
-import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run, ViewType
-from mlflow.exceptions import MlflowException
 
 from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError
+from clozeline.errors import ClozelineError
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import answering, experiments, prepare
 from clozeline.tracking.forgiving import forgiving
+from clozeline.tracking.stored_files import lock_of
 
 _MOST: Final = 1000  # MLflow's page
 
@@ -108,22 +107,15 @@ def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
 
 
 def _earlier(run: Run, tracking_uri: str) -> EarlierRun:
+    lock: Lock | None = None
+    with suppress(ClozelineError):  # the artifact may be deleted; figures are still comparable
+        lock = lock_of(run, tracking_uri)
     return EarlierRun(
         started=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
         commit=run.data.tags.get("mlflow.source.git.commit"),
         figures=run.data.metrics,
-        lock=_lock_of(run, tracking_uri),
+        lock=lock,
     )
-
-
-def _lock_of(run: Run, tracking_uri: str) -> Lock | None:
-    address = present(f"{run.info.artifact_uri}/dvc.lock", tracking_uri)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            file = download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)
-            return Lock.read(Path(file))
-        except (MlflowException, OSError, ArtifactError):
-            return None  # the artifact may be deleted; figures are still comparable
 
 
 def _stage_run(run: Run) -> StageRun:

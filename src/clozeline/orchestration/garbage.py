@@ -1,0 +1,154 @@
+"""Garbage collection over every store of a project: what is still reachable is kept, the rest is removed."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from clozeline.artifacts.lock import Lock
+from clozeline.errors import ArtifactError, TransientError
+from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.run_logs import run_folders
+from clozeline.orchestration.workspace_identity import identity_of
+from clozeline.registry import model_name
+from clozeline.registry.in_use import versions_in_use
+from clozeline.registry.packages import copy_name
+from clozeline.registry.publishing import LOCK, Publisher
+from clozeline.registry.versions import Registered
+from clozeline.storage.atomic import remove_folder
+from clozeline.storage.sweep import Removal, Store, sweep
+from clozeline.tracking.addresses import database_of
+from clozeline.tracking.flow_run import deliver_waiting
+from clozeline.tracking.nights import Nights
+from clozeline.versions.garbage import dvc_stores
+from clozeline.workspace import Workspace, tracking_uri
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a sweep keeps besides the data of named versions, the working tree, branches and tags."""
+
+    num_nights: int
+    """Newest nights of each workspace."""
+    min_age: timedelta
+    """Anything younger is kept, because a run may be about to use it."""
+
+
+def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: bool) -> tuple[Store, ...]:
+    """Remove what is not needed any more, unless `is_dry`; return what each store keeps, and what is removable.
+
+    Every store is read before the first removal. A sweep may be killed: the next one goes on. `shared`: also sweep the
+    remote, and a cache outside the project.
+
+    Raises:
+        ParamsError: DVC cannot read a branch or tag.
+        ArtifactError: MLflow has no run of this workspace; or what decides what is kept is missing or damaged.
+        TransientError: MLflow or the remote does not answer, or a run is active.
+    """
+    address = tracking_uri(workspace)
+    database = database_of(address)
+    if database is not None and not database.exists():
+        raise _nothing_known(address)
+    before = datetime.now(UTC) - kept.min_age
+    with ExitStack() as stack:
+        if not is_dry:
+            stack.enter_context(run_lock(workspace.lock_file))
+            _deliver_all(workspace, address)
+        publisher = Publisher(address)
+        versions = versions_in_use(address)
+        nights = Nights.read(address, identity_of(workspace), kept.num_nights)
+        if not nights.has_own:
+            raise _nothing_known(address)
+        if shared:
+            _require_quiet(nights)
+        locks = (*nights.locks, *(_lock_of(version, publisher) for version in versions), *_own_lock(workspace))
+        in_dvc = stack.enter_context(dvc_stores(workspace.root, locks, before, shared=shared))
+        # Without `num_nights` nights no run is too old.
+        ended = min(before, nights.oldest_kept) if nights.oldest_kept else datetime.min.replace(tzinfo=UTC)
+        stores = (*in_dvc, nights.files(locks, ended), *_in_work(workspace, versions, before, ended))
+        if not is_dry:
+            sweep(stores)
+    return stores
+
+
+def _nothing_known(address: str) -> ArtifactError:
+    return ArtifactError(
+        "MLflow knows no run of this workspace, so it cannot say what is still needed",
+        given=address,
+        expected="the MLflow that the runs and releases of this project report to",
+        do="correct MLFLOW_TRACKING_URI, or run the pipeline here first (`clozeline run`); nothing was removed",
+    )
+
+
+def _deliver_all(workspace: Workspace, address: str) -> None:
+    if not deliver_waiting(workspace.outbox, address):
+        raise TransientError(
+            "MLflow did not take all records of earlier runs, which say what is still needed",
+            given=f"{address}; {workspace.outbox}",
+            expected="a server that takes them, and the store of its files",
+            do="start that store, or try again later; nothing was removed",
+        )
+
+
+def _require_quiet(nights: Nights) -> None:
+    if nights.running_elsewhere:
+        raise TransientError(
+            "a run of another workspace is active, and may need what the shared stores hold",
+            given=", ".join(nights.running_elsewhere),
+            expected="no unfinished run in MLflow",
+            do="wait until it ends; if it was killed, the next run of its workspace closes it, or delete it in MLflow"
+            " (`clozeline ui`). Without `--shared` only this workspace's own stores are swept",
+        )
+
+
+def _lock_of(version: Registered, publisher: Publisher) -> Lock:
+    with publisher.evidence(version) as evidence:
+        return Lock.read(evidence / LOCK)
+
+
+def _own_lock(workspace: Workspace) -> list[Lock]:
+    """Return the dvc.lock of the working tree: it may have stages that dvc.yaml no longer has."""
+    file = workspace.root / "dvc.lock"
+    return [Lock.read(file)] if file.is_file() else []
+
+
+def _in_work(
+    workspace: Workspace, versions: Iterable[Registered], before: datetime, ended: datetime
+) -> tuple[Store, ...]:
+    """Return logs and checkpoints of runs that ended before `ended`, and indexes and copies of models that are gone."""
+    saved = [step for stage in ("pretrain", "finetune") for step in (workspace.work / stage).rglob("step-*")]
+    searched = {model_name(folder.name) for folder in workspace.root.glob("dist/*")} | {one.name for one in versions}
+    copies = {copy_name(version) for version in versions}
+
+    def is_unnamed(index: Path) -> bool:
+        return not {index.name, model_name(index.name)} & searched and _written(index) < before
+
+    return (
+        _folders("work: logs", run_folders(workspace.logs), lambda folder: _written(folder) < ended),
+        _folders("work: checkpoints", {step.parent for step in saved}, lambda folder: _written(folder) < ended),
+        _folders("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
+        _folders(
+            "work: fetched models",
+            workspace.work.glob("registry/[!.]*"),
+            lambda folder: folder.name not in copies and _written(folder) < before,
+        ),
+    )
+
+
+def _folders(name: str, folders: Iterable[Path], is_old: Callable[[Path], bool]) -> Store:
+    found = sorted(folders)
+    old = [folder for folder in found if is_old(folder)]
+    removals = (Removal(_num_bytes(folder), partial(remove_folder, folder)) for folder in old)
+    return Store(name, len(found) - len(old), tuple(removals))
+
+
+def _num_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _written(folder: Path) -> datetime:
+    """Return when the newest file in the folder was written."""
+    newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    return datetime.fromtimestamp(newest, UTC)

@@ -1,0 +1,285 @@
+"""A sweep removes what no version, no recent night and no branch or tag needs; everything else stays."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.errors import ArtifactError, TransientError
+from clozeline.orchestration.garbage import Kept, sweep_project
+from clozeline.orchestration.run_lock import run_lock
+from clozeline.storage.sweep import Store
+from clozeline.tracking.outbox import OpenFlow, Outbox
+from clozeline.versions import remote
+from clozeline.versions.objects import Objects
+from clozeline.workspace import Workspace
+from tests.killed_sweeps import LAST_TWO
+from tests.killed_writes import is_killed
+from tests.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, settled
+from tests.toy_project import PROJECT
+
+MakeProject = Callable[[str], Workspace]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project; it is not where it was made, so that no copy of it finds MLflow's files there."""
+    root = make_nights(tmp_path_factory.mktemp("nights"))
+    return root.rename(root.with_name("template"))
+
+
+@pytest.fixture
+def make_project(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProject:
+    """Return a copy of the project, whose runs MLflow's environment variable now names."""
+
+    def make(name: str) -> Workspace:
+        workspace = settled(template, tmp_path / name / "project")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", workspace.defaults()["MLFLOW_TRACKING_URI"])
+        return workspace
+
+    return make
+
+
+@pytest.fixture
+def workspace(make_project: MakeProject) -> Workspace:
+    return make_project("one")
+
+
+@pytest.fixture
+def pushed(workspace: Workspace) -> Workspace:
+    return with_remote(workspace)
+
+
+def with_remote(workspace: Workspace) -> Workspace:
+    remote.add(workspace.root, str(workspace.root.parent / "store"))
+    remote.push(workspace.root)
+    return workspace
+
+
+def swept(workspace: Workspace, kept: Kept = LAST_TWO, *, shared: bool = False) -> dict[str, Store]:
+    return {store.name: store for store in sweep_project(workspace, kept, shared=shared, is_dry=False)}
+
+
+def files(workspace: Workspace) -> set[str]:
+    """Return every file of every store that a sweep may change."""
+    places = (".dvc/cache", "../store", "work/mlflow/artifacts", "work/logs", "work/pretrain", "work/search")
+    found = (path for place in places for path in (workspace.root / place).rglob("*") if path.is_file())
+    return {os.path.relpath(path, workspace.root) for path in found}
+
+
+def faults(workspace: Workspace, night: str) -> list[str]:
+    """Return what is missing of the outputs of a night."""
+    outs = [out for stage in lock_of(workspace.root, night).stages.values() for out in stage.outs]
+    with Objects.open(workspace.root) as objects:
+        found = (objects.fault_of("no such file", str(out.md5), None) for out in outs)
+        return [fault for fault in found if fault]
+
+
+def run_of(night: str) -> Run:
+    client = MlflowClient()
+    known = [experiment.experiment_id for experiment in client.search_experiments()]
+    (run,) = client.search_runs(known, f"attributes.run_name = '{night}'")
+    return run
+
+
+def artifacts(workspace: Workspace, night: str) -> list[Path]:
+    """Return the stored files of a run; MLflow itself would look for them where the project was before."""
+    return list((workspace.mlflow / "artifacts").rglob(f"{run_of(night).info.run_id}/artifacts/*"))
+
+
+def age(path: Path) -> None:
+    """Make the files of a folder as old as the first night."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "file").write_text("x")
+    for each in (path / "file", path):
+        os.utime(each, (1.0, 1.0))
+
+
+def test_the_data_of_named_versions_and_of_the_last_nights_stay_and_are_restored(workspace: Workspace) -> None:
+    assert {night: faults(workspace, night) for night in NIGHTS} == {night: [] for night in NIGHTS}
+    stores = swept(workspace)
+    assert {night for night in NIGHTS if faults(workspace, night)} == {"forgotten"}
+    assert (stores["DVC cache: runs"].num_removable, stores["DVC cache: runs"].num_kept) == (2, 10)
+    assert stores["DVC cache: objects"].num_removable == 2, "a text, which is a page too, and the list of pages"
+    for night in ("of the champion", "last but one"):
+        assert outcomes(workspace.root, night) == ["restored", "restored"], night
+    assert outcomes(workspace.root, "forgotten") == ["executed", "executed"]
+    assert not any(store.removals for store in swept(workspace).values()), "its data are those of the working tree"
+
+
+def test_the_remote_keeps_the_same_and_a_later_push_completes_it(pushed: Workspace) -> None:
+    local = swept(pushed)
+    assert "DVC remote: objects" not in local
+    assert remote.missing(pushed.root) == 0
+    assert faults(pushed, "forgotten") == [], "fetched again from the remote"
+    stores = swept(pushed, shared=True)
+    assert (stores["DVC remote: runs"].num_removable, stores["DVC remote: objects"].num_removable) == (2, 2)
+    assert faults(pushed, "forgotten")
+    assert outcomes(pushed.root, "forgotten") == ["executed", "executed"]
+    assert remote.push(pushed.root) == 2
+    shutil.rmtree(pushed.root / ".dvc/cache/files")
+    assert {night for night in NIGHTS if faults(pushed, night)} == set()
+
+
+def test_files_of_older_runs_are_removed_once_and_their_figures_stay(workspace: Workspace) -> None:
+    stores = swept(workspace)
+    assert {night for night in NIGHTS if not artifacts(workspace, night)} == {
+        "of the previous",
+        "forgotten",
+        "of the champion",
+    }
+    assert not artifacts(workspace, "upper forgotten")
+    assert artifacts(workspace, "upper of the champion"), "its outputs are those of the champion"
+    assert stores["MLflow: files of runs"].num_removable == 4
+    assert swept(workspace)["MLflow: files of runs"].num_removable == 0
+    assert sweep_project(workspace, Kept(99, timedelta()), shared=False, is_dry=True), "older locks are not asked for"
+
+
+def test_logs_checkpoints_indexes_and_copies_go_with_what_they_are_of(workspace: Workspace) -> None:
+    old, new = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
+    gone = [f"logs/{old}", "pretrain/a/step-000000001", "search/dropped", "registry/clozeline-encoder-9-abc"]
+    kept = ["logs/by-hand", "search/encoder", "search/clozeline-encoder", "registry/clozeline-encoder-1-of the previ"]
+    for name in (*gone, *kept):
+        age(workspace.work / name)
+    os.utime(workspace.work / "pretrain/a", (1.0, 1.0))
+    (workspace.logs / new).mkdir()
+    (workspace.work / "finetune/tag/b/step-000000001").mkdir(parents=True)
+    swept(workspace)
+    assert [name for name in gone if (workspace.work / name).exists()] == []
+    assert [name for name in kept if not (workspace.work / name).exists()] == []
+    assert (workspace.logs / new).exists()
+    assert (workspace.work / "finetune/tag/b/step-000000001").exists()
+
+
+def test_a_sweep_that_is_killed_again_and_again_ends_like_one_that_was_not(make_project: MakeProject) -> None:
+    whole = with_remote(make_project("whole"))
+    swept(whole, shared=True)
+    expected = files(whole)
+
+    workspace = with_remote(make_project("killed"))
+    command = [sys.executable, "-m", "tests.killed_sweeps", str(workspace.root), str(workspace.root.parent / "store")]
+    left = json.loads(subprocess.check_output(command, cwd=PROJECT))
+    assert len(left) >= 4, "kills"
+    assert not any(left), "dangling"
+    assert files(workspace) == expected
+    assert {night for night in KEPT if faults(workspace, night)} == set()
+
+
+def test_a_sweep_that_is_killed_in_mlflow_is_finished_by_the_next(workspace: Workspace) -> None:
+    for at_write in range(9):
+        if not is_killed(lambda: swept(workspace), at_write=at_write, writes=["set_tag"]):
+            break
+    assert {night for night in NIGHTS if not artifacts(workspace, night)} == {
+        "of the previous",
+        "forgotten",
+        "of the champion",
+    }
+    states = [run.data.tags.get("clozeline.files") for run in MlflowClient().search_runs(["1"])]
+    assert sorted(filter(None, states)) == ["removed"] * 4
+
+
+def test_what_is_young_stays(workspace: Workspace) -> None:
+    before = files(workspace)
+    stores = swept(workspace, Kept(num_nights=2, min_age=timedelta(hours=1)))
+    assert not stores["DVC cache: objects"].removals
+    assert {path for path in before - files(workspace) if ".dvc" in path} == set()
+
+
+def test_another_workspace_keeps_its_own_nights_and_its_runs_keep_the_remote_unswept(pushed: Workspace) -> None:
+    client = MlflowClient()
+    shutil.copy(pushed.root / "locks/forgotten", pushed.root / "dvc.lock")
+    run = flow_run(pushed, client, "elsewhere", 0, "FINISHED", owner="a colleague")
+    outcomes(pushed.root, "last")
+    stores = swept(pushed, shared=True)
+    assert faults(pushed, "forgotten") == []
+    assert not stores["DVC remote: objects"].removals
+    assert artifacts(pushed, "elsewhere"), "old, but not of this workspace"
+    client.update_run(run, status="RUNNING")
+    swept(pushed)
+    with pytest.raises(TransientError, match="another workspace is active") as caught:
+        swept(pushed, shared=True)
+    assert caught.value.given == "elsewhere"
+
+
+def test_a_dry_run_removes_nothing_and_shows_the_command_that_does(
+    pushed: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pushed.root)
+    before = files(pushed)
+    with run_lock(pushed.lock_file):  # beside a run
+        shown = CliRunner().invoke(app, ["gc", "--nights", "2", "--shared"])
+    assert shown.exception is None
+    assert "`clozeline gc --nights 2 --min-age-hours 24 --shared --yes` removes these 0.0 MB" in shown.output
+    assert "DVC remote: objects" in shown.output
+    assert files(pushed) == before
+    done = CliRunner().invoke(app, ["gc", "--nights", "2", "--yes"])
+    assert done.output.endswith("MB were removed; `clozeline status` shows the free disk space\n")
+    assert len(before - files(pushed)) == 4, "the files of old runs: DVC's objects are too young"
+
+
+def test_records_that_wait_for_mlflow_are_delivered_first(workspace: Workspace) -> None:
+    Outbox(workspace.outbox).add(OpenFlow(run="x", name="waiting", workspace=OWN, tags={}, started_ms=1))
+    swept(workspace)
+    assert run_of("waiting")
+
+
+def test_nothing_is_removed_if_mlflow_knows_no_run_of_this_workspace(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(workspace)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mistyped.db'}")
+        with pytest.raises(ArtifactError, match="MLflow knows no run of this workspace"):
+            swept(workspace)
+    assert not (tmp_path / "mistyped.db").exists()
+    (workspace.work / "identity.json").unlink()  # MLflow of another project: its runs are of other workspaces
+    with pytest.raises(ArtifactError, match="MLflow knows no run of this workspace"):
+        swept(workspace)
+    assert files(workspace) == before
+
+
+def test_nothing_is_removed_while_the_file_of_a_run_cannot_be_delivered(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def log_artifact(*given: object) -> None:
+        raise ConnectionError("the store of MLflow's files is away")
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", log_artifact)
+    before = files(workspace)
+    outbox = Outbox(workspace.outbox)
+    outbox.add(OpenFlow(run="x", name="waiting", workspace=OWN, tags={}, started_ms=1))
+    outbox.add_file("x", workspace.root / "dvc.lock")
+    with pytest.raises(TransientError, match="MLflow did not take all records"):
+        swept(workspace)
+    assert files(workspace) == before
+
+
+def test_nothing_is_removed_if_the_lock_of_a_kept_night_is_gone(workspace: Workspace) -> None:
+    (lock,) = artifacts(workspace, "last but one")
+    lock.unlink()
+    before = files(workspace)
+    with pytest.raises(ArtifactError, match=r"dvc\.lock of a night that is kept"):
+        swept(workspace)
+    assert files(workspace) == before
+    MlflowClient().delete_run(run_of("last but one").info.run_id)
+    swept(workspace)
+    assert faults(workspace, "of the champion") == []
+
+
+def test_a_remote_that_is_away_changes_nothing(pushed: Workspace) -> None:
+    shutil.rmtree(pushed.root.parent / "store")
+    (pushed.root.parent / "store").write_text("a file, in which no folder can be made")
+    before = files(pushed)
+    with pytest.raises(TransientError, match="the remote does not answer"):
+        swept(pushed, shared=True)
+    assert files(pushed) == before

@@ -1,0 +1,76 @@
+"""The store of MLflow's files may be away or refuse the key: one clear error, on every way to its files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from clozeline.artifacts.lock import Lock
+from clozeline.errors import ArtifactError, TransientError
+from clozeline.registry.publishing import Publisher
+from clozeline.registry.versions import Registered
+from clozeline.tracking.stored_files import lock_of, num_bytes_of, remove_files_of
+from tests.object_store import BUCKET, ObjectStore
+
+LOCK = "schema: '2.0'\nstages: {}\n"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    keys = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1", "MAX_ATTEMPTS": "1"}
+    for name, value in keys.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with ObjectStore().serving() as store:
+        monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", store.url)
+        yield store
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture
+def run(store: ObjectStore, address: str) -> Run:
+    """A run with its dvc.lock in a bucket."""
+    client = MlflowClient(address, registry_uri=address)
+    run = client.create_run(client.create_experiment("clozeline", artifact_location=f"s3://{BUCKET}/mlflow"))
+    client.log_text(run.info.run_id, LOCK, "dvc.lock")
+    client.log_text(run.info.run_id, LOCK, "evidence/dvc.lock")
+    return run
+
+
+def test_files_in_a_bucket_are_read_and_removed(run: Run, address: str) -> None:
+    assert lock_of(run, address) == Lock(stages={})
+    assert num_bytes_of(run, address) == 2 * len(LOCK)
+    remove_files_of(run, address)
+    assert num_bytes_of(run, address) == 0
+    assert lock_of(run, address) is None
+
+
+def test_a_store_that_refuses_the_key_is_named_with_what_to_set(run: Run, address: str, store: ObjectStore) -> None:
+    store.num_writes_left = 0
+    with pytest.raises(ArtifactError, match="store of MLflow's files refuses the key") as caught:
+        remove_files_of(run, address)
+    assert "AccessDenied" in str(caught.value.given)
+    assert "AWS_ACCESS_KEY_ID" in caught.value.do
+
+
+def test_a_store_that_is_away_is_named_on_every_way_to_its_files(
+    run: Run, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
+    version = Registered(
+        name="clozeline-encoder", version="1", run_id=run.info.run_id, package_sha256="", was_rolled_back=False
+    )
+    publisher = Publisher(address)
+    for read in (
+        lambda: lock_of(run, address),
+        lambda: num_bytes_of(run, address),
+        lambda: publisher.evidence(version).__enter__(),
+    ):
+        with pytest.raises(TransientError, match="store of MLflow's files does not answer") as caught:
+            read()
+        assert "127.0.0.1:9" in str(caught.value.given)
