@@ -18,7 +18,8 @@ from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, RETRIES, tell
 from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import forget_old_runs
-from clozeline.params import read_params
+from clozeline.orchestration.starting import require_start, settle_for, settle_start
+from clozeline.params import Params, read_params
 from clozeline.registry.signature import signing_key
 from clozeline.versions.graph import StageNode, read_stage_graph
 from clozeline.versions.project import require_writable_cache
@@ -41,7 +42,8 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
         ParamsError: params.yaml or dvc.yaml is wrong, or there is no key to sign releases with; nothing was started.
         DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
         StorageError: DVC's cache is not writable, or the disk has too little room; nothing was started.
-        ArtifactError: MLflow's local database is damaged, or its server refuses the caller; nothing was started.
+        ArtifactError: MLflow's local database is damaged, or its server refuses the caller; or there is no champion to
+            continue from; nothing was started.
         TransientError: another run is active in this folder.
         ClozelineError: the error of the first stage that failed; stages that depend on it did not start.
     """
@@ -53,23 +55,27 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
     with run_lock(workspace.lock_file, flow_run=flow_run_id()) as lock:
         forget_old_runs(workspace.logs)
         is_due = refresh and not params.preprocess.source.is_watched
-        graph = read_stage_graph(workspace.root, again={_SNAPSHOT} if is_due else ())
+        again = {_SNAPSHOT} if is_due else ()
+        graph = read_stage_graph(workspace.root, again=again)
         require_writable_cache(workspace.root)
+        if settle_start(workspace, graph, params):
+            graph = read_stage_graph(workspace.root, again=again)
         warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
         require_readable_labels(workspace.root, graph, params)
         require_disk_space(workspace.root, graph, params)
+        require_start(workspace, graph, params)
         with PipelineRun.open(workspace, graph, kept_open=[lock]) as run:
-            _run_stages(run)
+            _run_stages(run, params)
         return [run.results[node.name] for node in graph]
 
 
-def _run_stages(run: PipelineRun) -> None:
+def _run_stages(run: PipelineRun, params: Params) -> None:
     futures: dict[str, PrefectFuture[None]] = {}
     for node in run.graph:
         stage_task = run_stage.with_options(name=f"dvc:{node.name}", task_run_name=node.name)
         parents = [futures[parent] for parent in node.parents]
-        futures[node.name] = stage_task.submit(run=run, node=node, wait_for=parents, return_state=False)
+        futures[node.name] = stage_task.submit(run=run, node=node, params=params, wait_for=parents, return_state=False)
     wait(list(futures.values()))
     for future in futures.values():
         if future.state.is_failed() or future.state.is_crashed():
@@ -77,6 +83,7 @@ def _run_stages(run: PipelineRun) -> None:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, **RETRIES)
-def run_stage(run: PipelineRun, node: StageNode) -> None:
+def run_stage(run: PipelineRun, node: StageNode, params: Params) -> None:
     """Bring one stage up to date, after its parents."""
+    settle_for(node, run.workspace, params)
     run.bring_up_to_date(node)

@@ -22,6 +22,7 @@ from clozeline.orchestration.releasing import (
 )
 from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.trained_encoder import trained_encoder
 from clozeline.orchestration.trials import Trials
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import Params, read_params
@@ -80,10 +81,11 @@ def release_package(
     manifest = read_manifest(folder)
     verify(folder, manifest)
     require_locked(workspace, package)
+    trained = trained_encoder(workspace, params) if package == params.encoder_package else None
     measured = latency.measure(folder)
     paths = MetricPaths.of(package, params.export.models[package])
     figures = PackageMetrics.read(workspace.root / "metrics", paths)
-    version = register(publisher, workspace, paths, folder, measured, params.release)
+    version = register(publisher, workspace, paths, folder, measured, params.release, trained)
     trials = Trials(workspace, params, package, accept_held)
     decision = decide(publisher, version, params.release, figures, trials)
     made = Release.of(package, version, decision, manifest, measured)

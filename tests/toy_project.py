@@ -78,7 +78,7 @@ def make_toy(folder: Path) -> Path:
 
 def with_own_stages(root: Path) -> Path:
     """The toy's folder with this project's own stages; nothing has run."""
-    for name in ("dvc.yaml", "requirements.lock"):
+    for name in ("dvc.yaml", "requirements.lock", "start.lock"):
         shutil.copy(PROJECT / name, root / name)
     shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     return root

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.cli import app
-from clozeline.errors import ParamsError
+from clozeline.errors import ArtifactError, ParamsError
+from tests.edited_params import with_values
 
 PROJECT = Path(__file__).parents[2]
 
@@ -33,3 +35,44 @@ def test_a_task_without_a_section_in_params_is_refused_with_those_that_have_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "library" in str(stage("finetune", "task=libary", monkeypatch=monkeypatch))
+
+
+LOCK = StartLock(model="clozeline-encoder", version="3", text="ab", files={"config.json": "c0"}, architecture={})
+
+
+@pytest.mark.parametrize("name", ["preprocess", "tokenize", "pretrain", "export"])
+@pytest.mark.parametrize(("recipe", "lock"), [("continue", None), ("continue", "missing"), ("standard", LOCK)])
+def test_every_stage_stops_at_once_if_the_start_is_not_settled_and_names_the_command(
+    name: str, recipe: str, lock: StartLock | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_values(tmp_path, recipe=recipe)
+    if not isinstance(lock, str):
+        write_start_lock(tmp_path / START_LOCK, lock)
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, ["stage", name, "out=x"]).exception
+    assert isinstance(error, ArtifactError)
+    assert START_LOCK in error.problem
+    assert "`clozeline run --no-release`" in error.do
+
+
+def test_a_version_that_the_registry_does_not_have_is_refused_before_the_stage_that_reads_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_values(tmp_path, recipe="continue")
+    write_start_lock(tmp_path / START_LOCK, LOCK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    error = CliRunner().invoke(app, ["stage", "tokenize", "start=start.lock", "out=x"]).exception
+    assert isinstance(error, ArtifactError)
+    assert "clozeline-encoder version 3" in str(error.given)
+
+
+def test_params_of_another_model_than_the_locked_one_stop_the_first_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_values(tmp_path, recipe="continue")
+    write_start_lock(tmp_path / START_LOCK, LOCK.model_copy(update={"architecture": {"objective": "rtd"}}))
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, ["stage", "snapshot", "out=x"]).exception
+    assert isinstance(error, ParamsError)
+    assert "objective" in error.expected

@@ -55,3 +55,27 @@ def test_an_impossible_generator_discriminator_pair_is_refused(
     edited: Editor, old: str, new: str, expected: str
 ) -> None:
     assert expected in message(edited(old, new))
+
+
+def test_what_only_a_continued_training_has_is_refused_for_any_other(tmp_path: Path) -> None:
+    assert "`replay_fraction` is for `start: champion`" in message(with_values(tmp_path, replay_fraction="0.5"))
+    params = read_params(with_values(tmp_path, start="champion", replay_fraction="0.5")).pretrain
+    assert (params.start, params.replay_fraction) == ("champion", 0.5)
+    told = message(with_values(tmp_path, start="champion", start_revision="abc"))
+    assert "`start_revision` names a state of a folder or hub name" in told
+
+
+def test_the_champion_is_a_start_only_if_the_encoder_is_released(tmp_path: Path) -> None:
+    path = with_values(tmp_path, start="champion")
+    path.write_text(path.read_text().replace("    encoder: encoder\n", ""))
+    assert "the encoder in `export.models`" in message(path)
+
+
+def test_no_other_tokenizer_can_be_asked_for_than_the_champions(tmp_path: Path) -> None:
+    path = with_values(tmp_path, start="champion")
+    path.write_text(
+        path.read_text()
+        .replace("  existing: null", "  existing: elsewhere")
+        .replace("algorithm: wordpiece", "algorithm: existing")
+    )
+    assert "the tokenizer is the champion's" in message(path)

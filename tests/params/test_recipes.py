@@ -1,10 +1,12 @@
 """Claim: a recipe overrides keys of `pretrain`; an error about one of its values names where it is written."""
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+from clozeline.artifacts.lock import leaves
 from clozeline.params import read_params
 from clozeline.params.recipes import laid_over
 from tests.edited_params import PROJECT, Editor, message, with_values
@@ -17,9 +19,8 @@ def recipe_names() -> list[str]:
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_a_recipe_overrides_values_of_pretrain(tmp_path: Path, recipe: str) -> None:
     params = read_params(with_values(tmp_path, recipe=recipe))
-    for section, values in params.recipes[recipe].items():
-        for key, value in values.items():
-            assert getattr(getattr(params.pretrain, section), key) == value
+    for key, value in leaves(params.recipes[recipe]):
+        assert attrgetter(key)(params.pretrain) == value
     assert params.pretrain.recipe == recipe
 
 

@@ -11,7 +11,7 @@ from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.artifacts.package_metrics import PackageMetrics
 from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
 from clozeline.params import ReleaseParams
-from clozeline.registry.gates import gates
+from clozeline.registry.gates import forgetting, gates
 from tests.text_metrics import encoder_metrics
 
 PARAMS = ReleaseParams(
@@ -21,6 +21,7 @@ PARAMS = ReleaseParams(
     min_int8_speedup=1.0,
     min_unigram_ratio=2.0,
     max_perplexity_ratio=1.02,
+    max_forgetting=1.05,
     max_contaminated_fraction=None,
     min_accuracy_delta=-0.01,
     beat_baseline=False,
@@ -193,3 +194,16 @@ def test_a_contaminated_model_fails_the_gate_if_a_limit_is_set(fraction: float |
         gate = {gate.name: gate.is_passed for gate in gates(limited, counted, None)}
         assert gate["contaminated_fraction"] is is_passed
         assert "contaminated_fraction" not in passed(counted, None)
+
+
+@pytest.mark.parametrize(
+    ("difference", "half_width", "is_passed"),
+    [(0.02, 0.001, False), (0.02, 0.01, True), (0.0, 0.001, True), (-0.1, 0.001, True)],
+)
+def test_a_continued_training_is_refused_if_its_whole_interval_says_that_it_forgot(
+    difference: float, half_width: float, is_passed: bool
+) -> None:
+    """At 4 bytes per token a ratio of 1.05 is 0.0122 nats per byte."""
+    (gate,) = forgetting(PARAMS, tried(NATS_PER_BYTE, difference, half_width))
+    assert (gate.is_passed, gate.otherwise) == (is_passed, "refused")
+    assert forgetting(PARAMS, None) == []

@@ -10,6 +10,7 @@ from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.decision import Decision
 from clozeline.registry.history import released
 from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.registry.trained import Trained
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from tests.killed_writes import is_killed
 
@@ -22,7 +23,7 @@ def release(address: str, package: Path, metrics: Path) -> None:
     """Do the writes of `clozeline release` for one package, in the same order."""
     publisher = Publisher(address)
     publisher.close_killed(WORKSPACE_NAME)
-    evidence = Evidence({"evaluate.json": metrics}, {WORKSPACE: WORKSPACE_NAME})
+    evidence = Evidence({"evaluate.json": metrics}, {WORKSPACE: WORKSPACE_NAME}, Trained({"w": metrics}, {}))
     version = publisher.publish(package, NAME, evidence)
     if version.served_on is None:
         version = publisher.registry.serve(version, "int8", "Some CPU", 1.25)
@@ -52,6 +53,7 @@ def test_a_release_killed_after_any_write_ends_in_the_same_state_when_it_is_repe
         assert found
         assert (found.version.version, found.aliases) == ("1", (CHAMPION,)), at_write
         assert (found.version.served, found.version.served_on, found.version.int8_speedup) == ("int8", "Some CPU", 1.25)
+        assert found.version.trained_sha256
         assert found.decision
         assert found.decision.outcome == "promoted"
         client = MlflowClient(address)

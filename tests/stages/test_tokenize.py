@@ -17,8 +17,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.errors import ArtifactError, DataError
 from clozeline.params import TokenizeParams
+from clozeline.records.files.identity import identity_of
 from clozeline.stages import tokenize
-from clozeline.tokens.info import TokensInfo
+from clozeline.tokenizing.document_keys import write_document_keys
+from clozeline.tokens.info import TokensInfo, documents_path
 from clozeline.tokens.shards import TokenShards
 
 _RUN = """
@@ -183,6 +185,32 @@ def test_a_tokenizer_trained_here_can_be_used_for_another_corpus(clean: Path, tm
     first, second = (TokensInfo.read(tmp_path / name / "tokens") for name in ("first", "second"))
     assert first.splits == second.splits
     assert first.special_ids == second.special_ids
+
+
+def test_a_training_that_continues_keeps_the_tokenizer_whatever_the_settings(clean: Path, tmp_path: Path) -> None:
+    run(clean, tmp_path / "first")
+    other = write_clean(tmp_path / "other", train=sentences(400, 3), validation=sentences(40, 4))
+    given = {name: tmp_path / name for name in ("tokenizer", "out", "metrics", "work")}
+    tokenize.run(params(algorithm="bpe"), clean=other, **given, start=tmp_path / "first" / "tokenizer")
+    assert contents(tmp_path / "tokenizer") == contents(tmp_path / "first" / "tokenizer")
+
+
+def test_each_document_has_a_key_of_its_own_that_follows_it_anywhere(tmp_path: Path) -> None:
+    ids = [identity_of(text) for text in sentences(400, 1)]
+    keys = {}
+    for name, order in {"rising": ids, "falling": ids[::-1]}.items():
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"doc_id": order}), path, row_group_size=30)
+        write_document_keys(path, documents_path(tmp_path, name))
+        keys[name] = np.load(documents_path(tmp_path, name))
+    assert keys["rising"].tolist() == keys["falling"][::-1].tolist()
+    assert len(set(keys["rising"].tolist())) == len(ids)
+
+
+def test_a_text_without_ids_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "train.parquet")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        write_document_keys(tmp_path / "train.parquet", tmp_path / "keys.npy")
 
 
 def test_unknown_characters_are_counted(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from clozeline.artifacts.lock import Lock
 
 PROJECT = Path(__file__).parents[2]
-FILES = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "requirements.lock")
+FILES = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "requirements.lock", "start.lock")
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "ka", "le"]
 TOPICS = ("baking", "mining", "sailing")
 NUM_SENTENCES = 450

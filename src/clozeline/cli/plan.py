@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clozeline.cli.knobs import in_params, with_keys
+from clozeline.cli.start import with_start_folder
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params.model import FAMILY_NAMES, Size
 from clozeline.params.pretraining import WITHOUT_START, Objective
@@ -111,7 +112,7 @@ def plan(
         plan_tables.show(plan_tables.chosen(needs))
         return
     params = read_params(_PARAMS)
-    pretrain = changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length)
+    pretrain = _wanted(params, family=family, size=size, objective=objective, max_length=max_length)
     try:
         num_tokens = vocab_size or _vocab_size(params, pretrain)
         if serving:
@@ -148,6 +149,10 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
                 expected=f"{table} with {' or '.join(taken)}, or alone" if taken else f"{table} alone",
                 do=f"leave out {' and '.join(meaningless)}, or leave out {table} to plan a single training run",
             )
+
+
+def _wanted(params: "Params", **options: object) -> "PretrainParams":
+    return with_start_folder(changed(params.pretrain, **options), params)
 
 
 def changed(params: "PretrainParams", **options: object) -> "PretrainParams":

@@ -12,6 +12,7 @@ import typer
 
 from clozeline.cli import torchrun
 from clozeline.cli.knobs import in_params
+from clozeline.cli.start import start_folder
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params import Params, read_params
 
@@ -38,13 +39,15 @@ def stage(
     # Threads that spin while they wait take cores from working threads: on a busy machine they make torch 2.5 times
     # slower. OpenMP reads this variable when torch is loaded, so it is set before the stage is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    params = read_params(PARAMS)
+    start = start_folder(params, fetches=any(text.startswith("start=") for text in arguments))
     if torchrun.is_wanted(name):
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
         return
     from clozeline.contract.before_training import under_contract
 
-    run, params = _stage_named(name), read_params(PARAMS)
-    given = _arguments_for(run, name, params, arguments)
+    run = _stage_named(name)
+    given = _arguments_for(run, name, params, start, arguments)
     try:
         with under_contract(name, given.get("task"), given.get("data"), params, Path.cwd()):
             run(**given)
@@ -66,8 +69,13 @@ def _stage_named(name: str) -> Callable[..., None]:
     return run
 
 
-def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: list[str]) -> dict[str, Any]:
-    """Match `name=value` texts to the parameters of `run`: paths by name, params by section."""
+def _arguments_for(
+    run: Callable[..., None], name: str, params: Params, start: Path | None, texts: list[str]
+) -> dict[str, Any]:
+    """Match `name=value` texts to the parameters of `run`: paths by name, params by section.
+
+    `start`: folder of the encoder that start.lock names, which takes the place of that file.
+    """
     given = dict(text.partition("=")[::2] for text in texts)
     section = getattr(params, _section_of(name))
     if isinstance(section, dict):
@@ -77,7 +85,8 @@ def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: l
     paths = {
         key: Path(value) if wanted[key].annotation is Path else value for key, value in given.items() if key in wanted
     }
-    arguments = {key: value for key, value in (known | paths).items() if key in wanted}
+    of_start = {"start": start} if "start" in paths else {}
+    arguments = {key: value for key, value in (known | paths | of_start).items() if key in wanted}
     if set(given) - set(wanted) or set(wanted) - set(arguments):
         raise ParamsError(
             f"stage `{name}` was called with the wrong arguments",

@@ -47,7 +47,7 @@ class PipelineRun:
         self.graph = graph
         self.results: dict[str, StageResult] = {}
         """Results of the stages that ended, by name."""
-        self._workspace = workspace
+        self.workspace = workspace
         self._processes = processes
         self._logs = workspace.logs / str(runtime.flow_run.id)
         self._can_restore = any(node.is_changed for node in graph) and fetch_runs(workspace.root)
@@ -95,16 +95,16 @@ class PipelineRun:
         outcome: Outcome | Literal["failed"] = "failed"
         try:
             done = {name for name, result in self.results.items() if result.outcome != "failed"}
-            require_inputs(self._workspace.root, self.graph, done)
+            require_inputs(self.workspace.root, self.graph, done)
             outcome = self._reproduce(node) if node.is_changed else "unchanged"
         finally:
             get_run_logger().info("%s: %s", node.name, "stopped" if self._processes.are_ending else outcome)
             self.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
 
     def _reproduce(self, node: StageNode) -> Outcome:
-        root = self._workspace.root
+        root = self.workspace.root
         run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
-        environment = stage_environment(self._workspace, self._tracked.environment(run_id))
+        environment = stage_environment(self.workspace, self._tracked.environment(run_id))
         if self._can_restore:
             environment[RESTORE_FROM_REMOTE] = "1"
         log = self._logs / f"{node.name.replace('/', '_')}.log"
@@ -126,7 +126,7 @@ class PipelineRun:
         return ended.outcome
 
     def _end(self, status: Status) -> None:
-        root = self._workspace.root
+        root = self.workspace.root
         lock = root / "dvc.lock"
         tags: dict[str, str] = {f"dvc.outcome.{result.name}": result.outcome for result in self.results.values()}
         if lock.exists():

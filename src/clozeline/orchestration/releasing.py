@@ -24,9 +24,10 @@ from clozeline.params import ReleaseParams
 from clozeline.registry import CANDIDATE, SIGNATURE, model_name
 from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.decision import Decision, Outcome
-from clozeline.registry.gates import Gate, gates
+from clozeline.registry.gates import Gate, forgetting, gates
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.signature import sign, signing_key
+from clozeline.registry.trained import Trained
 from clozeline.registry.versions import Registered
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.versions.objects import Objects
@@ -141,18 +142,19 @@ def register(
     folder: Path,
     measured: Latency,
     params: ReleaseParams,
+    trained: Trained | None,
 ) -> Registered:
     """Register the package in `folder`, choose the precision to serve by default, sign it if there is a key, and check
     that the version predicts.
 
     Each release chooses the precision again, so that no noisy measurement decides for ever. Rounds that disagree decide
-    only if no release measured the version on this processor before.
+    only if no release measured the version on this processor before. `trained`: the encoder to store with the version.
 
     Raises:
         ArtifactError: the version does not load, or does not answer every text.
     """
     manifest = read_manifest(folder)
-    version = publisher.publish(folder, model_name(folder.name), _evidence(workspace, folder.name, paths))
+    version = publisher.publish(folder, model_name(folder.name), _evidence(workspace, folder.name, paths, trained))
     if measured.is_steady or version.served is None or version.served_on != processor():
         chosen = faster(manifest, measured, params.min_int8_speedup)
         version = publisher.registry.serve(version, chosen, processor(), measured.int8_speedup)
@@ -164,12 +166,13 @@ def register(
     return version
 
 
-def _evidence(workspace: Workspace, package: str, paths: MetricPaths) -> Evidence:
+def _evidence(workspace: Workspace, package: str, paths: MetricPaths, trained: Trained | None) -> Evidence:
     root = workspace.root
     quality = PackageMetrics.read(root / "metrics", paths).quality
     metrics = {f"{METRICS}/{path}": root / "metrics" / path for path in (paths.quality, paths.export)}
     return Evidence(
         files={LOCK: root / LOCK, "params.yaml": root / "params.yaml", **metrics},
+        trained=trained,
         tags={
             **git_tags(root),
             WORKSPACE: identity_of(workspace),
@@ -218,8 +221,9 @@ def _decide(
     if champion == version:
         return Decision(outcome="unchanged", model=version.name, version=version.version)
     tried = trials.against(champion) if champion else Tried()
-    checked = gates(params, figures, tried.figures)
-    doubts = _doubts(params, champion, tried)
+    on_old = trials.on_old_text(champion) if champion else Tried()
+    checked = [*gates(params, figures, tried.figures), *forgetting(params, on_old.figures)]
+    doubts = _doubts(params, champion, tried, on_old)
     outcome, reason = _outcome(version, checked, doubts, trials.accept_held)
     decision = Decision(
         outcome=outcome,
@@ -229,6 +233,7 @@ def _decide(
         served=version.served,
         champion_before=champion.version if champion else None,
         trial=tried.figures,
+        old_text=on_old.figures,
         gates=tuple(checked),
         prefect_flow_run_id=str(runtime.flow_run.id),
     )
@@ -243,10 +248,10 @@ def _decide(
     return decision
 
 
-def _doubts(params: ReleaseParams, champion: Registered | None, tried: Tried) -> list[str]:
+def _doubts(params: ReleaseParams, champion: Registered | None, *trials: Tried) -> list[str]:
     """Return the reasons to hold a version other than its gates."""
     never = ["release.promote is `never`"] if champion and params.promote == "never" else []
-    return [*never, *filter(None, [tried.why_not])]
+    return [*never, *(tried.why_not for tried in trials if tried.why_not)]
 
 
 def _outcome(

@@ -1,18 +1,25 @@
 """Trials of a release: the candidate's package against the champion's, on the items that the stages made."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
 
 from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.paired_figures import PairedFigures
 from clozeline.errors import ArtifactError
-from clozeline.params import Params
+from clozeline.params import FROM_CHAMPION, Params
 from clozeline.registry import fetch
+from clozeline.registry.trained import document_keys_of
 from clozeline.registry.versions import Registered
-from clozeline.trial.trial import IncomparableError, TrialItems, try_both
-from clozeline.workspace import Workspace
+from clozeline.storage.atomic import replacing_file
+from clozeline.tokenizing.document_keys import keep_known
+from clozeline.trial.trial import IncomparableError, TrialItems, incomparable, try_both
+from clozeline.workspace import Workspace, tracking_uri
 
 _VALIDATION = ("evaluate", "validation_text")
 """Stage and argument of its command that name the validation text."""
+_OLD_TEXT: Final = "work/trial/old_validation.parquet"
+"""Copy of those validation texts that were in the champion's snapshot too."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +43,35 @@ class Trials:
 
     def against(self, champion: Registered) -> Tried:
         """Measure the package and `champion` on the same items."""
+        return self._tried(champion, self._items)
+
+    def on_old_text(self, champion: Registered) -> Tried:
+        """Measure both on the validation texts that were held out for `champion` too; only if training continues."""
+        if self.params.pretrain.start != FROM_CHAMPION or self.package != self.params.encoder_package:
+            return Tried()
+        return self._tried(champion, lambda: self._old_items(champion))
+
+    def _tried(self, champion: Registered, items: Callable[[], TrialItems]) -> Tried:
         try:
             theirs = fetch(f"models:/{champion.name}/{champion.version}", self.workspace).folder
-            return Tried(try_both(self.workspace.root / "dist" / self.package, theirs, self._items()))
+            return Tried(try_both(self.workspace.root / "dist" / self.package, theirs, items()))
         except (IncomparableError, ArtifactError) as error:
             return Tried(why_not=f"{error.problem} ({error.given})")
+
+    def _old_items(self, champion: Registered) -> TrialItems:
+        """Return the texts of the validation split that were in the champion's: both models were never trained on them.
+
+        Raises:
+            ArtifactError: the keys of the champion's texts are missing.
+            IncomparableError: no text is in both.
+        """
+        items, root = self._items(), self.workspace.root
+        keys = document_keys_of(champion, "validation", tracking_uri(self.workspace))
+        with replacing_file(root / _OLD_TEXT) as beside:
+            num_texts = keep_known(root / items.validation_text, keys, beside)
+        if not num_texts:
+            raise incomparable(f"no text of {items.validation_text} was in the validation text of {champion}")
+        return replace(items, validation_text=_OLD_TEXT)
 
     def _items(self) -> TrialItems:
         root = self.workspace.root

@@ -13,12 +13,20 @@ from clozeline.params.finetuning import (
 )
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
-from clozeline.params.pretraining import EvaluateParams, MaskingParams, Objective, PretrainParams, ValidationParams
+from clozeline.params.pretraining import (
+    FROM_CHAMPION,
+    EvaluateParams,
+    MaskingParams,
+    Objective,
+    PretrainParams,
+    ValidationParams,
+)
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params, where_set
 
 __all__ = [
     "FAMILY_NAMES",
+    "FROM_CHAMPION",
     "SIZE_NAMES",
     "ClassificationParams",
     "ContractParams",

@@ -76,6 +76,10 @@ class ReleaseParams(Section):
     min_unigram_ratio: Positive
     """Minimum ratio of the unigram baseline's perplexity to the encoder's, for a first version too."""
     max_perplexity_ratio: Positive
+    max_forgetting: Positive
+    """Largest ratio of perplexities, candidate to champion, on validation text that was held out for both. A candidate
+    that continues from the champion is refused if the whole 95 % interval is above it.
+    """
     max_contaminated_fraction: Share | None
     """Largest share of a model's evaluation texts that also occur in the pre-training text, verbatim or nearly. Null:
     the share is only reported.

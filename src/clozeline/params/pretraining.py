@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from operator import ge, le
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,16 @@ from clozeline.params.optimization import OptimizerParams, ScheduleParams
 from clozeline.params.section import BelowOne, Count, Fraction, Positive, Section, Share, set_for
 
 Objective = Literal["mlm", "clm", "rtd"]
+FROM_CHAMPION: Final = "champion"
+"""Value of `start` for the live encoder of the registry, which start.lock resolves."""
+Setting = str | int | float | bool | None
+_FREE: Final = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
+"""Fields of `model` that a training that continues may change."""
+
+
+def architecture_of(objective: str, model: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return the settings that decide which weights a model has, and what they compute."""
+    return {"objective": objective} | {f"model.{key}": value for key, value in model.items() if key not in _FREE}
 
 
 class MaskingParams(Section):
@@ -66,8 +76,10 @@ class PretrainParams(Section):
     discriminator_weight: Positive
     """Objective `rtd` only (Clark et al. 2020, section 2: λ = 50)."""
     start: str | None
-    """Null: random weights. Otherwise a folder or hub name that gives the weights and the shape."""
+    """Null: random weights. A folder, a hub name or `FROM_CHAMPION` gives the weights and the shape."""
     start_revision: str | None
+    replay_fraction: BelowOne | None
+    """`FROM_CHAMPION` only: share of the rows from text that the champion was trained on. Null: all text is used."""
     model: ModelParams
     max_length: Annotated[int, Field(ge=8)]
     batch_tokens: Count
@@ -121,13 +133,22 @@ class PretrainParams(Section):
         ),
         (
             "start start_revision",
-            lambda start, revision: revision is None or start is not None,
-            "`start_revision` names a state of `start`: set `start` too, or leave both null",
+            lambda start, revision: revision is None or start not in (None, FROM_CHAMPION),
+            "`start_revision` names a state of a folder or hub name in `start`: set `start` to one, or leave it null",
+        ),
+        (
+            "start replay_fraction",
+            lambda start, fraction: fraction is None or start == FROM_CHAMPION,
+            f"`replay_fraction` is for `start: {FROM_CHAMPION}`: leave it null for any other",
         ),
     )
 
+    @property
+    def architecture(self) -> dict[str, Setting]:
+        return architecture_of(self.objective, self.model.model_dump())
 
-WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None})
+
+WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None, "replay_fraction": None})
 """Values of the fields that need `start`, for random weights instead."""
 
 

@@ -10,7 +10,7 @@ from clozeline.params.data import ContractParams, PreprocessParams, TokenizePara
 from clozeline.params.delivery import ExportParams, ReleaseParams
 from clozeline.params.finetuning import AnyTask, ZeroShotParams
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
-from clozeline.params.pretraining import EvaluateParams, PretrainParams
+from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
 from clozeline.params.section import FaultsError, Section
 
@@ -67,7 +67,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        if faults := [*self._lengths(), *self._tasks(), *self._exports()]:
+        if faults := [*self._lengths(), *self._tasks(), *self._exports(), *self._start()]:
             raise FaultsError(faults)
         return self
 
@@ -101,6 +101,22 @@ class Params(Section):
                 yield ValueError(_NO_DISCRIMINATOR, {"pretrain.objective": objective, key: folder})
             elif folder not in known:
                 yield ValueError(f"one of: {', '.join(sorted(known))}", {key: folder})
+
+    def _start(self) -> Iterator[ValueError]:
+        start = {"pretrain.start": self.pretrain.start}
+        if start["pretrain.start"] != FROM_CHAMPION:
+            return
+        if self.encoder_package is None:
+            yield ValueError("the encoder in `export.models`: its champion is the start", start)
+        if self.tokenize.existing is not None:
+            yield ValueError(
+                "null: the tokenizer is the champion's", {"tokenize.existing": self.tokenize.existing, **start}
+            )
+
+    @property
+    def encoder_package(self) -> str | None:
+        """Name in `export.models` of the pre-trained encoder, or of its generator; None if it is not exported."""
+        return next((name for name, folder in self.export.models.items() if folder in ("encoder", _GENERATOR)), None)
 
 
 def _with_layers(tree: Any) -> tuple[list[ValueError], Any]:

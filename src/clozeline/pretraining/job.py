@@ -33,6 +33,7 @@ from clozeline.pretraining.feeding import Feed, steps_of
 from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import loss_of
 from clozeline.pretraining.naming import name_of_training
+from clozeline.pretraining.replay import Replay
 from clozeline.pretraining.requests import check_budget, tell_what_has_no_effect
 from clozeline.pretraining.starting import start_from
 from clozeline.progress import ProgressBar
@@ -69,6 +70,8 @@ class Pretraining:
     train: Split
     validation: Split
     judge: Judge
+    replay: Replay | None = None
+    """New and old text, if the training continues from an encoder whose text is known."""
 
     @property
     def num_parameters(self) -> int:
@@ -175,8 +178,12 @@ def _watched(job: Pretraining, tokenizer: Path, callbacks: Iterable[Callback]) -
         return job.run([Advancing(bar), *advisers(job, tokenizer), *callbacks])
 
 
-def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path) -> Pretraining:
+def prepare(
+    params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path, continues: bool = False
+) -> Pretraining:
     """Open the shards, build the model, and find the checkpoints of exactly this run.
+
+    `continues`: whether the folder `params.start` has the keys of the documents that its model was trained on.
 
     Raises:
         ArtifactError: the shards are damaged, or do not fit the tokenizer or the start point.
@@ -193,13 +200,10 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     TokensInfo.read(tokens).check_tokenizer(tokens, tokenizer)
-    train, validation = (
-        Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
-    )
-    total_steps = params.steps
-    if total_steps is None:
-        total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
-    check_budget(params, total_steps)
+    train, validation = _splits(params, tokens)
+    replay = Replay.of(train, tokens, Path(params.start or ""), params.replay_fraction, seed) if continues else None
+    train = replay.split if replay else train
+    total_steps = _total_steps(params, train, seed)
     model = _model(params, train, tokenizer, seed).to(processes.device)
     masker = Masker.create(params.masking, train.vocabulary, seed, Spelling.open(tokenizer))
     feed = Feed(
@@ -232,7 +236,20 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         seed=seed,
         looks=_looks(params, judge),
     )
-    return Pretraining(params, model, loop, len(train.rows), train, validation, judge)
+    return Pretraining(params, model, loop, len(train.rows), train, validation, judge, replay)
+
+
+def _splits(params: PretrainParams, tokens: Path) -> tuple[Split, Split]:
+    train, validation = (TokenShards.open(tokens, part) for part in ("train", "validation"))
+    return Split.open(train, params.max_length), Split.open(validation, params.max_length)
+
+
+def _total_steps(params: PretrainParams, train: Split, seed: int) -> int:
+    total_steps = params.steps
+    if total_steps is None:
+        total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+    check_budget(params, total_steps)
+    return total_steps
 
 
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:

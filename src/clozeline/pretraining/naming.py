@@ -11,7 +11,7 @@ from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.pretraining.starting import sources_of_start
 from clozeline.storage.fingerprints import code_of, fingerprint
-from clozeline.tokens.info import INFO_NAME
+from clozeline.tokens.info import INFO_NAME, documents_path
 from clozeline.training.precision import Precision
 
 CODE = (
@@ -46,4 +46,6 @@ def name_of_training(
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
     }
-    return fingerprint(facts, [tokens / INFO_NAME, *code_of(CODE), *sources_of(model), *sources_of_start(params.start)])
+    documents = [path for path in [documents_path(tokens, "train")] if path.is_file()]
+    of_start = sources_of_start(params.start)
+    return fingerprint(facts, [tokens / INFO_NAME, *documents, *code_of(CODE), *sources_of(model), *of_start])

@@ -27,6 +27,8 @@ class Decision(BaseModel):
     champion_before: str | None = None
     trial: PairedFigures | None = None
     """Figures of candidate and champion on the same items; None without a champion, or if it cannot answer them."""
+    old_text: PairedFigures | None = None
+    """Their figures on validation text that the champion had too; None unless the candidate continues from it."""
     gates: tuple[Gate, ...] = ()
     prefect_flow_run_id: str = ""
 
@@ -39,7 +41,7 @@ class Decision(BaseModel):
     def lines(self) -> list[str]:
         """Lines of the flow's Markdown page."""
         title = f"# {self.model} version {self.version}: {self.outcome}"
-        evidence = [str(self.trial)] if self.trial else []
+        evidence = [str(figures) for figures in (self.trial, self.old_text) if figures]
         return [title, *filter(None, [self.reason]), *evidence, *(f"- {gate}" for gate in self.gates)]
 
     def as_record(self) -> dict[str, object]:

@@ -85,6 +85,17 @@ def _against_champion(params: ReleaseParams, trial: PairedFigures) -> Iterator[G
         yield proof[params.promote]
 
 
+def forgetting(params: ReleaseParams, old_text: PairedFigures | None) -> list[Gate]:
+    """Return the gate on the validation text of the champion: refuse what the interval shows to be forgotten.
+
+    `old_text` is None unless the candidate continues from the champion.
+    """
+    if old_text is None:
+        return []
+    least = old_text.as_perplexity_ratio(old_text.low)
+    return [Gate("forgetting_low", least, "at most", params.max_forgetting)]
+
+
 def _better_than_baselines(params: ReleaseParams, top: Headline) -> Iterator[Gate]:
     """Yield the gates of a task that has no champion to compare with. A NaN baseline sets no gate."""
     limits = [("trivial answer", top.low, top.trivial_value)]

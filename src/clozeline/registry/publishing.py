@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal
@@ -19,7 +19,8 @@ from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import file_errors, registry_errors
 from clozeline.registry.decision import Decision
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry.trained import Trained, store_trained
+from clozeline.registry.versions import TRAINED_SHA256, Registered, Registry
 from clozeline.registry.wheel import write_wheel
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
@@ -37,6 +38,8 @@ class Evidence:
 
     files: Mapping[str, Path]
     tags: Mapping[str, str]
+    trained: Trained | None = None
+    """The trained model, for a later training; no server fetches it."""
     card: str = ""
     """Section of the model card in Markdown, with the facts of the release; also in the version's description."""
 
@@ -63,7 +66,7 @@ class Publisher:
         known = self.registry.with_package(name, sha256)
         if known and present(known.address, self._tracking_uri) == known.address:
             self._finish_run(known)
-            return known
+            return self._with_trained(known, evidence.trained)
         with self._run(f"release {name}", evidence.tags) as run_id:
             with tempfile.TemporaryDirectory() as temporary:
                 folder = Path(temporary)
@@ -76,7 +79,7 @@ class Publisher:
                     self._client.log_artifacts(run_id, str(folder))
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
-            return self.registry.register(
+            registered = self.registry.register(
                 name,
                 source=source,
                 run_id=run_id,
@@ -84,6 +87,15 @@ class Publisher:
                 description=f"{_description(manifest)}\n\n{evidence.card}".strip(),
                 was_rolled_back=known is not None and known.was_rolled_back,
             )
+            return self._with_trained(registered, evidence.trained)
+
+    def _with_trained(self, version: Registered, trained: Trained | None) -> Registered:
+        """Store the trained model with `version`, unless it is there: an earlier release stored none, or was killed."""
+        if trained is None or version.trained_sha256:
+            return version
+        sha256 = store_trained(self._client, version.run_id, trained, self._tracking_uri)
+        self.registry.tag(version, TRAINED_SHA256, sha256)
+        return replace(version, trained_sha256=sha256)
 
     @contextmanager
     def evidence(self, version: Registered) -> Iterator[Path]:

@@ -25,6 +25,7 @@ _NOT_BY_HAND: Final = timedelta(minutes=10)
 """Time after a change during which a differing alias counts as still being written."""
 _TRIES: Final = 10
 _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
+TRAINED_SHA256: Final = "clozeline.trained_sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Registered:
     """Address of its files, as MLflow recorded it at registration."""
     signature: str = ""
     """Signature of its package by OpenSSH."""
+    trained_sha256: str = ""
+    """sha256 of the list of its trained files; empty if none were stored with it."""
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version}"
@@ -288,6 +291,7 @@ def _registered(version: ModelVersion) -> Registered:
         run_id=version.run_id or "",
         address=version.source or "",
         package_sha256=version.tags.get(PACKAGE_SHA256, ""),
+        trained_sha256=version.tags.get(TRAINED_SHA256, ""),
         was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
         served=SERVED_AS.get(version.tags.get(SERVED, "")),
         served_on=version.tags.get(SERVED_ON),

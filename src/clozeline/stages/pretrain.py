@@ -32,18 +32,24 @@ def run(
     looks: Path,
     timing: Path,
     work: Path,
+    start: Path | None = None,
 ) -> None:
     """Train on the shards in `tokens`; write the model to `out` and its figures to `metrics`.
 
     `curve` gets the training loss, `looks` the loss on held-out text, and `timing` tokens/s, which differs from run to
     run and is therefore no output of the stage. `work` holds the checkpoints while the training is not finished.
+    `start`: folder of the encoder to continue from, with the keys of the documents that it was trained on.
 
     Raises:
         ArtifactError: the shards are damaged, or a checkpoint belongs to another run.
         ParamsError: the params cannot be met here: the family, the precision, the length.
         TrainingError: the loss or the gradient is not finite, or memory ran out.
     """
-    job = pretraining.prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work)
+    if start is not None:
+        params = params.model_copy(update={"start": str(start)})
+    job = pretraining.prepare(
+        params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work, continues=start is not None
+    )
     if not job.is_first_process:
         job.trained(tokenizer, job.run())
         return
@@ -76,6 +82,7 @@ def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
         "last_training_loss_nats_per_token": state.curve[-1].loss if state.curve else None,
         "best_validation_loss_nats_per_token": best.loss if best else None,
         "best_validation_step": best.step if best else None,
+        **({"new_rows": job.replay.num_new_rows, "old_rows": job.replay.num_old_rows} if job.replay else {}),
     }
 
 

@@ -14,20 +14,31 @@ from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
+from clozeline.tokenizing.document_keys import write_document_keys
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import PackingCount, pack, text_batches
 from clozeline.tokenizing.shard_writer import ShardWriter
-from clozeline.tokens.info import TokensInfo, dtype_for
+from clozeline.tokens.info import TokensInfo, documents_path, dtype_for
 
 _LOG = logging.getLogger(__name__)
 _ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
 """Knobs that an existing tokenizer does not fix."""
 
 
-def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path, work: Path) -> None:
+def run(
+    params: TokenizeParams,
+    *,
+    clean: Path,
+    tokenizer: Path,
+    out: Path,
+    metrics: Path,
+    work: Path,
+    start: Path | None = None,
+) -> None:
     """Write the tokenizer to `tokenizer`, and the shards of `clean`'s training and validation splits to `out`.
 
-    `work` keeps the ids of texts for later runs; it may be removed at any time.
+    `work` keeps the ids of texts for later runs; it may be removed at any time. `start`: folder of the encoder that
+    pre-training continues from; its tokenizer is kept.
 
     Raises:
         ArtifactError: a file of `clean` is missing or damaged.
@@ -38,7 +49,7 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
         clean_text.num_rows(path, clean_text.TEXT)  # refuses a damaged file before any work
     share_one_heap()
     with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside, system_allocator():
-        _make_tokenizer(params, parts["train"], tokenizer_beside)
+        _make_tokenizer(params if start is None else _kept(params, start), parts["train"], tokenizer_beside)
         give_back_freed()  # packing does not need the training's memory
         opened = OpenTokenizer.open(tokenizer_beside)
         earlier = EarlierIds(KeptResults(work), opened)
@@ -46,6 +57,10 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
         earlier.keep_only_these()
     train, validation = (_figures(counts[split], opened) for split in parts)
     TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
+
+
+def _kept(params: TokenizeParams, start: Path) -> TokenizeParams:
+    return params.model_copy(update={"algorithm": "existing", "existing": str(start)})
 
 
 def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
@@ -66,6 +81,7 @@ def _pack(
         with ShardWriter(folder, split, dtype, shard_tokens) as writer:
             splits[split], counts[split] = pack(path, opened, writer, earlier)
         _say_what_looked_special(path, counts[split])
+        write_document_keys(path, documents_path(folder, split))
     TokensInfo.of(
         vocab_size=opened.vocab_size,
         tokenizer_sha256=opened.sha256,

@@ -40,6 +40,7 @@ class Stream(IntEnum):
     SPAN = 3
     DROPOUT = 4
     REPLACEMENT = 5
+    REPLAY = 6
 
 
 def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, position_N: Ids) -> Hashes:

@@ -115,5 +115,10 @@ class ShardPaths:
         return cls(folder / f"{stem}.bin", folder / f"{stem}.offsets.npy", folder / f"{stem}.bytes.npy")
 
 
+def documents_path(folder: Path, split: str) -> Path:
+    """Return the path of the keys of a split's documents: uint64, in the order of the documents."""
+    return folder / f"{split}.documents.npy"
+
+
 def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
     return "uint16" if vocab_size <= 2**16 else "uint32"

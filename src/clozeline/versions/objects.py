@@ -78,6 +78,15 @@ class Objects:
                 entries = json.loads(self._cached(md5).read_bytes())
                 self._repo.cloud.pull([HashInfo("md5", entry["md5"]) for entry in entries])
 
+    def keep(self, path: Path) -> None:
+        """Store a file in DVC's cache, so that it is found there when the workspace has another content."""
+        from dvc.fs import localfs
+        from dvc_data.hashfile.build import build
+        from dvc_data.hashfile.transfer import transfer
+
+        staging, _, built = build(self._repo.cache.local, str(path), localfs, "md5")
+        transfer(staging, self._repo.cache.local, {built.hash_info}, shallow=False)
+
     def _fault_in_cache(self, md5: str) -> str | None:
         file = self._cached(md5)
         if not file.is_file():

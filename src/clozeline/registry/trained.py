@@ -1,0 +1,215 @@
+"""Trained encoders of registered versions: weights, tokenizer and the keys of their texts, for a later training.
+
+They lie beside the MLflow model of a version, so that no server downloads them.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+from mlflow.artifacts import download_artifacts
+from mlflow.tracking import MlflowClient
+from numpy.typing import NDArray
+
+from clozeline.artifacts.record import Record
+from clozeline.artifacts.start_lock import RENEW, START_LOCK, StartLock
+from clozeline.errors import ArtifactError
+from clozeline.params.pretraining import Setting
+from clozeline.registry import CHAMPION
+from clozeline.registry.client import file_errors, registry_errors
+from clozeline.registry.versions import Registered, Registry
+from clozeline.storage.atomic import remove_folder, replacing_folder
+from clozeline.storage.beside import held_beside
+from clozeline.tokens.info import documents_path
+from clozeline.tracking.addresses import present
+from clozeline.tracking.database import prepare
+from clozeline.workspace import Workspace, tracking_uri
+
+_FOLDER: Final = "trained"
+_LIST: Final = "trained.json"
+"""File beside the folder with the sha256 of each file; its own sha256 is a tag of the version."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained encoder that a release stores with a version."""
+
+    files: Mapping[str, Path]
+    """By their paths in the folder of the version."""
+    architecture: Mapping[str, Setting]
+    """Settings that it was trained with, as in `StartLock`."""
+
+
+class Stored(Record):
+    """A trained encoder that was stored with a version: content of the list."""
+
+    files: Mapping[str, str]
+    """sha256 of each file, by its path."""
+    architecture: Mapping[str, Setting]
+
+
+def store_trained(client: MlflowClient, run_id: str, trained: Trained, tracking_uri: str) -> str:
+    """Store `trained` in the run of a version; return the sha256 of its list."""
+    files = {path: _sha256(file) for path, file in sorted(trained.files.items())}
+    listed = Stored(files=files, architecture=trained.architecture).model_dump_json(indent=2) + "\n"
+    with registry_errors(f"run {run_id}", tracking_uri):
+        for path, file in trained.files.items():
+            client.log_artifact(run_id, str(file), Path(_FOLDER, path).parent.as_posix())
+        client.log_text(run_id, listed, _LIST)
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
+    """Return the champion of `model` as a lock for a training on `text`, a hash.
+
+    Raises:
+        ArtifactError: there is no champion, or its trained files are missing.
+        TransientError: the registry does not answer.
+    """
+    address = tracking_uri(workspace)
+    champion = Registry.open(address).at(model, CHAMPION)
+    if champion is None:
+        raise ArtifactError(
+            f"there is no champion of {model} to start from",
+            given=f"{address}: no version with the alias `{CHAMPION}`",
+            expected="a released encoder",
+            do="train the first version without `start: champion` (`recipe: standard`), and release it",
+        )
+    stored = _stored(champion, address)
+    return StartLock(
+        model=model, version=champion.version, text=text, files=stored.files, architecture=stored.architecture
+    )
+
+
+def _stored(version: Registered, tracking_uri: str) -> Stored:
+    """Return the list of what was stored with `version`.
+
+    Raises:
+        ArtifactError: none were stored, or their list is missing or changed.
+    """
+    if not version.trained_sha256:
+        raise ArtifactError(
+            f"no training can start from {version}",
+            given="a version without its trained weights, which earlier releases did not store",
+            expected="a version that was released with them",
+            do="run `clozeline run` with another `start` (`recipe: standard`): its release stores them",
+        )
+    with TemporaryDirectory() as folder:
+        content = _downloaded(version, _LIST, Path(folder), tracking_uri).read_bytes()
+    given = hashlib.sha256(content).hexdigest()
+    if given != version.trained_sha256:
+        raise ArtifactError(
+            f"the list of trained files of {version} was changed",
+            given=f"{_LIST}: sha256 {given}",
+            expected=f"sha256 {version.trained_sha256}, as registered",
+            do="restore it, or release the encoder again as a new version",
+        )
+    return Stored.model_validate_json(content)
+
+
+def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDArray[np.uint64]:
+    """Return the keys of the documents in a split of the text that `version` was trained on.
+
+    Raises:
+        ArtifactError: they were not stored with it, or were changed.
+    """
+    path = documents_path(Path(), split).name
+    expected = _stored(version, tracking_uri).files.get(path)
+    with TemporaryDirectory() as folder:
+        file = _downloaded(version, f"{_FOLDER}/{path}", Path(folder), tracking_uri)
+        given = _sha256(file)
+        if given == expected:
+            keys: NDArray[np.uint64] = np.load(file, allow_pickle=False)
+            return keys
+    raise ArtifactError(
+        f"{path} of {version} was changed",
+        given=f"sha256 {given}",
+        expected=f"sha256 {expected}, as registered",
+        do="restore it, or release the encoder again as a new version",
+    )
+
+
+def check_still_registered(lock: StartLock, workspace: Workspace) -> None:
+    """Check that the registry still has the version of `lock`, with the same files.
+
+    Raises:
+        ArtifactError: it does not.
+        TransientError: the registry does not answer.
+    """
+    registered = _stored(_version(lock, workspace), tracking_uri(workspace)).files
+    for path in sorted({*lock.files, *registered}):
+        if lock.files.get(path) != registered.get(path):
+            raise _other_bytes(lock, path, f"sha256 {registered.get(path)} in the registry", lock.files.get(path))
+
+
+def fetch_trained(lock: StartLock, workspace: Workspace) -> Path:
+    """Return the folder with the files of `lock`, below `work/start`; download it if it is missing or damaged.
+
+    Raises:
+        ArtifactError: the registry has no such version, or its files are gone or differ from the lock.
+        TransientError: the registry does not answer.
+    """
+    copy = workspace.work / "start" / lock.key
+    if _differing(copy, lock) is None:
+        return copy
+    version = _version(lock, workspace)
+    with held_beside(copy) as temporary:
+        fetched = _downloaded(version, _FOLDER, temporary, tracking_uri(workspace))
+        if path := _differing(fetched, lock):
+            file = fetched / path
+            given = f"sha256 {_sha256(file)}" if file.is_file() else "no such file"
+            raise _other_bytes(lock, path, given, lock.files.get(path))
+        with replacing_folder(copy) as folder:
+            for path in lock.files:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (fetched / path).replace(folder / path)
+    for other in copy.parent.glob(f"{lock.model}-*"):
+        if other != copy:
+            remove_folder(other)
+    return copy
+
+
+def _version(lock: StartLock, workspace: Workspace) -> Registered:
+    registry = Registry.open(tracking_uri(workspace))
+    try:
+        return registry.version(lock.model, lock.version)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{START_LOCK} names a version that the registry does not have",
+            given=f"{lock}; {error.expected}",
+            expected="the version that the training was to continue from",
+            do=f"restore it; or {RENEW}",
+        ) from error
+
+
+def _downloaded(version: Registered, what: str, into: Path, address: str) -> Path:
+    client = prepare(address)
+    with registry_errors(f"run of {version}", address):
+        run = client.get_run(version.run_id)
+    source = present(f"{run.info.artifact_uri}/{what}", address)
+    with file_errors(f"trained files of {version}", address):
+        return Path(download_artifacts(artifact_uri=source, dst_path=str(into), tracking_uri=address))
+
+
+def _differing(folder: Path, lock: StartLock) -> str | None:
+    """Return the first path whose file in `folder` is missing or differs from the lock."""
+    files = ((path, folder / path) for path in sorted(lock.files))
+    return next((path for path, file in files if not file.is_file() or _sha256(file) != lock.files[path]), None)
+
+
+def _other_bytes(lock: StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
+    return ArtifactError(
+        f"{path} of {lock} is not the file in {START_LOCK}",
+        given=given,
+        expected=f"sha256 {expected}",
+        do=f"restore the file; or {RENEW}",
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,131 @@
+"""start.lock follows the params and the text; what it said before stays in DVC's cache."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.errors import TransientError
+from clozeline.orchestration import starting
+from clozeline.params import read_params
+from clozeline.versions.graph import StageNode, read_stage_graph
+from clozeline.versions.objects import Objects
+from clozeline.workspace import Workspace
+from tests.edited_params import with_values
+from tests.toy_project import with_own_stages
+
+PROJECT = Path(__file__).parents[2]
+SHIPPED = (PROJECT / START_LOCK).read_bytes()
+OLD, NEW = "ab" * 16, "cd" * 16
+
+
+@pytest.fixture
+def project(toy: Path) -> Path:
+    with_values(toy, recipe="continue")
+    return with_own_stages(toy)
+
+
+@pytest.fixture
+def champion(project: Path, monkeypatch: pytest.MonkeyPatch) -> StartLock:
+    """The champion of the registry, version 3, with the architecture that the params ask for."""
+    architecture = read_params(project / "params.yaml").pretrain.architecture
+    lock = StartLock(model="clozeline-encoder", version="3", text="", files={"w": "3c"}, architecture=architecture)
+    monkeypatch.setattr(
+        starting, "locked_champion", lambda model, text, workspace: lock.model_copy(update={"text": text})
+    )
+    monkeypatch.setattr(starting, "fetch_trained", lambda lock, workspace: workspace.root)
+    return lock
+
+
+def older(champion: StartLock, **changes: object) -> StartLock:
+    return champion.model_copy(update={"version": "2", "text": OLD, **changes})
+
+
+def settle(root: Path, *, is_new: bool = True) -> bool:
+    """Settle start.lock; `is_new`: whether a snapshot will be taken."""
+    graph = [_node(node, is_new) for node in read_stage_graph(root)]
+    with disable_run_logger():
+        return starting.settle_start(Workspace(root), graph, read_params(root / "params.yaml"))
+
+
+def _node(node: StageNode, is_new: bool) -> StageNode:
+    return replace(node, is_changed=is_new) if node.name == "snapshot" else node
+
+
+def snapshot(root: Path, md5: str) -> None:
+    out = f"{{path: data/raw, md5: {md5}}}"
+    (root / "dvc.lock").write_text(f"{{schema: '2.0', stages: {{snapshot: {{cmd: take, outs: [{out}]}}}}}}")
+
+
+def lock_of(root: Path) -> StartLock | None:
+    return StartLock.read(root / START_LOCK)
+
+
+@pytest.mark.parametrize("change", [lambda file: file.write_bytes(SHIPPED), Path.unlink])
+def test_a_first_lock_names_the_champion_even_before_its_snapshot(
+    project: Path, champion: StartLock, change: Callable[[Path], object]
+) -> None:
+    change(project / START_LOCK)
+    assert settle(project)
+    assert lock_of(project) == champion
+
+
+def test_until_the_snapshot_is_taken_the_last_lock_stays(project: Path, champion: StartLock) -> None:
+    write_start_lock(project / START_LOCK, older(champion))
+    assert not settle(project)
+    assert lock_of(project) == older(champion)
+
+
+def test_a_lock_of_another_model_does_not_stop_a_run_that_the_champion_fits(project: Path, champion: StartLock) -> None:
+    write_start_lock(project / START_LOCK, older(champion, architecture={"objective": "rtd"}))
+    assert settle(project)
+    assert lock_of(project) == champion
+
+
+def test_only_another_snapshot_means_another_start(project: Path, champion: StartLock) -> None:
+    write_start_lock(project / START_LOCK, older(champion))
+    snapshot(project, OLD)
+    assert not settle(project, is_new=False)
+    assert lock_of(project) == older(champion)
+    snapshot(project, NEW)
+    assert settle(project, is_new=False)
+    assert lock_of(project) == champion.model_copy(update={"text": NEW})
+
+
+def test_new_weights_take_the_version_out_and_every_lock_stays_in_the_cache(project: Path, champion: StartLock) -> None:
+    settle(project)
+    of_champion = (project / START_LOCK).read_bytes()
+    with_values(project, recipe="standard")
+    assert settle(project)
+    assert (project / START_LOCK).read_bytes() == SHIPPED
+    (project / START_LOCK).unlink()
+    with Objects.open(project) as objects:
+        for content in (SHIPPED, of_champion):
+            md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            assert objects.fault_of(START_LOCK, md5, commit=None) is None
+
+
+def test_without_a_start_nothing_is_touched(toy: Path) -> None:
+    root = with_own_stages(toy)
+    assert not settle(root)
+    assert (root / START_LOCK).read_bytes() == SHIPPED
+    assert not (root / ".dvc" / "cache").exists()
+
+
+def test_a_start_that_is_here_needs_no_answer_of_the_registry(
+    project: Path, champion: StartLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(lock: StartLock, workspace: Workspace) -> None:
+        raise TransientError("the registry does not answer", given="", expected="", do="")
+
+    monkeypatch.setattr(starting, "check_still_registered", away)
+    write_start_lock(project / START_LOCK, champion)
+    fetched = []
+    monkeypatch.setattr(starting, "fetch_trained", lambda lock, workspace: fetched.append(lock))
+    graph = [_node(node, is_new=False) for node in read_stage_graph(project)]
+    starting.require_start(Workspace(project), graph, read_params(project / "params.yaml"))
+    assert fetched == [champion]

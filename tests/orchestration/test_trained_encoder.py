@@ -1,0 +1,32 @@
+"""A release records the settings that its encoder was trained with, not those of the day."""
+
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.artifacts.lock import Lock
+from clozeline.orchestration.trained_encoder import locked_architecture
+from clozeline.params import read_params
+from tests.edited_params import with_values
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("recipe", ["standard", "continue"])
+def test_the_settings_in_the_lock_are_those_that_training_was_given(tmp_path: Path, recipe: str) -> None:
+    path = with_values(tmp_path, recipe=recipe)
+    tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    tree["recipes"][recipe]["model"] = {"max_position_embeddings": 2048, "dropout": 0.2}
+    with path.open("w", encoding="utf-8") as file:
+        YAML().dump(tree, file)
+    params = {f"recipes.{recipe}": tree["recipes"][recipe], "pretrain.recipe": recipe}
+    params |= {f"pretrain.{key}": tree["pretrain"][key] for key in ("objective", "model")}
+    stage = {"cmd": "train", "params": {"params.yaml": params}, "outs": [{"path": "models/encoder"}]}
+    settings = locked_architecture(Lock.model_validate({"stages": {"pretrain": stage}}))
+    assert settings == read_params(path).pretrain.architecture
+    assert settings["model.max_position_embeddings"] == 2048
+
+
+def test_an_encoder_that_no_stage_trained_has_none() -> None:
+    assert locked_architecture(Lock(stages={})) == {}

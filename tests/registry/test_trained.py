@@ -1,0 +1,158 @@
+"""A version keeps what a later training continues from, and such a training gets exactly that or is refused."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow import MlflowClient
+
+from clozeline import registry
+from clozeline.artifacts.start_lock import START_LOCK, StartLock
+from clozeline.errors import ArtifactError, TransientError
+from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.registry.trained import Trained, check_still_registered, fetch_trained, locked_champion
+from clozeline.workspace import Workspace
+
+NAME = "clozeline-encoder"
+WEIGHTS, INNER = "model.safetensors", "generator/config.json"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) -> Path:
+    """Folder of a project with a champion that has trained files, and an older version without."""
+    root = tmp_path_factory.mktemp("trained") / "project"
+    files = {}
+    for path in (WEIGHTS, INNER):
+        (root / "models" / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / "models" / path).write_text(path)
+        files[path] = root / "models" / path
+    trained = Trained(files, {"objective": "mlm"})
+    publisher = Publisher(Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
+    bare = shutil.copytree(encoder_package, root / "bare")
+    (bare / "manifest.json").write_text((bare / "manifest.json").read_text() + "\n")
+    publisher.publish(bare, NAME, Evidence({}, {}))
+    publisher.registry.promote(publisher.publish(encoder_package, NAME, Evidence({}, {}, trained=trained)))
+    return root
+
+
+@pytest.fixture
+def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    workspace = Workspace(shutil.copytree(template, tmp_path / "project"))
+    for name, value in workspace.defaults().items():
+        monkeypatch.setenv(name, value)
+    yield workspace
+    mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture
+def lock(workspace: Workspace) -> StartLock:
+    return locked_champion(NAME, "text", workspace)
+
+
+def client(workspace: Workspace) -> MlflowClient:
+    return MlflowClient(workspace.defaults()["MLFLOW_TRACKING_URI"])
+
+
+def stored(workspace: Workspace, path: str) -> Path:
+    (found,) = (workspace.mlflow / "artifacts").rglob(f"trained/{path}")
+    return found
+
+
+def test_the_trained_files_of_the_champion_come_back_as_they_were_stored(workspace: Workspace, lock: StartLock) -> None:
+    assert (lock.version, lock.text, set(lock.files)) == ("2", "text", {WEIGHTS, INNER})
+    assert lock.architecture == {"objective": "mlm"}
+    folder = fetch_trained(lock, workspace)
+    assert folder == workspace.work / "start" / lock.key
+    assert {path: (folder / path).read_text() for path in lock.files} == {WEIGHTS: WEIGHTS, INNER: INNER}
+    check_still_registered(lock, workspace)
+
+
+def test_a_registry_that_does_not_answer_is_told_apart_from_one_without_a_champion(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(TransientError, match="does not answer"):
+        locked_champion(NAME, "text", workspace)
+
+
+def test_no_server_downloads_them(workspace: Workspace) -> None:
+    served = registry.fetch(f"models:/{NAME}@champion", workspace).folder
+    model = next(folder for folder in served.parents if (folder / "MLmodel").is_file())
+    assert not list(model.rglob("*.safetensors"))
+
+
+def test_what_was_fetched_needs_no_registry_and_a_damaged_copy_is_fetched_again(
+    workspace: Workspace, lock: StartLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fetch_trained(lock, workspace)
+    with monkeypatch.context() as away:
+        away.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        assert fetch_trained(lock, workspace) == folder
+    (folder / WEIGHTS).write_text("damaged")
+    assert (fetch_trained(lock, workspace) / WEIGHTS).read_text() == WEIGHTS
+
+
+def test_a_copy_of_other_files_goes_when_new_ones_are_fetched(workspace: Workspace, lock: StartLock) -> None:
+    old = workspace.work / "start" / f"{NAME}-1-0123456789ab"
+    old.mkdir(parents=True)
+    assert [fetch_trained(lock, workspace)] == list(old.parent.iterdir())
+
+
+@pytest.mark.parametrize("ask", [check_still_registered, fetch_trained])
+def test_a_version_that_was_deleted_is_refused_by_name(
+    workspace: Workspace, lock: StartLock, ask: Callable[[StartLock, Workspace], object]
+) -> None:
+    client(workspace).delete_model_version(NAME, lock.version)
+    with pytest.raises(ArtifactError, match=f"{START_LOCK} names a version") as caught:
+        ask(lock, workspace)
+    assert f"{NAME} version 2" in str(caught.value.given)
+    assert f"rm {START_LOCK}" in caught.value.do
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda file: file.write_text("other weights")])
+def test_files_other_than_those_in_the_lock_are_refused_by_name(
+    workspace: Workspace, lock: StartLock, change: Callable[[Path], object]
+) -> None:
+    change(stored(workspace, WEIGHTS))
+    with pytest.raises(ArtifactError, match=f"{WEIGHTS} of {NAME} version 2 is not the file in {START_LOCK}"):
+        fetch_trained(lock, workspace)
+    assert not (workspace.work / "start" / lock.key).exists()
+
+
+def test_a_lock_whose_hashes_were_edited_is_refused_by_name(workspace: Workspace, lock: StartLock) -> None:
+    edited = lock.model_copy(update={"files": {**lock.files, INNER: "0" * 64}})
+    for ask in (check_still_registered, fetch_trained):
+        with pytest.raises(ArtifactError, match=f"{INNER} of {NAME} version 2 is not the file in {START_LOCK}"):
+            ask(edited, workspace)
+
+
+def test_a_changed_list_of_the_files_is_refused(workspace: Workspace) -> None:
+    (listed,) = (workspace.mlflow / "artifacts").rglob("trained.json")
+    listed.write_text(listed.read_text().replace(WEIGHTS, "other.safetensors"))
+    with pytest.raises(ArtifactError, match=f"list of trained files of {NAME} version 2 was changed"):
+        locked_champion(NAME, "text", workspace)
+
+
+def test_no_training_starts_from_a_version_without_trained_files_or_without_a_champion(workspace: Workspace) -> None:
+    client(workspace).set_registered_model_alias(NAME, "champion", "1")
+    with pytest.raises(ArtifactError, match=f"no training can start from {NAME} version 1"):
+        locked_champion(NAME, "text", workspace)
+    client(workspace).delete_registered_model_alias(NAME, "champion")
+    with pytest.raises(ArtifactError, match=f"no champion of {NAME}"):
+        locked_champion(NAME, "text", workspace)
+
+
+def test_a_release_again_stores_what_an_earlier_one_did_not(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / WEIGHTS).write_text("weights")
+    trained = Trained({WEIGHTS: tmp_path / WEIGHTS}, {})
+    publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
+    bare = publisher.publish(workspace.root / "bare", NAME, Evidence({}, {}))
+    assert not bare.trained_sha256
+    version = publisher.publish(workspace.root / "bare", NAME, Evidence({}, {}, trained=trained))
+    assert version.version == bare.version
+    publisher.registry.promote(version)
+    lock = locked_champion(NAME, "text", workspace)
+    assert (fetch_trained(lock, workspace) / WEIGHTS).read_text() == "weights"
