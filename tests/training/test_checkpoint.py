@@ -129,11 +129,11 @@ def test_checkpoints_of_abandoned_trainings_are_reported_and_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(checkpoints(tmp_path, "one"), 1)
-    checkpoints(tmp_path, "one").tell_of_others()
+    checkpoints(tmp_path, "one").warn_of_other_states()
     assert caplog.text == ""
     for name in ("two", "three"):
         save(checkpoints(tmp_path, name), 1)
-    checkpoints(tmp_path, "one").tell_of_others()
+    checkpoints(tmp_path, "one").warn_of_other_states()
     assert "three, two" in caplog.text
     assert {folder.name for folder in tmp_path.iterdir()} == {"one", "two", "three"}
 

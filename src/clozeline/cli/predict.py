@@ -63,12 +63,12 @@ def fill(
 def complete(
     texts: TextsArgument,
     model: ModelOption = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.")] = 16,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 16,
     temperature: Annotated[
-        float, typer.Option(min=0, max=100, help="0: the likeliest token each time; 1: drawn as the model expects.")
+        float, typer.Option(min=0, max=100, help="0: the most likely token; 1: a draw from the model's probabilities.")
     ] = 0.0,
     top_p: Annotated[
-        float, typer.Option(min=0, max=1, help="Draw from the likeliest tokens with this probability together.")
+        float, typer.Option(min=0, max=1, help="Draw from the most likely tokens up to this total probability.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,

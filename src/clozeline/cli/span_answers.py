@@ -83,10 +83,10 @@ def _answer_tables(context: str, questions: Sequence[str], answers: list[list[An
         yield Text(question, style="bold")
         yield ranking("answer", [(one.answer or "(no answer in the text)", one.score) for one in found])
         if found[0].answer:
-            yield _in_its_place(context, found[0])
+            yield _answer_in_context(context, found[0])
 
 
-def _in_its_place(context: str, best: Answer) -> Text:
+def _answer_in_context(context: str, best: Answer) -> Text:
     first, last = max(0, best.start - _CHARACTERS_AROUND), min(len(context), best.end + _CHARACTERS_AROUND)
     before, after = context[first : best.start], context[best.end : last]
     return Text.assemble(

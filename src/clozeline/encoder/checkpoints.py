@@ -88,14 +88,14 @@ class Checkpoint:
             return
         index = self.file(_INDEX)
         if index is None:
-            raise FileNotFoundError(f"no {_WEIGHTS} in it{self._what_is_there()}")
+            raise FileNotFoundError(f"no {_WEIGHTS} in it{self._other_formats_in_folder()}")
         for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
             part = self.file(name)
             if part is None:
                 raise FileNotFoundError(f"no {name} in it, which {_INDEX} names")
             yield part
 
-    def _what_is_there(self) -> str:
+    def _other_formats_in_folder(self) -> str:
         if not self.is_folder:
             return ""
         there = [f"{name} is {what}" for name, what in _ELSEWHERE.items() if (Path(self.name) / name).is_file()]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @contextmanager
-def telling_of_disk() -> Iterator[None]:
+def failed_writes_as_os_errors() -> Iterator[None]:
     """Turn safetensors' own error for a failed write into an OSError.
 
     Raises:
@@ -37,5 +37,5 @@ def write_model(config: Any, class_name: str, weights: Mapping[str, Tensor], out
     config.dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     config.save_pretrained(out)
     whole = {name: weight.detach().contiguous() for name, weight in weights.items()}
-    with telling_of_disk():
+    with failed_writes_as_os_errors():
         save_file(whole, out / "model.safetensors", metadata={"format": "pt"})

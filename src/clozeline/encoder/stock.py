@@ -13,7 +13,7 @@ from clozeline.encoder.families import HeadKind
 from clozeline.encoder.messages import errors_only
 from clozeline.encoder.model import Logits
 from clozeline.encoder.positions import Positions
-from clozeline.encoder.saving import telling_of_disk
+from clozeline.encoder.saving import failed_writes_as_os_errors
 from clozeline.errors import ArtifactError
 
 if TYPE_CHECKING:  # its models take a second to import, and most families run on our layers
@@ -136,7 +136,7 @@ class StockModel(nn.Module):
         named = None
         if weights is not None:
             named = {name.removeprefix(prefix): it for name, it in weights.items() if name.startswith(prefix)}
-        with telling_of_disk(), errors_only():
+        with failed_writes_as_os_errors(), errors_only():
             model.save_pretrained(out, state_dict=named)
 
 

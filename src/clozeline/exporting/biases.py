@@ -32,12 +32,12 @@ def biases(graph: GraphProto) -> dict[str, Bias]:
         name: Bias(vector, sizes[vector], node.output[0])
         for node in graph.node
         if node.op_type == "Add"
-        for name, vector in _either_way(node)
+        for name, vector in _inputs_in_both_orders(node)
         if vector in sizes and name not in sizes and readers[name] == 1
     }
 
 
-def _either_way(add: NodeProto) -> Iterator[tuple[str, str]]:
+def _inputs_in_both_orders(add: NodeProto) -> Iterator[tuple[str, str]]:
     first, second = add.input
     yield first, second
     yield second, first

@@ -15,7 +15,7 @@ def write_client_config(trained: TrainedModel, folder: Path) -> None:
     """Write `folder`/config.json with labels, `model_type`, `architectures` and the shape, if optimum can use it."""
     kind = trained.kind
     # Other graphs answer at masks alone or with one vector, which optimum's classes do not expect.
-    if kind.labels != "none" or kind.says_of_tokens:
+    if kind.labels != "none" or kind.is_per_token:
         (folder / CONFIG).write_text(json.dumps(_facts(trained), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -105,7 +105,7 @@ def _of_likeliest(
 
 def _compared(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return `values` without the outputs at padding, which are not read."""
-    return values[batch.attention_mask_BL == 1] if kind_of(task).says_of_tokens else values
+    return values[batch.attention_mask_BL == 1] if kind_of(task).is_per_token else values
 
 
 def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool) -> Iterator[Batch]:

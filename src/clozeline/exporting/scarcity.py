@@ -12,7 +12,7 @@ from clozeline.params import ExportParams
 _LOG = logging.getLogger(__name__)
 
 
-def say_what_is_short(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
+def warn_of_few_texts(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
     """Warn if the file `texts` has fewer texts than params.yaml requires.
 
     The warning counts the texts for calibration, and those of the exam unless held-out items replace them.
@@ -31,7 +31,7 @@ def say_what_is_short(texts: Path, sample: Sample, calibration: Sample, params: 
         )
 
 
-def say_what_is_lacking(rungs: Sequence[Rung]) -> None:
+def warn_of_few_items(rungs: Sequence[Rung]) -> None:
     """Warn if the last of `rungs` answered too few items: how many, and how many are required."""
     counts = [str(check) for rung in rungs[-1:] for check in lacking(rung)]
     if counts:

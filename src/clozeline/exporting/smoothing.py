@@ -166,11 +166,11 @@ def _nodes(graph: GraphProto, names: Collection[str], products: Collection[str])
                 yield _share(node.input[0], node.input[0], SMOOTHED.format(node.input[0]))
             node.input[0] = SMOOTHED.format(node.input[0])
         elif node.output[0] in at_no_cost:
-            yield from _made_smooth(node)
+            yield from _scaling_nodes(node)
         yield node
 
 
-def _made_smooth(normalization: NodeProto) -> Iterator[NodeProto]:
+def _scaling_nodes(normalization: NodeProto) -> Iterator[NodeProto]:
     """Yield nodes that scale the vectors of the node, which is changed; onnxruntime folds them at loading."""
     name = normalization.output[0]
     normalization.output[0] = SMOOTHED.format(name)

@@ -32,11 +32,11 @@ class Decoding:
     """How a text is continued."""
 
     max_tokens: int = 16
-    """Most new tokens."""
+    """Maximum number of new tokens."""
     temperature: float = 0.0
-    """0 takes the likeliest token each time (greedy); 1 draws with the probabilities of the model."""
+    """0 takes the most likely token (greedy); 1 draws with the probabilities of the model."""
     top_p: float = 1.0
-    """Draws come from the likeliest tokens that have this probability together (nucleus sampling, Holtzman 2020)."""
+    """Draws come from the most likely tokens up to this total probability (nucleus sampling, Holtzman 2020)."""
     seed: int = 0
     """A draw depends on this seed and the tokens so far, and on nothing else."""
     stop: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ class ModelKind:
     is_always_asked_in_pairs: bool = False
 
     @property
-    def says_of_tokens(self) -> bool:
+    def is_per_token(self) -> bool:
         """Whether the graph gives an output for each token."""
         return issubclass(self.model, PerToken)
 

@@ -41,7 +41,7 @@ from clozeline.encoder.activations import activation_of
 from clozeline.encoder.families import TokenIds
 from clozeline.encoder.model import Logits
 from clozeline.encoder.positions import Positions
-from clozeline.encoder.saving import telling_of_disk
+from clozeline.encoder.saving import failed_writes_as_os_errors
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
 from clozeline.params.model import OWN_ENCODER
@@ -167,7 +167,7 @@ class OwnEncoderWithHead(nn.Module):
         whole = {name: weight.contiguous() for name, weight in (weights or self.state_dict()).items()}
         if self.config.params.tie_word_embeddings:
             whole.pop(_TIED, None)
-        with telling_of_disk():
+        with failed_writes_as_os_errors():
             save_file(whole, out / _WEIGHTS, metadata={"format": "pt"})
 
     def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> NoReturn:

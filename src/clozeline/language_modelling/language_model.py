@@ -58,7 +58,7 @@ def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageMo
             expected=f"one of: {', '.join(able)}",
             do="choose one of them, or another `objective`",
         )
-    _tell_what_is_fixed(params)
+    _warn_of_fixed_settings(params)
     config = forms[head].configure(params, ids)
     if config.model_type not in LAYOUTS:
         return fresh_stock(config, head)
@@ -176,7 +176,7 @@ def shape_of_encoder(model: LanguageModel) -> Shape | None:
     return Shape(stock.num_hidden_layers, stock.hidden_size, stock.num_attention_heads, stock.intermediate_size)
 
 
-def _tell_what_is_fixed(params: ModelParams) -> None:
+def _warn_of_fixed_settings(params: ModelParams) -> None:
     fixed = FAMILIES[params.family].fixed if params.family in FAMILIES else ()
     for it in fixed:
         if getattr(params, it.knob) != it.value:

@@ -65,7 +65,7 @@ def worker_processes(num_workers: int) -> Iterator[Workers]:
 
 def _start_worker() -> None:
     use_system_allocator()
-    _leave_pandas_out()
+    _block_pandas_import()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -75,7 +75,7 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError(name)
 
 
-def _leave_pandas_out() -> None:
+def _block_pandas_import() -> None:
     """Keep pyarrow's first array from importing pandas (in case of a Series): half of a worker's start."""
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)

@@ -56,9 +56,9 @@ def end_descendants(command_pid: int) -> None:
     others = [process for process in _descendants() if process.pid != command_pid]
     if others:
         _signal(others, signal.SIGTERM)
-        _wait_until_none_is_left(_STAGE_SECONDS)
+        _wait_for_descendants(_STAGE_SECONDS)
     _signal(_descendants(), signal.SIGTERM)
-    _wait_until_none_is_left(_COMMAND_SECONDS)
+    _wait_for_descendants(_COMMAND_SECONDS)
     while left := _descendants():
         _signal(left, signal.SIGKILL)
         time.sleep(0.05)
@@ -80,7 +80,7 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
             process.send_signal(number)
 
 
-def _wait_until_none_is_left(seconds: float) -> None:
+def _wait_for_descendants(seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while _descendants() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -31,7 +31,7 @@ _FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build
 _SHAPE = "hidden_size num_hidden_layers num_attention_heads intermediate_size"
 
 
-def _is_one_way(size: str | None, *numbers: int | None) -> bool:
+def _size_excludes_numbers(size: str | None, *numbers: int | None) -> bool:
     return all((number is None) == (size is not None) for number in numbers)
 
 
@@ -79,7 +79,7 @@ class ModelParams(Section):
             _is_family,
             _FAMILY_EXPECTED,
         ),
-        (f"size {_SHAPE}", _is_one_way, "a `size`, or null and the four numbers"),
+        (f"size {_SHAPE}", _size_excludes_numbers, "a `size`, or null and the four numbers"),
         (
             "hidden_size num_attention_heads",
             lambda h, n: h is None or h % n == 0,

@@ -159,7 +159,7 @@ def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
         f"{' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}",
         given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
         expected=expected,
-        do=_what_to_do(path, fault, " or ".join(names)),
+        do=_remedy_of_fault(path, fault, " or ".join(names)),
     )
 
 
@@ -171,7 +171,7 @@ def _numbered(parts: Sequence[object]) -> str:
     return ("\n" + " " * 12).join(f"{number}. {part}" for number, part in enumerate(parts, start=1))
 
 
-def _what_to_do(path: Path, fault: Any, names: str) -> str:
+def _remedy_of_fault(path: Path, fault: Any, names: str) -> str:
     if isinstance(fault.get("ctx", {}).get("error"), IdleKeyError):
         return f"remove it from {path}"
     given = fault["input"]

@@ -53,7 +53,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _truth_is_no_number(cls, given: Any, info: ValidationInfo) -> Any:
+    def _refuse_boolean_for_number(cls, given: Any, info: ValidationInfo) -> Any:
         """Refuse booleans for numbers: `true` would pass for 1."""
         field = cls.model_fields[str(info.field_name)]
         if isinstance(given, bool) and {int, float} & _kinds(field.annotation):

@@ -37,14 +37,14 @@ def _summary(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
-    labels, cells = _lumped(pairs)
+    labels, cells = _rare_labels_merged(pairs)
     sizes = Counter[str]()
     for (actual, _), times in cells.items():
         sizes[actual] += times
     return html("confusion", task=task, labels=labels, cells=cells, sizes=sizes)
 
 
-def _lumped(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[str, str]]]:
+def _rare_labels_merged(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[str, str]]]:
     """Return the sorted labels and the count of each pair; beyond `MOST_CLASSES` the rarest labels are merged."""
     sizes = Counter(label for pair in pairs for label in pair)
     if len(sizes) <= MOST_CLASSES:

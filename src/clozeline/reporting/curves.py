@@ -85,7 +85,7 @@ def _chart(run: Run, chart: _Chart) -> Markup | None:
         raise missing[0]
     if not series:
         return None
-    return lines(chart.title, series, x="step", y=chart.y, note=f"{chart.note} {_of_another_run(run, series)}".strip())
+    return lines(chart.title, series, x="step", y=chart.y, note=f"{chart.note} {_note_if_stale(run, series)}".strip())
 
 
 def _points(run: Run, curve: _Curve) -> list[tuple[float, float]]:
@@ -93,7 +93,7 @@ def _points(run: Run, curve: _Curve) -> list[tuple[float, float]]:
     return [(row.step, getattr(row, curve.column)) for row in rows]
 
 
-def _of_another_run(run: Run, series: Sequence[Series]) -> str:
+def _note_if_stale(run: Run, series: Sequence[Series]) -> str:
     """Return a note if a curve is from another run: timing files are not outputs of DVC and may be stale."""
     steps = [point.step for point in run.files.rows(_LOSS, CurvePoint, stage=_STAGE)]
     ended = series[0].points[-1][0]

@@ -103,7 +103,7 @@ class _DocumentPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Without a key, or before the models are loaded, the document lists all routes and so reveals no models.
-        if self._service.phase == "loading" or not self._keys.let_in(Request(scope).headers):
+        if self._service.phase == "loading" or not self._keys.accepts_key(Request(scope).headers):
             document = self._document.whole
         else:
             document = self._document.served(self._service.catalogue)

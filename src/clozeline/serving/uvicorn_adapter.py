@@ -178,7 +178,7 @@ class ModelServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Connections that the kernel has accepted are taken over before the listener closes.
         await asyncio.sleep(_LAST_LOOK_SECONDS)
-        ending = asyncio.create_task(self._end_what_does_not_end())
+        ending = asyncio.create_task(self._close_slow_connections())
         await super().shutdown(sockets)
         ending.cancel()
 
@@ -201,7 +201,7 @@ class ModelServer(uvicorn.Server):
                 do="start the server again; see the log above for the cause",
             )
 
-    async def _end_what_does_not_end(self) -> None:
+    async def _close_slow_connections(self) -> None:
         """Close the connections whose body or answer takes too long; all of them if the stop is hurried.
 
         Every accepted request is answered by its deadline, so the last deadline bounds the wait. A request whose

@@ -31,7 +31,7 @@ from clozeline.exporting.package_tokenizer import write_tokenizer
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import read_sample
-from clozeline.exporting.scarcity import say_what_is_lacking, say_what_is_short
+from clozeline.exporting.scarcity import warn_of_few_items, warn_of_few_texts
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.errors import NotANumberError
@@ -90,7 +90,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
     trained = open_trained(model)
     read = replace(read, held_out=read_held_out(model)[:num_texts])
     sample, calibration = read.parted(num_texts, num_calibration)
-    say_what_is_short(texts, sample, calibration, params)
+    warn_of_few_texts(texts, sample, calibration, params)
     with atomic.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
         graph = _declared(trained, folder / FILES.fp32)
@@ -109,7 +109,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         record = _record(folder, proof.num_texts, difference, climbed, manifest)
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
-            say_what_is_lacking(climbed.rungs)
+            warn_of_few_items(climbed.rungs)
         elif not climbed.served.quantized.num_matmuls:
             _LOG.warning("%s: the served graph has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
         _LOG.info("%s answers %s", out, _latency(folder, model))

@@ -88,10 +88,10 @@ def run(
         write_shown_items(folder, kept.report.examples)
     for of_seed in checkpoints:
         of_seed.remove()
-    _tell_how_good(task, kept.report)
+    _log_headline(task, kept.report)
 
 
-def _tell_how_good(task: str, report: TaskReport) -> None:
+def _log_headline(task: str, report: TaskReport) -> None:
     """Log the headline beside its baselines, and warn of its faults."""
     top = report.headline
     _LOG.info("%s: on the test split %s", task, _in_words(top))
@@ -131,11 +131,11 @@ def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> Traine
     with closing(run_logger()) as log, ProgressBar(name, training.loop.total_steps) as bar:
         watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")
         trained = training.run(watch, watch.look)
-    _tell_what_is_kept(name, trained.looks)
+    _log_kept_epoch(name, trained.looks)
     return trained
 
 
-def _tell_what_is_kept(name: str, looks: Sequence[ScoredLook]) -> None:
+def _log_kept_epoch(name: str, looks: Sequence[ScoredLook]) -> None:
     kept = best_of(looks)
     if are_alike(looks):
         _LOG.warning(

@@ -49,7 +49,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     )
     schedule = Schedule.linear_to_zero(round(params.warmup_fraction * plan.total_steps), plan.total_steps)
     hardware = _hardware(params)
-    _choose_what_is_trained(task, inputs)
+    _select_trained_weights(task, inputs)
     task.model.to(hardware.precision.device)
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(
@@ -77,7 +77,7 @@ def _hardware(params: FinetuneParams) -> Hardware[Any]:
     return Hardware(processes, precision, MicroBatches.of(params, processes.device))
 
 
-def _choose_what_is_trained(task: Task, inputs: TaskInputs) -> None:
+def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
     """Freeze layers or add adapters, and narrow the embedding, which `narrow_embedding.widen` restores."""
     model: Any = task.model
     if inputs.params.lora is not None:

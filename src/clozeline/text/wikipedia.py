@@ -71,9 +71,9 @@ def _pages(file: Path, label: str, meter: Meter) -> Iterator[WikiPage]:
                     num_pages += 1
                     yield _page(element, label, frozenset(media_names))
         except ElementTree.ParseError as error:
-            raise _not_a_dump(file, f"{error}, after {num_pages} pages") from error
+            raise _not_a_dump_error(file, f"{error}, after {num_pages} pages") from error
     if not num_pages:
-        raise _not_a_dump(file, "XML without a <page>")
+        raise _not_a_dump_error(file, "XML without a <page>")
 
 
 def _elements(events: Iterator[tuple[str, ElementTree.Element]]) -> Iterator[ElementTree.Element]:
@@ -101,7 +101,7 @@ def _name(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _not_a_dump(file: Path, given: str) -> DataError:
+def _not_a_dump_error(file: Path, given: str) -> DataError:
     return DataError(
         f"{file}: not a complete MediaWiki dump",
         given=given,

@@ -87,7 +87,7 @@ def _train_wordpiece(tokenizer: Tokenizer, params: TokenizeParams, batches: Text
     tokens they have their ids before training starts; the final model gets the vocabulary without that role.
     """
     alphabet = _alphabet(tokenizer, params.vocab_size, batches)
-    inside = [_PREFIX + character for character in alphabet if not _stands_alone(character)]
+    inside = [_PREFIX + character for character in alphabet if not _is_own_word(character)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=params.vocab_size,
         min_frequency=params.min_frequency,
@@ -218,7 +218,7 @@ def _character_counts(normalizer: normalizers.Normalizer, batches: TextBatches) 
     return counts
 
 
-def _stands_alone(character: str) -> bool:
+def _is_own_word(character: str) -> bool:
     """Return whether BERT's pre-tokenizer makes the character a word of its own, so that it never continues one."""
     return character in string.punctuation or unicodedata.category(character).startswith("P")
 

@@ -66,7 +66,7 @@ class Checkpoints:
         """Remove every state, once the training is done and its result is saved."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def tell_of_others(self) -> None:
+    def warn_of_other_states(self) -> None:
         """Warn of the states of other training runs beside these: their params, inputs or code may never come back."""
         with contextlib.suppress(FileNotFoundError):  # a training that ends at this moment removes its own
             saved = [path for path in self.folder.parent.glob("*/step-*") if path.parent != self.folder]

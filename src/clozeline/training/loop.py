@@ -60,7 +60,7 @@ class Loop(Generic[Inputs]):
             batch = next(batches)
             num_empty = 0 if batch.num_targets else num_empty + 1
             if num_empty > _MOST_EMPTY_BATCHES:
-                raise _nothing_to_learn(batch)
+                raise _no_targets_error(batch)
             self._take(batch, steps, state, callback)
         if self.looks is not None and self.looks.keeps_best:
             self.looks.restore_best(self.model)
@@ -125,12 +125,12 @@ class Loop(Generic[Inputs]):
         """
         processes = self.hardware.processes
         if processes.is_first:
-            self.checkpoints.tell_of_others()
+            self.checkpoints.warn_of_other_states()
         saved = self.checkpoints.load_newest()
         own_step = 0 if saved is None else saved["state"]["step"]
         first_step = int(processes.of_the_first(own_step))
         if processes.any(own_step != first_step):
-            raise _not_together(self.checkpoints, own_step, first_step)
+            raise _different_steps_error(self.checkpoints, own_step, first_step)
         return State() if saved is None else self.restore(saved)
 
     def restore(self, saved: Mapping[str, Any]) -> State:
@@ -143,7 +143,7 @@ class Loop(Generic[Inputs]):
         return State.of(saved["state"])
 
 
-def _not_together(checkpoints: Checkpoints, own_step: int, first_step: int) -> ArtifactError:
+def _different_steps_error(checkpoints: Checkpoints, own_step: int, first_step: int) -> ArtifactError:
     return ArtifactError(
         "processes that train together would resume from different steps",
         given=f"step {own_step:,} in {checkpoints.folder} here, step {first_step:,} in that of the first process",
@@ -152,7 +152,7 @@ def _not_together(checkpoints: Checkpoints, own_step: int, first_step: int) -> A
     )
 
 
-def _nothing_to_learn(batch: Batch[Any]) -> TrainingError:
+def _no_targets_error(batch: Batch[Any]) -> TrainingError:
     return TrainingError(
         "the training has nothing to learn",
         given=f"{_MOST_EMPTY_BATCHES + 1:,} batches without a target, up to batch {batch.index} of epoch {batch.epoch}",

@@ -49,10 +49,10 @@ def noting_shortage() -> Iterator[Shortage]:
         if shortage.requested is None:
             raise
         if re.search(_OF_ONEDNN, str(error), re.MULTILINE):
-            _go_on_without_onednn()
+            _turn_onednn_off()
 
 
-def _go_on_without_onednn() -> None:
+def _turn_onednn_off() -> None:
     """Turn oneDNN off. Once memory for a kernel was missing, oneDNN 3.12 creates no kernel in that thread any more,
     even with enough memory (uxlfoundation/oneDNN, pull request 5907): smaller parts alone would not help.
     """

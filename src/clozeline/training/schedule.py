@@ -62,7 +62,7 @@ def _after_warmup(schedule: Schedule) -> int:
     return schedule.params.warmup_steps
 
 
-def _near_the_end(schedule: Schedule) -> int:
+def _decay_start(schedule: Schedule) -> int:
     start = schedule.total_steps - 1 - round(schedule.params.decay_fraction * schedule.total_steps)
     return max(start, schedule.params.warmup_steps)
 
@@ -75,7 +75,7 @@ DECAYS: Mapping[str, Decay] = MappingProxyType(
         "polynomial": Decay(lambda done, power: (1 - done) ** power, _after_warmup),
         "constant": Decay(lambda done, power: 1.0, _after_warmup),
         # Hägele et al. 2024, section 3: "1-sqrt" is their best cooldown
-        "wsd": Decay(lambda done, power: 1 - math.sqrt(done), _near_the_end),
+        "wsd": Decay(lambda done, power: 1 - math.sqrt(done), _decay_start),
     }
 )
 """Keyed by `decay` in params.yaml."""

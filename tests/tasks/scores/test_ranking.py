@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clozeline.tasks.scores.ranking import by_vectors, chance_of_recall, ranked, ranked_by_each
-from clozeline.tasks.similarity.baselines import each_and_both
+from clozeline.tasks.similarity.baselines import scorer_with_fusion
 
 
 def test_ranks_equal_those_from_comparing_every_pair() -> None:
@@ -37,7 +37,7 @@ def test_the_fused_search_can_outrank_both_single_searches() -> None:
     vectors = np.array([[0.9, 0.8, 0.1]] * 2, dtype=np.float32)
     words = np.array([[0.0, 2.0, 3.0]] * 2, dtype=np.float32)
     orders = (lambda start, stop: vectors[start:stop], lambda start, stop: words[start:stop])
-    *alone, both = (found.rank_Q.tolist() for found in ranked_by_each(each_and_both(*orders), [[1], [0]]))
+    *alone, both = (found.rank_Q.tolist() for found in ranked_by_each(scorer_with_fusion(*orders), [[1], [0]]))
     assert (both, alone) == ([1, 2], [[2, 1], [2, 3]])
     assert alone == [ranked(by, [[1], [0]]).rank_Q.tolist() for by in orders]
 

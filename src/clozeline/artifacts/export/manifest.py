@@ -169,7 +169,7 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
     """
     for name in manifest.files if names is None else names:
         expected = manifest.files.get(name)
-        given = _record_or_nothing(_inside(folder, name))
+        given = _record_if_file(_inside(folder, name))
         if expected is None:
             raise ArtifactError(
                 f"{folder / FILES.manifest} does not list {name}",
@@ -210,5 +210,5 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _record_or_nothing(path: Path) -> FileRecord | None:
+def _record_if_file(path: Path) -> FileRecord | None:
     return record_of(path) if path.is_file() else None

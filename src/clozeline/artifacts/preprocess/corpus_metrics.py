@@ -45,7 +45,7 @@ class CorpusMetrics(MetricFile):
     """Versions of the packages that decide the text besides the source and the params."""
 
     @model_validator(mode="after")
-    def _no_text_is_lost(self) -> Self:
+    def _counts_add_up(self) -> Self:
         assert self.documents_in == self.documents_read + self.added_by_splitting
         assert self.documents_in == self.kept + sum(self.dropped.values()), (self.documents_in, self.kept, self.dropped)
         assert self.kept == sum(split.documents for split in self.splits.values())

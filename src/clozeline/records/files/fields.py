@@ -31,7 +31,7 @@ def check_fields(present: Collection[str], fields: Fields, place: object, *, rec
                 expected=f"a field `{name}`, which `{knob}` names",
                 do="earlier records have this field: add it to this record, or remove the record"
                 if records_before
-                else _how_to_name(name, knob, [field for field in present if field not in fields.values()]),
+                else _remedy_for_name(name, knob, [field for field in present if field not in fields.values()]),
             )
 
 
@@ -45,5 +45,5 @@ def nearest(name: str, present: Collection[str]) -> str | None:
     return None if found is None else plain[found]
 
 
-def _how_to_name(name: str, knob: str, free: Collection[str]) -> str:
+def _remedy_for_name(name: str, knob: str, free: Collection[str]) -> str:
     return f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"

@@ -89,7 +89,7 @@ class ApiKeys:
             )
         return keys
 
-    def let_in(self, headers: Headers) -> bool:
+    def accepts_key(self, headers: Headers) -> bool:
         """Return whether `headers` carry an accepted key. Every wrong key takes the same time."""
         given = _digest(_given_key(headers).encode("latin-1"))
         found = [hmac.compare_digest(given, digest) for digest in self.digests]
@@ -143,7 +143,7 @@ class Access:
             return refusal(not_ready("stopping", hang_up=True), scope)
         if self._keys.digests and path not in OPEN_PATHS:
             headers = Headers(scope=scope)
-            if not self._keys.let_in(headers):
+            if not self._keys.accepts_key(headers):
                 self._service.metrics.rejected("no_key")
                 return refusal(_no_key("an unknown key" if _given_key(headers) else "no key"), scope)
         return self._app

@@ -79,7 +79,7 @@ class Metrics:
     def rejected(self, reason: str) -> None:
         self._rejections.labels(reason).inc()
 
-    def looked_for_a_kept_answer(self, *, was_there: bool) -> None:
+    def looked_up_in_cache(self, *, was_there: bool) -> None:
         self._kept_answers.labels("hit" if was_there else "miss").inc()
 
     def admitted(self, model: str, lengths: Sequence[int], num_unknown: int, tokenize_seconds: float) -> None:

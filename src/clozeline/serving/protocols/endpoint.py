@@ -74,7 +74,7 @@ class Endpoint:
         timeout_milliseconds = self._timeout_milliseconds(request)
         call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])
         if self._service.cache.is_on and self.operation.read is read_json:
-            return await self._kept_or_made(call, raw)
+            return await self._cached_or_new(call, raw)
         return await self._made(call, raw[:num_json_bytes])
 
     async def _made(self, call: Call, raw_json: bytes) -> Response:
@@ -86,12 +86,12 @@ class Endpoint:
             raise unusable(error.errors(include_url=False)) from None
         return await self.operation.answer(call, body)
 
-    async def _kept_or_made(self, call: Call, raw: bytes) -> Response:
+    async def _cached_or_new(self, call: Call, raw: bytes) -> Response:
         """Return the cached answer to the same bytes, or a new answer, which is cached if its status is 200."""
         service = self._service
         key = (asked_path(call.request.scope), raw, service.catalogue.num_swaps)
         kept = service.cache.find(key)
-        service.metrics.looked_for_a_kept_answer(was_there=kept is not None)
+        service.metrics.looked_up_in_cache(was_there=kept is not None)
         if kept:
             body, headers = kept
             # The id belongs to the first request, and a cached answer takes no model time.

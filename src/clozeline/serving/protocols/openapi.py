@@ -173,7 +173,7 @@ def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any
 def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dict[str, Any]:
     """Return the error responses by status. A protocol may map two statuses to one."""
     meanings: dict[int, list[str]] = {}
-    for status, meaning in operation.may_say.items():
+    for status, meaning in operation.error_meanings.items():
         meanings.setdefault(words.status(status), []).append(meaning)
     return {
         str(status): {"description": "; or: ".join(texts), "content": _json(schema)}

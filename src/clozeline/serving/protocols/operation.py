@@ -188,7 +188,7 @@ class Operation:
         return self.says == "time"
 
     @property
-    def may_say(self) -> Refusals:
+    def error_meanings(self) -> Refusals:
         """Meaning of each error status that the path may answer."""
         asked = self.refusals or (KEYED | LOADING if self.says == "nothing" else ASKED)
         return _EVERYWHERE | asked

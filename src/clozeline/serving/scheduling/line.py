@@ -145,11 +145,11 @@ class Line:
         self.num_texts -= len(entries)
         self.tokens -= sum(entry.length for entry in entries)
         self._later_tokens -= sum(entry.length for entry in entries if entry.is_later)
-        self._turns = self._without_what_left(self._turns)
-        self._later = self._without_what_left(self._later)
+        self._turns = self._without_finished_turns(self._turns)
+        self._later = self._without_finished_turns(self._later)
 
-    def _without_what_left(self, turns: _Turns) -> _Turns:
-        """Return `turns`; only the waiting ones once most have left."""
+    def _without_finished_turns(self, turns: _Turns) -> _Turns:
+        """Return `turns`, without the finished ones if they are the majority."""
         if len(turns) <= 2 * self.num_texts + 64:
             return turns
         waiting = [turn for turn in turns if turn[2].waits]

@@ -81,7 +81,7 @@ def _member(value: Any, name: str, kind: type, where: str) -> Any:
         f'{where}: "{name}" is missing or of the wrong type',
         given=_given(value, name),
         expected=f'"{name}": {_KINDS[kind]}, as in {_SHAPE}',
-        do=_how_to_mend(value, name),
+        do=_remedy_for_key(value, name),
     )
 
 
@@ -93,7 +93,7 @@ def _given(value: Any, name: str) -> str:
     return f"keys: {', '.join(value) or 'none'}"
 
 
-def _how_to_mend(value: Any, name: str) -> str:
+def _remedy_for_key(value: Any, name: str) -> str:
     free = [key for key in value if key not in _KEYS] if isinstance(value, dict) and name not in value else []
     near = nearest(name, free)
     return f'rename "{near}" to "{name}" in the file' if near else "correct the file at this place"

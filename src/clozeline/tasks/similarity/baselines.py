@@ -28,7 +28,7 @@ def bm25(queries: Sequence[str], documents: Sequence[str]) -> ScoresOf:
     return lambda start, stop: np.stack([index.scores(query) for query in queries[start:stop]])
 
 
-def each_and_both(vectors: ScoresOf, words: ScoresOf) -> Callable[[int, int], Sequence[Floats]]:
+def scorer_with_fusion(vectors: ScoresOf, words: ScoresOf) -> Callable[[int, int], Sequence[Floats]]:
     """Return a scorer by vectors, by words, and by their fusion, which `clozeline search` uses."""
 
     def scores(start: int, stop: int) -> Sequence[Floats]:

@@ -26,7 +26,7 @@ from clozeline.tasks.scores.ranking import (
     ranked,
     ranked_by_each,
 )
-from clozeline.tasks.similarity.baselines import bm25, each_and_both
+from clozeline.tasks.similarity.baselines import bm25, scorer_with_fusion
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
 from clozeline.tasks.splitting import count_seen
@@ -119,7 +119,7 @@ class BelongingPairs(OnPairs):
         questions, k = Questions.of(self.pairs.test), self.params.recall_at
         cosines, num_truncated = self._cosines(questions)
         words = bm25(questions.firsts, questions.seconds)
-        found, beside, both = ranked_by_each(each_and_both(cosines, words), questions.belonging)
+        found, beside, both = ranked_by_each(scorer_with_fusion(cosines, words), questions.belonging)
         is_found_Q = found.recall_at(k)
         low, high = bootstrap_interval(lambda places_Q: float(is_found_Q[places_Q].mean()), len(is_found_Q))
         seen = count_seen(questions.second_identities, self.inputs.pretraining_text)

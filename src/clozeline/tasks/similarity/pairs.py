@@ -84,7 +84,7 @@ def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> 
     count.tell()
     _check_enough(parts, count)
     if params.score_field:
-        _check_told_apart(parts, params.score_field, params)
+        _check_scores_differ(parts, params.score_field, params)
     return Pairs(parts["train"], parts["validation"], parts["test"], count)
 
 
@@ -193,7 +193,7 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
     )
 
 
-def _check_told_apart(parts: Mapping[Part, list[Pair]], score_field: str, params: SimilarityParams) -> None:
+def _check_scores_differ(parts: Mapping[Part, list[Pair]], score_field: str, params: SimilarityParams) -> None:
     """Check that each split has different scores: constant scores teach nothing and have no correlation."""
     for part, pairs in parts.items():
         scores = {pair.score for pair in pairs}

@@ -22,9 +22,9 @@ MAX_STOP_CHARACTERS = 256
 COMPLETING = Ability(Completer)
 
 NewTokens = Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS), WHOLE]
-Temperature = Annotated[float, Field(ge=0, le=100, description="0: the likeliest token each time.", strict=False)]
+Temperature = Annotated[float, Field(ge=0, le=100, description="0: the most likely token.", strict=False)]
 TopP = Annotated[
-    float, Field(gt=0, le=1, description="Draw from the likeliest tokens with this probability together.", strict=False)
+    float, Field(gt=0, le=1, description="Draw from the most likely tokens up to this total probability.", strict=False)
 ]
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="The same seed gives the same answer."), WHOLE]
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
