@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 from clozeline.artifacts.lock import Lock
 from clozeline.registry import CHAMPION, PREVIOUS
-from clozeline.registry.versions import Registry
+from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.database import experiment_id, prepare
 from clozeline.tracking.mlflow_messages import OUTBOX_RUN, WORKSPACE
 from clozeline.versions import reproduce
@@ -95,7 +95,7 @@ def flow_run(workspace: Workspace, client: MlflowClient, night: str, hour: int, 
     return ids[0]
 
 
-def register(workspace: Workspace, client: MlflowClient, night: str, alias: str) -> None:
+def register(workspace: Workspace, client: MlflowClient, night: str, alias: str | None = None) -> Registered:
     run = client.create_run(experiment_id(client, workspace.defaults()["MLFLOW_TRACKING_URI"]))
     shutil.copy(workspace.root / "locks" / night, workspace.root / "locks/dvc.lock")
     client.log_artifact(run.info.run_id, str(workspace.root / "locks/dvc.lock"), "evidence")
@@ -105,7 +105,9 @@ def register(workspace: Workspace, client: MlflowClient, night: str, alias: str)
     version = registry.register(
         "clozeline-encoder", source=source, run_id=run.info.run_id, package_sha256=night, description=""
     )
-    client.set_registered_model_alias(version.name, alias, version.version)
+    if alias:
+        client.set_registered_model_alias(version.name, alias, version.version)
+    return version
 
 
 def lock_of(root: Path, night: str) -> Lock:

@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from typer.testing import CliRunner
 
+from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.cli import app
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.orchestration.garbage import Kept, sweep_project
@@ -25,7 +26,7 @@ from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
 from tests.killed_sweeps import LAST_TWO
 from tests.killed_writes import is_killed
-from tests.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, settled
+from tests.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
 from tests.toy_project import PROJECT
 
 MakeProject = Callable[[str], Workspace]
@@ -115,6 +116,14 @@ def test_the_data_of_named_versions_and_of_the_last_nights_stay_and_are_restored
         assert outcomes(workspace.root, night) == ["restored", "restored"], night
     assert outcomes(workspace.root, "forgotten") == ["executed", "executed"]
     assert not any(store.removals for store in swept(workspace).values()), "its data are those of the working tree"
+
+
+def test_the_data_of_the_version_that_training_continues_from_stay(workspace: Workspace) -> None:
+    version = register(workspace, MlflowClient(), "forgotten")
+    start = StartLock(model=version.name, version=version.version, text="", files={}, architecture={})
+    write_start_lock(workspace.root / START_LOCK, start)
+    swept(workspace)
+    assert faults(workspace, "forgotten") == []
 
 
 def test_the_remote_keeps_the_same_and_a_later_push_completes_it(pushed: Workspace) -> None:

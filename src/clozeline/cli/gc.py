@@ -31,10 +31,10 @@ def gc(
 ) -> None:
     """List data that is no longer needed, and with `--yes` delete it.
 
-    Kept are the data of every version with an alias (champion, previous, candidate), of the last nights, of the working
-    tree, and of all branches, tags and stashes of git in this clone. A night is a finished run that changed something;
-    failed runs between two nights count with them. All registered packages stay, and so do the runs and their figures
-    in MLflow: of older runs only the stored files are removed.
+    Kept are the data of every version with an alias (champion, previous, candidate) and of the one in start.lock, of
+    the last nights, of the working tree, and of all branches, tags and stashes of git in this clone. A night is a
+    finished run that changed something; failed runs between two nights count with them. All registered packages stay,
+    and so do the runs and their figures in MLflow: of older runs only the stored files are removed.
 
     It sweeps DVC's cache and run cache, the files of this workspace's runs in MLflow, and logs, checkpoints, search
     indexes and fetched models in work/. `--shared` sweeps what other workspaces use, too: all of them have to report to

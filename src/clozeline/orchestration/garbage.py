@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from clozeline.artifacts.lock import Lock
+from clozeline.artifacts.start_lock import START_LOCK, StartLock
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import run_folders
@@ -57,7 +58,7 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
             stack.enter_context(run_lock(workspace.lock_file))
             _deliver_all(workspace, address)
         publisher = Publisher(address)
-        versions = versions_in_use(address)
+        versions = [*versions_in_use(address), *_start(workspace, publisher)]
         nights = Nights.read(address, identity_of(workspace), kept.num_nights)
         if not nights.has_own:
             raise _nothing_known(address)
@@ -106,6 +107,12 @@ def _require_quiet(nights: Nights) -> None:
 def _lock_of(version: Registered, publisher: Publisher) -> Lock:
     with publisher.evidence(version) as evidence:
         return Lock.read(evidence / LOCK)
+
+
+def _start(workspace: Workspace, publisher: Publisher) -> list[Registered]:
+    """Return the version that training continues from, which may have no alias any more."""
+    start = StartLock.read(workspace.root / START_LOCK)
+    return [publisher.registry.version(start.model, start.version)] if start else []
 
 
 def _own_lock(workspace: Workspace) -> list[Lock]:
