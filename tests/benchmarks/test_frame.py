@@ -18,6 +18,7 @@ from clozeline.params import PretrainParams
 FOLDER = Path(__file__).parent
 NAMES = [
     "corpus_growth",
+    "corpus_increment",
     "finetune_classification",
     "finetune_qa",
     "finetune_table",

@@ -78,6 +78,13 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:
             assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
 
 
+def test_a_second_run_finds_the_prepared_text_of_the_first(tmp_path: Path, good: Path, caplog) -> None:
+    caplog.set_level("INFO")
+    for number in range(2):
+        run(params(), seed=number, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
+        assert f"{number} of 1 batches of text kept from earlier runs" in caplog.messages
+
+
 BAD = {
     "missing source": (None, "no such file or folder"),
     "empty file": (b"", "the source holds no text"),

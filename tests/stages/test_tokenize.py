@@ -213,6 +213,16 @@ def test_a_text_without_ids_is_refused(tmp_path: Path) -> None:
         write_document_keys(tmp_path / "train.parquet", tmp_path / "keys.npy")
 
 
+def test_a_second_run_with_the_same_vocabulary_finds_the_ids_of_the_first(clean: Path, tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO")
+    run(clean, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    assert "0 of 560 texts encoded by earlier runs" in caplog.messages
+    run(clean, tmp_path / "out")
+    assert "560 of 560 texts encoded by earlier runs" in caplog.messages
+    assert contents(tmp_path / "out") == before
+
+
 def test_unknown_characters_are_counted(tmp_path: Path) -> None:
     clean = write_clean(tmp_path / "clean", train=sentences(400, 1), validation=["kato мир kato", "kato"])
     figures = run(clean, tmp_path / "out")
