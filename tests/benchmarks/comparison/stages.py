@@ -16,6 +16,8 @@ from clozeline.params.recipes import laid_over
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
+_CONTINUING = ("tokenize", "pretrain")
+"""Stages that may continue from the champion, which no benchmark does."""
 
 PROJECT = Path(__file__).parents[3]
 KEPT = PROJECT / "work" / "benchmarks"
@@ -48,6 +50,7 @@ def run_stage(name: str, folder: Path, changes: Mapping[str, Any], **paths: Path
     YAML(typ="safe").dump(params_tree(changes), folder / "params.yaml")
     command = [sys.executable, "-m", "clozeline", "stage", name]
     command += [f"{key}={path.resolve()}" for key, path in paths.items()]
+    command += ["start=start.lock"] if name in _CONTINUING else []
     _LOG.info("stage %s", name)
     started = time.perf_counter()
     with subprocess.Popen(command, cwd=folder, stdout=sys.stderr) as process:
