@@ -36,6 +36,7 @@ LONGEST = (
     "versions/test_remote.py",
     "flows/test_release.py",
     "flows/test_killed_command.py",
+    "flows/test_continue.py",
     "flows/test_pipeline.py",
 )
 """Files that take a minute or more, the longest first; those of `flows` run after the other rooms."""
