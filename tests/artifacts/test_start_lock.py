@@ -21,7 +21,7 @@ LOCK = StartLock(
 
 
 @pytest.mark.parametrize("lock", [LOCK, None])
-def test_a_lock_is_read_back_and_has_the_same_bytes_each_time(tmp_path: Path, lock: StartLock | None) -> None:
+def test_a_start_lock_survives_a_round_trip_with_identical_bytes(tmp_path: Path, lock: StartLock | None) -> None:
     path = tmp_path / START_LOCK
     write_start_lock(path, lock)
     assert StartLock.read(path) == lock
@@ -39,7 +39,7 @@ def test_a_missing_lock_names_no_version(tmp_path: Path) -> None:
     assert StartLock.read(tmp_path / START_LOCK) is None
 
 
-def test_the_key_is_that_of_the_files() -> None:
+def test_the_key_of_a_lock_depends_only_on_version_and_files() -> None:
     assert LOCK.key.startswith("clozeline-encoder-3-")
     assert LOCK.model_copy(update={"text": "other"}).key == LOCK.key
     assert LOCK.model_copy(update={"files": {**LOCK.files, "config.json": "c1"}}).key != LOCK.key
@@ -56,7 +56,7 @@ def test_the_key_is_that_of_the_files() -> None:
         ("files:", "files: ["),
     ],
 )
-def test_a_lock_that_leads_elsewhere_or_is_damaged_is_refused_by_name(tmp_path: Path, old: str, new: str) -> None:
+def test_a_lock_with_outside_paths_or_damage_is_refused_by_file_name(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / START_LOCK
     write_start_lock(path, LOCK)
     assert old in path.read_text()
@@ -81,7 +81,7 @@ def test_params_that_ask_for_another_model_are_refused_with_both_values(
     assert caught.value.expected == f"pretrain.{key}: {tiny_pretraining.architecture[key]}"
 
 
-def test_what_only_training_uses_may_change(tiny_pretraining: PretrainParams) -> None:
+def test_settings_that_only_affect_training_may_change(tiny_pretraining: PretrainParams) -> None:
     lock = LOCK.model_copy(update={"architecture": tiny_pretraining.architecture})
     changed = {"steps": 30, "model": {"dropout": 0.3, "initializer_range": 0.5}}
     lock.check_architecture(PretrainParams.model_validate(laid_over(tiny_pretraining.model_dump(), changed)))

@@ -42,7 +42,7 @@ LOCK = StartLock(model="clozeline-encoder", version="3", text="ab", files={"conf
 
 @pytest.mark.parametrize("name", ["preprocess", "tokenize", "pretrain", "export"])
 @pytest.mark.parametrize(("recipe", "lock"), [("continue", None), ("continue", "missing"), ("standard", LOCK)])
-def test_every_stage_stops_at_once_if_the_start_is_not_settled_and_names_the_command(
+def test_every_stage_stops_without_a_start_lock_and_names_the_command(
     name: str, recipe: str, lock: StartLock | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_values(tmp_path, recipe=recipe)
@@ -55,7 +55,7 @@ def test_every_stage_stops_at_once_if_the_start_is_not_settled_and_names_the_com
     assert "`clozeline run --no-release`" in error.do
 
 
-def test_a_version_that_the_registry_does_not_have_is_refused_before_the_stage_that_reads_it_begins(
+def test_a_version_missing_in_the_registry_is_refused_before_its_stage_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_values(tmp_path, recipe="continue")
@@ -67,7 +67,7 @@ def test_a_version_that_the_registry_does_not_have_is_refused_before_the_stage_t
     assert "clozeline-encoder version 3" in str(error.given)
 
 
-def test_params_of_another_model_than_the_locked_one_stop_the_first_stage(
+def test_params_that_contradict_the_locked_model_stop_the_first_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_values(tmp_path, recipe="continue")

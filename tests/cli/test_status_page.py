@@ -28,7 +28,7 @@ def page(
     return status_page(found, "corpus", NOW)
 
 
-def test_a_held_candidate_and_a_failed_run_say_what_to_do() -> None:
+def test_the_page_shows_the_next_command_for_a_held_candidate_and_a_failed_run() -> None:
     shown = page([HELD], [FAILED], Remote(url="s3://bucket/x", num_missing=12))
     for told in (
         "Status of corpus",
@@ -46,13 +46,13 @@ def test_a_held_candidate_and_a_failed_run_say_what_to_do() -> None:
     assert "&lt;b&gt;every&lt;/b&gt; gate passed" in shown
 
 
-def test_a_new_project_names_the_first_commands() -> None:
+def test_the_page_of_a_new_project_shows_the_first_commands() -> None:
     shown = page()
     for command in ("clozeline run", "make deploy", "clozeline remote add URL"):
         assert f"<code>{command}</code>" in shown
 
 
-def test_a_source_that_does_not_answer_is_named_and_the_rest_is_shown() -> None:
+def test_the_page_names_an_unreachable_source_and_shows_the_rest() -> None:
     problem = Problem(about="remote", problem="the store does not answer", given="http://x", do="start it")
     disk = Disk(free_bytes=1, total_bytes=2)
     shown = status_page(

@@ -118,7 +118,7 @@ def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, expor
 
 
 @pytest.mark.parametrize("length", [3, 15])
-def test_a_model_that_reads_fewer_tokens_than_are_traced_elsewhere_is_traced_with_fewer(
+def test_a_model_with_few_positions_is_traced_with_a_shorter_text(
     length: int, save_trained: object, tmp_path: Path
 ) -> None:
     config = small("bert")
@@ -152,7 +152,7 @@ def test_a_family_is_traced_like_its_relatives_under_every_head(family: str, oth
 
 @pytest.mark.parametrize("head", [AutoModelForSequenceClassification], scope="module")
 @pytest.mark.parametrize("family", sorted(set(EXPORTED) - UNLIKE_OTHERS - set(KIN)), scope="module")
-def test_the_last_layer_of_a_classifier_is_computed_where_its_head_reads(
+def test_the_last_layer_of_a_classifier_computes_only_what_its_head_reads(
     family: str, trained: TrainedModel, exported: Exported
 ) -> None:
     is_first = family in READ_FIRST
@@ -174,7 +174,7 @@ def length_of_last_product(trained: TrainedModel, exported: Exported) -> int:
 
 @pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
 @pytest.mark.parametrize("family", EXPORTED, scope="module")
-def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(
+def test_int8_is_close_to_fp32_with_all_weights_and_the_table_in_8_bits(
     trained: TrainedModel, exported: Exported, tmp_path: Path
 ) -> None:
     graph, inputs = exported.graph, exported.inputs
@@ -197,7 +197,7 @@ def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(
 
 @pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
 @pytest.mark.parametrize("family", EXPORTED, scope="module")
-def test_the_fp16_graph_is_near_fp32_and_stores_every_weight_in_16_bits(
+def test_the_fp16_graph_is_close_to_fp32_and_stores_every_weight_in_16_bits(
     trained: TrainedModel, exported: Exported, tmp_path: Path
 ) -> None:
     half = in_half(exported.graph)
@@ -210,12 +210,12 @@ def test_the_fp16_graph_is_near_fp32_and_stores_every_weight_in_16_bits(
 
 @pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
 @pytest.mark.parametrize("family", EXPORTED, scope="module")
-def test_the_length_that_is_promised_is_the_one_that_params_name(trained: TrainedModel) -> None:
+def test_the_maximum_length_is_the_one_in_params(trained: TrainedModel) -> None:
     """RoBERTa's position table has rows that no token uses."""
     assert trained.max_length == LENGTH
 
 
-def test_every_family_that_does_not_export_is_refused_with_the_reason(save_trained: object) -> None:
+def test_every_family_that_cannot_be_exported_is_refused_with_the_reason(save_trained: object) -> None:
     refused = [name for name, row in FAMILIES.items() if not row.exports]
     assert set(NOT_EXPORTED) == {*refused, OWN_MODEL_TYPE}
     for name in refused:
@@ -225,7 +225,7 @@ def test_every_family_that_does_not_export_is_refused_with_the_reason(save_train
 
 
 @pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.exports])
-def test_a_family_is_refused_only_as_long_as_it_cannot_be_exported(
+def test_every_refused_family_still_cannot_be_exported(
     family: str, save_trained: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When this test fails, the family's row can state that it exports."""

@@ -178,7 +178,7 @@ def project(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return shutil.copytree(history.root, tmp_path / "project", symlinks=True)
 
 
-def test_text_that_grows_is_learned_by_the_champion_and_the_result_is_released(history: History) -> None:
+def test_the_champion_is_trained_further_on_new_text_and_released(history: History) -> None:
     assert history.runs[:2] == [dict.fromkeys(STAGES, "executed")] * 2
     assert history.locks[0] is None
     lock = history.locks[1]
@@ -189,13 +189,13 @@ def test_text_that_grows_is_learned_by_the_champion_and_the_result_is_released(h
     assert history.measured_on_old_text[:2] == [False, True]
 
 
-def test_the_same_text_again_changes_nothing_although_the_champion_is_another(history: History) -> None:
+def test_a_run_on_the_same_text_changes_nothing_even_with_a_new_champion(history: History) -> None:
     assert history.runs[2] == dict.fromkeys(STAGES, "unchanged")
     assert history.locks[2] == history.locks[1]
     assert history.released[2] == ("2", "unchanged")
 
 
-def test_the_training_began_with_the_weights_and_the_tokenizer_of_the_champion(history: History) -> None:
+def test_training_starts_with_the_weights_and_the_tokenizer_of_the_champion(history: History) -> None:
     start = start_in(history.root)
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (start / file).read_bytes() == (history.first / file).read_bytes()
@@ -203,7 +203,7 @@ def test_the_training_began_with_the_weights_and_the_tokenizer_of_the_champion(h
     assert tokenizer == (history.first / "tokenizer.json").read_bytes()
 
 
-def test_at_its_first_step_the_loss_is_that_of_the_champion(history: History, tmp_path: Path) -> None:
+def test_the_loss_at_the_first_step_is_that_of_the_champion(history: History, tmp_path: Path) -> None:
     root = history.root
     params = read_params(root / "params.yaml").pretrain.model_copy(update={"start": str(start_in(root))})
     given = {"seed": 1, "tokens": root / "data" / "tokens", "tokenizer": root / "models" / "tokenizer"}
@@ -215,7 +215,7 @@ def test_at_its_first_step_the_loss_is_that_of_the_champion(history: History, tm
     assert begins != job.judge.measure()
 
 
-def test_it_saw_all_new_text_and_the_asked_for_share_of_the_old(history: History) -> None:
+def test_training_reads_all_new_text_and_the_requested_share_of_old_text(history: History) -> None:
     figures = json.loads((history.root / "metrics" / "pretrain.json").read_text())
     old = np.load(documents_path(start_in(history.root), "train"))
     new = np.load(documents_path(history.root / "data" / "tokens", "train"))
@@ -223,7 +223,7 @@ def test_it_saw_all_new_text_and_the_asked_for_share_of_the_old(history: History
     assert figures["old_rows"] == pytest.approx(figures["new_rows"], rel=0.2)
 
 
-def test_dvc_alone_uses_the_lock_with_the_same_result(project: Path) -> None:
+def test_dvc_repro_uses_the_start_lock_with_the_same_result(project: Path) -> None:
     before = (project / "dvc.lock").read_bytes()
     for folder in ("work/start", "data/tokens", ".dvc/cache/runs"):
         shutil.rmtree(project / folder)
@@ -239,7 +239,7 @@ def repro(root: Path, *arguments: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
-def test_dvc_alone_refuses_before_any_work_if_no_start_is_settled(project: Path) -> None:
+def test_dvc_repro_fails_before_any_work_without_a_start_lock(project: Path) -> None:
     shutil.copy(CHECKOUT / START_LOCK, project / START_LOCK)
     write_text(project, num_lines=120)
     told = repro(project, fails=True)
@@ -271,7 +271,7 @@ def ask_for_a_wider_model(root: Path) -> None:
         (edit_lock, f"config.json of {NAME} version 1 is not the file in {START_LOCK}"),
     ],
 )
-def test_a_start_that_is_gone_or_differs_stops_the_run_before_any_work(
+def test_a_deleted_or_different_start_stops_the_run_before_any_work(
     project: Path, change: Callable[[Path], None], told: str
 ) -> None:
     edit(project, {"recipes": {"continue": {"steps": 5}}})
@@ -282,7 +282,7 @@ def test_a_start_that_is_gone_or_differs_stops_the_run_before_any_work(
     assert list((project / "work" / "logs").iterdir()) == logs
 
 
-def test_without_a_champion_the_run_is_refused_and_says_how_to_make_one(project: Path) -> None:
+def test_a_run_without_a_champion_is_refused_with_the_command_that_makes_one(project: Path) -> None:
     MlflowClient(Workspace(project).defaults()["MLFLOW_TRACKING_URI"]).delete_registered_model_alias(NAME, "champion")
     write_text(project, num_lines=120)
     with pytest.raises(ArtifactError, match=f"no champion of {NAME}") as caught:
@@ -290,7 +290,7 @@ def test_without_a_champion_the_run_is_refused_and_says_how_to_make_one(project:
     assert "recipe: standard" in caught.value.do
 
 
-def test_another_machine_verifies_each_night_by_what_was_pushed(project: Path, tmp_path: Path) -> None:
+def test_another_machine_verifies_each_nightly_run_from_the_remote(project: Path, tmp_path: Path) -> None:
     (tmp_path / "remote").mkdir()
     remote.add(project, str(tmp_path / "remote"))
     remote.push(project)
@@ -326,7 +326,7 @@ def md5_of_encoder(root: Path) -> str | None:
         lambda root: documents_path(root / "data" / "tokens", "train").unlink(),
     ],
 )
-def test_an_encoder_that_the_package_was_not_made_from_is_not_stored_with_it(
+def test_only_the_encoder_that_a_package_was_made_from_is_stored_with_it(
     project: Path, change: Callable[[Path], None]
 ) -> None:
     params = read_params(project / "params.yaml")

@@ -184,7 +184,7 @@ def test_fp32_is_served_until_a_release_clearly_measures_int8_as_faster(
         assert (release(project)[0].outcome, registry(project).at(ENCODER, CHAMPION).served) == ("unchanged", precision)
 
 
-def test_a_better_model_takes_the_place_signed_and_its_decision_can_be_read(
+def test_a_better_model_is_promoted_and_signed_and_its_decision_is_recorded(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SIGNING_KEY, str(make_key(released / "ada")))
@@ -204,7 +204,7 @@ def test_a_better_model_takes_the_place_signed_and_its_decision_can_be_read(
     assert "promoted" in str(shown.data)
 
 
-def test_a_release_that_is_killed_before_an_alias_moves_has_its_record_and_is_finished_by_the_next(
+def test_a_release_killed_before_an_alias_moves_is_recorded_and_finished_by_the_next(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(self: Registry, version: Registered, **change: object) -> None:
@@ -221,7 +221,7 @@ def test_a_release_that_is_killed_before_an_alias_moves_has_its_record_and_is_fi
     assert aliases(released) == {CHAMPION: "2", PREVIOUS: "1"}
 
 
-def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(released: Path) -> None:
+def test_a_worse_model_stays_a_candidate_and_the_error_shows_the_figures(released: Path) -> None:
     retrain(released, "one", nats_per_byte=1.3)
     with pytest.raises(GateError, match=r"clozeline-encoder") as caught:
         release(released)
@@ -231,7 +231,7 @@ def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(released:
     assert decision(released, ENCODER, "2")["outcome"] == "refused"
 
 
-def test_new_text_is_promoted_automatically_if_the_evidence_supports_it_and_is_recorded(released: Path) -> None:
+def test_a_model_of_new_text_is_promoted_automatically_if_the_evidence_supports_it(released: Path) -> None:
     retrain(released, "one", "new validation text", nats_per_byte=1.2, accuracy=0.85)
     releases = release(released)
     assert outcomes(releases) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
@@ -250,7 +250,7 @@ def test_a_worse_model_of_new_text_is_not_promoted(released: Path) -> None:
     assert aliases(released) == aliases(released, LIBRARY) == {CHAMPION: "1", CANDIDATE: "2"}
 
 
-def test_a_champion_that_cannot_answer_the_new_items_needs_a_person(released: Path) -> None:
+def test_a_version_is_held_if_the_champion_cannot_answer_the_new_items(released: Path) -> None:
     retrain(released, "one", "unreadable")
     releases = release(released)
     assert outcomes(releases) == {"encoder": ("2", "held"), "library": ("2", "held")}
@@ -263,7 +263,7 @@ def test_a_champion_that_cannot_answer_the_new_items_needs_a_person(released: Pa
 @pytest.mark.parametrize(
     ("rule", "outcome"), [("when_not_worse", "promoted"), ("when_better", "kept"), ("never", "held")]
 )
-def test_the_rule_of_promotion_decides_about_an_equal_model(released: Path, rule: str, outcome: str) -> None:
+def test_the_promotion_rule_decides_about_an_equal_model(released: Path, rule: str, outcome: str) -> None:
     retrain(released, "one two three")
     promote(released, rule)
     assert outcomes(release(released)) == {"encoder": ("2", outcome), "library": ("2", outcome)}
@@ -273,13 +273,13 @@ def test_the_rule_of_promotion_decides_about_an_equal_model(released: Path, rule
 
 
 @pytest.mark.parametrize(("rule", "outcome"), [("when_better", "promoted"), ("never", "held")])
-def test_the_rule_of_promotion_decides_about_a_better_model(released: Path, rule: str, outcome: str) -> None:
+def test_the_promotion_rule_decides_about_a_better_model(released: Path, rule: str, outcome: str) -> None:
     retrain(released, "one two three", nats_per_byte=1.2, accuracy=0.85)
     promote(released, rule)
     assert outcomes(release(released)) == {"encoder": ("2", outcome), "library": ("2", outcome)}
 
 
-def test_a_night_that_ends_with_a_held_version_is_not_completed(released: Path) -> None:
+def test_a_nightly_run_with_a_held_version_ends_as_held_not_completed(released: Path) -> None:
     retrain(released, "one", "unreadable")
     state = nightly(released, return_state=True)
     assert (state.name, state.is_completed()) == ("Held", False)
@@ -290,7 +290,7 @@ def test_a_night_that_ends_with_a_held_version_is_not_completed(released: Path) 
     assert nightly(released, return_state=True).name == "Completed", "no action needed"
 
 
-def test_a_first_version_that_is_no_better_than_the_trivial_answer_is_held_until_a_person_accepts_it(
+def test_a_first_version_no_better_than_the_trivial_answer_is_held_until_accepted(
     project: Path,
 ) -> None:
     write_metrics(project, accuracy=0.0)
@@ -303,7 +303,7 @@ def test_a_first_version_that_is_no_better_than_the_trivial_answer_is_held_until
     assert aliases(project, LIBRARY) == {CHAMPION: "1"}
 
 
-def test_other_text_opens_no_way_round_the_other_gates(released: Path) -> None:
+def test_accepting_new_text_does_not_bypass_the_other_gates(released: Path) -> None:
     retrain(released, "one", "unreadable", unigram_perplexity=200, int8_agreement=0.5)
     with pytest.raises(GateError) as caught:
         release(released, accept_held=True)
@@ -346,7 +346,7 @@ def test_a_package_that_dvc_did_not_make_is_not_released(project: Path) -> None:
     assert outcomes(release(project))["encoder"] == ("1", "promoted")
 
 
-def test_the_nightly_flow_runs_the_stages_and_releases_what_came_of_them(project: Path) -> None:
+def test_the_nightly_flow_runs_the_stages_and_releases_their_packages(project: Path) -> None:
     (project / "raw.txt").write_text("one two three")
     shutil.rmtree(project / "dist")
     nightly(project)
@@ -360,7 +360,7 @@ def test_the_nightly_flow_runs_the_stages_and_releases_what_came_of_them(project
     assert flow_run.info.run_id in report
 
 
-def test_a_night_whose_pipeline_fails_leaves_a_report_and_the_first_error(project: Path) -> None:
+def test_a_failed_nightly_run_leaves_a_report_and_the_first_error(project: Path) -> None:
     (project / "reports" / "report.html").unlink(missing_ok=True)
     (project / "raw.txt").unlink()
     with pytest.raises(DataError, match=r"raw\.txt"):
@@ -368,7 +368,7 @@ def test_a_night_whose_pipeline_fails_leaves_a_report_and_the_first_error(projec
     assert "<html" in (project / "reports" / "report.html").read_text()
 
 
-def test_prefect_finds_the_scheduled_flow_where_the_deployment_says() -> None:
+def test_prefect_finds_the_scheduled_flow_at_the_entrypoint_of_the_deployment() -> None:
     code = "from prefect.flows import load_flow_from_entrypoint as load; print(load('flows/nightly.py:nightly').name)"
     found = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True, capture_output=True, text=True)
     assert found.stdout.split() == ["nightly"]

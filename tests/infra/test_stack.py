@@ -43,13 +43,13 @@ def steps(said: list[str]) -> Steps:
     return {step.pop("step"): step for step in map(json.loads, said[:-1])}
 
 
-def test_every_server_comes_up_healthy_and_the_last_line_says_what_ran_where(steps: Steps, said: list[str]) -> None:
+def test_every_server_starts_healthy_and_the_last_line_names_the_stand_ins(steps: Steps, said: list[str]) -> None:
     assert steps["up"]["services"] == ["mlflow", "prefect", "worker"]
     assert said[-1].startswith(("Every other service ran in a sandbox", "Namespaces are refused on this machine"))
     assert "moto stood in for Garage" in said[-1]
 
 
-def test_servers_answer_only_their_own_host_names_and_with_a_password(steps: Steps) -> None:
+def test_servers_require_their_own_host_name_and_a_password(steps: Steps) -> None:
     assert steps["access"] == {
         "own name": 200,
         "another name": 403,
@@ -59,14 +59,14 @@ def test_servers_answer_only_their_own_host_names_and_with_a_password(steps: Ste
     }
 
 
-def test_a_night_completes_and_the_champions_are_served_from_a_read_only_root(steps: Steps) -> None:
+def test_a_nightly_run_completes_and_serving_works_on_a_read_only_root(steps: Steps) -> None:
     assert [night.split()[0] for night in steps["nightly"]["nights"]] == ["Completed"]
     assert steps["serving"]["models"] == {"clozeline-encoder": "1", "clozeline-library": "1"}
     assert len(steps["serving"]["vector"][0]) == 8
     assert "drift" in steps, "the worker asks the served models for their traffic"
 
 
-def test_the_worker_writes_artifacts_to_the_store_and_serving_may_only_read_them(steps: Steps) -> None:
+def test_the_worker_may_write_artifacts_and_serving_may_only_read_them(steps: Steps) -> None:
     assert steps["store"] == {"buckets": ["dvc", "mlflow"], "folders": ["artifacts"]}
     assert steps["write as serving"]["said"] == ["refused", "403"]
 
@@ -76,7 +76,7 @@ def test_a_restore_is_refused_while_servers_use_the_databases(steps: Steps) -> N
     assert "docker compose -f infra/compose.yaml stop serving worker prefect mlflow" in steps["restore in use"]["said"]
 
 
-def test_every_server_stops_when_it_is_told_to_and_a_backup_restores_its_state(steps: Steps) -> None:
+def test_every_server_stops_on_request_and_a_backup_restores_its_state(steps: Steps) -> None:
     """Between `down` and `up again`, everything in the databases and the store was deleted."""
     # Prefect's server hands SIGTERM on to uvicorn, and ends as one that was killed by it.
     assert steps["down"]["exit_codes"] == {"serving": 0, "worker": 0, "prefect": 143, "mlflow": 0}

@@ -106,7 +106,7 @@ def age(path: Path) -> None:
         os.utime(each, (1.0, 1.0))
 
 
-def test_the_data_of_named_versions_and_of_the_last_nights_stay_and_are_restored(workspace: Workspace) -> None:
+def test_data_of_champions_and_of_the_last_nightly_runs_are_kept_and_restorable(workspace: Workspace) -> None:
     assert {night: faults(workspace, night) for night in NIGHTS} == {night: [] for night in NIGHTS}
     stores = swept(workspace)
     assert {night for night in NIGHTS if faults(workspace, night)} == {"forgotten"}
@@ -126,7 +126,7 @@ def test_the_data_of_the_version_that_training_continues_from_stay(workspace: Wo
     assert faults(workspace, "forgotten") == []
 
 
-def test_the_remote_keeps_the_same_and_a_later_push_completes_it(pushed: Workspace) -> None:
+def test_the_remote_is_swept_only_on_request_and_a_push_restores_it(pushed: Workspace) -> None:
     local = swept(pushed)
     assert "DVC remote: objects" not in local
     assert remote.missing(pushed.root) == 0
@@ -140,7 +140,7 @@ def test_the_remote_keeps_the_same_and_a_later_push_completes_it(pushed: Workspa
     assert {night for night in NIGHTS if faults(pushed, night)} == set()
 
 
-def test_files_of_older_runs_are_removed_once_and_their_figures_stay(workspace: Workspace) -> None:
+def test_files_of_older_runs_are_removed_and_their_metrics_stay(workspace: Workspace) -> None:
     stores = swept(workspace)
     assert {night for night in NIGHTS if not artifacts(workspace, night)} == {
         "of the previous",
@@ -154,7 +154,7 @@ def test_files_of_older_runs_are_removed_once_and_their_figures_stay(workspace: 
     assert sweep_project(workspace, Kept(99, timedelta()), shared=False, is_dry=True), "older locks are not asked for"
 
 
-def test_logs_checkpoints_indexes_and_copies_go_with_what_they_are_of(workspace: Workspace) -> None:
+def test_logs_checkpoints_indexes_and_copies_are_removed_with_their_owners(workspace: Workspace) -> None:
     old, new = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
     gone = [f"logs/{old}", "pretrain/a/step-000000001", "search/dropped", "registry/clozeline-encoder-9-abc"]
     kept = ["logs/by-hand", "search/encoder", "search/clozeline-encoder", "registry/clozeline-encoder-1-of the previ"]
@@ -170,7 +170,7 @@ def test_logs_checkpoints_indexes_and_copies_go_with_what_they_are_of(workspace:
     assert (workspace.work / "finetune/tag/b/step-000000001").exists()
 
 
-def test_a_sweep_that_is_killed_again_and_again_ends_like_one_that_was_not(make_project: MakeProject) -> None:
+def test_a_sweep_killed_repeatedly_ends_like_an_uninterrupted_one(make_project: MakeProject) -> None:
     whole = with_remote(make_project("whole"))
     swept(whole, shared=True)
     expected = files(whole)
@@ -184,7 +184,7 @@ def test_a_sweep_that_is_killed_again_and_again_ends_like_one_that_was_not(make_
     assert {night for night in KEPT if faults(workspace, night)} == set()
 
 
-def test_a_sweep_that_is_killed_in_mlflow_is_finished_by_the_next(workspace: Workspace) -> None:
+def test_a_sweep_killed_while_it_deletes_in_mlflow_is_finished_by_the_next(workspace: Workspace) -> None:
     for at_write in range(9):
         if not is_killed(lambda: swept(workspace), at_write=at_write, writes=["set_tag"]):
             break
@@ -197,14 +197,14 @@ def test_a_sweep_that_is_killed_in_mlflow_is_finished_by_the_next(workspace: Wor
     assert sorted(filter(None, states)) == ["removed"] * 4
 
 
-def test_what_is_young_stays(workspace: Workspace) -> None:
+def test_recent_files_are_kept(workspace: Workspace) -> None:
     before = files(workspace)
     stores = swept(workspace, Kept(num_nights=2, min_age=timedelta(hours=1)))
     assert not stores["DVC cache: objects"].removals
     assert {path for path in before - files(workspace) if ".dvc" in path} == set()
 
 
-def test_another_workspace_keeps_its_own_nights_and_its_runs_keep_the_remote_unswept(pushed: Workspace) -> None:
+def test_runs_of_another_workspace_are_kept_and_block_the_sweep_of_the_remote(pushed: Workspace) -> None:
     client = MlflowClient()
     shutil.copy(pushed.root / "locks/forgotten", pushed.root / "dvc.lock")
     run = flow_run(pushed, client, "elsewhere", 0, "FINISHED", owner="a colleague")
@@ -220,7 +220,7 @@ def test_another_workspace_keeps_its_own_nights_and_its_runs_keep_the_remote_uns
     assert caught.value.given == "elsewhere"
 
 
-def test_a_dry_run_removes_nothing_and_shows_the_command_that_does(
+def test_a_dry_run_removes_nothing_and_shows_the_real_command(
     pushed: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(pushed.root)
@@ -236,7 +236,7 @@ def test_a_dry_run_removes_nothing_and_shows_the_command_that_does(
     assert len(before - files(pushed)) == 4, "the files of old runs: DVC's objects are too young"
 
 
-def test_records_that_wait_for_mlflow_are_delivered_first(workspace: Workspace) -> None:
+def test_queued_records_are_delivered_to_mlflow_before_the_sweep(workspace: Workspace) -> None:
     Outbox(workspace.outbox).add(OpenFlow(run="x", name="waiting", workspace=OWN, tags={}, started_ms=1))
     swept(workspace)
     assert run_of("waiting")
@@ -257,7 +257,7 @@ def test_nothing_is_removed_if_mlflow_knows_no_run_of_this_workspace(
     assert files(workspace) == before
 
 
-def test_nothing_is_removed_while_the_file_of_a_run_cannot_be_delivered(
+def test_nothing_is_removed_while_a_queued_file_cannot_be_delivered(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def log_artifact(*given: object) -> None:
@@ -273,7 +273,7 @@ def test_nothing_is_removed_while_the_file_of_a_run_cannot_be_delivered(
     assert files(workspace) == before
 
 
-def test_nothing_is_removed_if_the_lock_of_a_kept_night_is_gone(workspace: Workspace) -> None:
+def test_nothing_is_removed_if_the_lock_file_of_a_kept_run_is_missing(workspace: Workspace) -> None:
     (lock,) = artifacts(workspace, "last but one")
     lock.unlink()
     before = files(workspace)
@@ -285,7 +285,7 @@ def test_nothing_is_removed_if_the_lock_of_a_kept_night_is_gone(workspace: Works
     assert faults(workspace, "of the champion") == []
 
 
-def test_a_remote_that_is_away_changes_nothing(pushed: Workspace) -> None:
+def test_nothing_is_removed_while_the_remote_is_unreachable(pushed: Workspace) -> None:
     shutil.rmtree(pushed.root.parent / "store")
     (pushed.root.parent / "store").write_text("a file, in which no folder can be made")
     before = files(pushed)

@@ -66,7 +66,7 @@ def lock_of(root: Path) -> StartLock | None:
 
 
 @pytest.mark.parametrize("change", [lambda file: file.write_bytes(SHIPPED), Path.unlink])
-def test_a_first_lock_names_the_champion_even_before_its_snapshot(
+def test_the_first_lock_names_the_champion_even_before_the_snapshot_stage(
     project: Path, champion: StartLock, change: Callable[[Path], object]
 ) -> None:
     change(project / START_LOCK)
@@ -74,19 +74,19 @@ def test_a_first_lock_names_the_champion_even_before_its_snapshot(
     assert lock_of(project) == champion
 
 
-def test_until_the_snapshot_is_taken_the_last_lock_stays(project: Path, champion: StartLock) -> None:
+def test_the_last_lock_stays_until_the_snapshot_is_taken(project: Path, champion: StartLock) -> None:
     write_start_lock(project / START_LOCK, older(champion))
     assert not settle(project)
     assert lock_of(project) == older(champion)
 
 
-def test_a_lock_of_another_model_does_not_stop_a_run_that_the_champion_fits(project: Path, champion: StartLock) -> None:
+def test_a_lock_of_another_model_is_replaced_if_the_champion_fits(project: Path, champion: StartLock) -> None:
     write_start_lock(project / START_LOCK, older(champion, architecture={"objective": "rtd"}))
     assert settle(project)
     assert lock_of(project) == champion
 
 
-def test_only_another_snapshot_means_another_start(project: Path, champion: StartLock) -> None:
+def test_only_a_new_snapshot_changes_the_start(project: Path, champion: StartLock) -> None:
     write_start_lock(project / START_LOCK, older(champion))
     snapshot(project, OLD)
     assert not settle(project, is_new=False)
@@ -96,7 +96,9 @@ def test_only_another_snapshot_means_another_start(project: Path, champion: Star
     assert lock_of(project) == champion.model_copy(update={"text": NEW})
 
 
-def test_new_weights_take_the_version_out_and_every_lock_stays_in_the_cache(project: Path, champion: StartLock) -> None:
+def test_a_recipe_with_new_weights_clears_the_lock_and_the_cache_keeps_all_locks(
+    project: Path, champion: StartLock
+) -> None:
     settle(project)
     of_champion = (project / START_LOCK).read_bytes()
     with_values(project, recipe="standard")
@@ -109,14 +111,14 @@ def test_new_weights_take_the_version_out_and_every_lock_stays_in_the_cache(proj
             assert objects.fault_of(START_LOCK, md5, commit=None) is None
 
 
-def test_without_a_start_nothing_is_touched(toy: Path) -> None:
+def test_a_project_without_a_start_is_left_unchanged(toy: Path) -> None:
     root = with_own_stages(toy)
     assert not settle(root)
     assert (root / START_LOCK).read_bytes() == SHIPPED
     assert not (root / ".dvc" / "cache").exists()
 
 
-def test_a_start_that_is_here_needs_no_answer_of_the_registry(
+def test_a_start_that_is_already_local_needs_no_registry(
     project: Path, champion: StartLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(lock: StartLock, workspace: Workspace) -> None:

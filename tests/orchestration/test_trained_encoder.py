@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("recipe", ["standard", "continue"])
-def test_the_settings_in_the_lock_are_those_that_training_was_given(tmp_path: Path, recipe: str) -> None:
+def test_the_lock_gives_the_architecture_of_the_training_that_ran(tmp_path: Path, recipe: str) -> None:
     path = with_values(tmp_path, recipe=recipe)
     tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     tree["recipes"][recipe]["model"] = {"max_position_embeddings": 2048, "dropout": 0.2}
@@ -28,5 +28,5 @@ def test_the_settings_in_the_lock_are_those_that_training_was_given(tmp_path: Pa
     assert settings["model.max_position_embeddings"] == 2048
 
 
-def test_an_encoder_that_no_stage_trained_has_none() -> None:
+def test_an_encoder_that_no_stage_trained_has_no_locked_architecture() -> None:
     assert locked_architecture(Lock(stages={})) == {}

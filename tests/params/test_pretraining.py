@@ -57,7 +57,7 @@ def test_an_impossible_generator_discriminator_pair_is_refused(
     assert expected in message(edited(old, new))
 
 
-def test_what_only_a_continued_training_has_is_refused_for_any_other(tmp_path: Path) -> None:
+def test_settings_of_continued_training_are_refused_for_other_training(tmp_path: Path) -> None:
     assert "`replay_fraction` is for `start: champion`" in message(with_values(tmp_path, replay_fraction="0.5"))
     params = read_params(with_values(tmp_path, start="champion", replay_fraction="0.5")).pretrain
     assert (params.start, params.replay_fraction) == ("champion", 0.5)
@@ -71,7 +71,7 @@ def test_the_champion_is_a_start_only_if_the_encoder_is_released(tmp_path: Path)
     assert "the encoder in `export.models`" in message(path)
 
 
-def test_no_other_tokenizer_can_be_asked_for_than_the_champions(tmp_path: Path) -> None:
+def test_a_tokenizer_other_than_the_champions_is_refused(tmp_path: Path) -> None:
     path = with_values(tmp_path, start="champion")
     path.write_text(
         path.read_text()

@@ -43,7 +43,7 @@ def documents_of(found: Replay) -> set[int]:
 
 
 @pytest.mark.parametrize("fraction", [0.2, 0.5, 0.75])
-def test_old_text_has_its_share_of_the_rows_and_all_new_text_is_kept(
+def test_old_text_gets_its_share_of_the_rows_and_all_new_text_is_kept(
     tokens: Path, start: Path, fraction: float
 ) -> None:
     found = replay(tokens, start, fraction)
@@ -58,37 +58,37 @@ def test_a_document_is_kept_whole(tokens: Path, start: Path) -> None:
     assert ((kept == whole) | (kept == 0)).all()
 
 
-def test_a_larger_share_adds_documents_and_another_seed_takes_others(tokens: Path, start: Path) -> None:
+def test_a_larger_share_adds_documents_and_another_seed_draws_others(tokens: Path, start: Path) -> None:
     some, more = (documents_of(replay(tokens, start, fraction)) for fraction in (0.2, 0.5))
     assert some < more
     assert documents_of(replay(tokens, start, 0.5)) == more
     assert documents_of(replay(tokens, start, 0.5, seed=2)) != more
 
 
-def test_the_choice_follows_a_document_to_another_place(tokens: Path, start: Path) -> None:
+def test_the_choice_of_documents_does_not_depend_on_their_order(tokens: Path, start: Path) -> None:
     here = set(KEYS[sorted(documents_of(replay(tokens, start, 0.5)))].tolist())
     np.save(documents_path(tokens, "train"), KEYS[::-1])
     there = set(KEYS[::-1][sorted(documents_of(replay(tokens, start, 0.5)))].tolist())
     assert here <= there or there <= here  # documents differ in rows
 
 
-def test_null_keeps_everything_and_zero_only_what_is_new(tokens: Path, start: Path) -> None:
+def test_null_keeps_all_text_and_zero_only_new_text(tokens: Path, start: Path) -> None:
     assert len(documents_of(replay(tokens, start, None))) == NUM_DOCUMENTS
     assert len(documents_of(replay(tokens, start, 0.0))) == NUM_NEW
 
 
-def test_without_new_text_all_of_the_old_is_used(tokens: Path, start: Path) -> None:
+def test_all_old_text_is_used_if_none_is_new(tokens: Path, start: Path) -> None:
     np.save(documents_path(start, "train"), KEYS)
     found = replay(tokens, start, 0.5)
     assert (found.num_new_rows, len(documents_of(found))) == (0, NUM_DOCUMENTS)
 
 
-def test_less_old_text_than_asked_for_is_used_whole(tokens: Path, start: Path) -> None:
+def test_old_text_below_the_requested_share_is_used_completely(tokens: Path, start: Path) -> None:
     np.save(documents_path(start, "train"), KEYS[:10])
     assert len(documents_of(replay(tokens, start, 0.9))) == NUM_DOCUMENTS
 
 
-def test_keys_that_are_missing_or_of_other_text_are_refused_by_name(tokens: Path, start: Path) -> None:
+def test_missing_or_mismatched_document_keys_are_refused_by_file_name(tokens: Path, start: Path) -> None:
     np.save(documents_path(tokens, "train"), KEYS[:10])
     with pytest.raises(ArtifactError, match=str(documents_path(tokens, "train"))):
         replay(tokens, start, 0.5)
@@ -97,7 +97,7 @@ def test_keys_that_are_missing_or_of_other_text_are_refused_by_name(tokens: Path
         replay(tokens, start, 0.5)
 
 
-def test_a_continued_training_takes_the_same_batches_with_any_number_of_workers(
+def test_batches_of_continued_training_do_not_depend_on_the_number_of_workers(
     tokens: Path, start: Path, tiny_tokenizer: Path, tiny_pretraining: PretrainParams, tmp_path: Path
 ) -> None:
     pretraining.pretrain(tiny_pretraining, seed=1, tokens=tokens, tokenizer=tiny_tokenizer).save(tmp_path / "encoder")
@@ -115,7 +115,7 @@ def test_a_continued_training_takes_the_same_batches_with_any_number_of_workers(
     assert curves[0] == curves[1]
 
 
-def test_keys_of_other_documents_name_another_training(
+def test_other_document_keys_give_another_checkpoint_folder(
     tokens: Path, tiny_tokenizer: Path, tiny_pretraining: PretrainParams, tmp_path: Path
 ) -> None:
     def folder() -> Path:

@@ -200,7 +200,7 @@ def test_a_contaminated_model_fails_the_gate_if_a_limit_is_set(fraction: float |
     ("difference", "half_width", "is_passed"),
     [(0.02, 0.001, False), (0.02, 0.01, True), (0.0, 0.001, True), (-0.1, 0.001, True)],
 )
-def test_a_continued_training_is_refused_if_its_whole_interval_says_that_it_forgot(
+def test_continued_training_is_refused_if_its_whole_interval_shows_forgetting(
     difference: float, half_width: float, is_passed: bool
 ) -> None:
     """At 4 bytes per token a ratio of 1.05 is 0.0122 nats per byte."""

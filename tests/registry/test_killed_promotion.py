@@ -117,7 +117,7 @@ def test_repeating_a_killed_rollback_finishes_it(registry: Registry, write: int,
 
 
 @pytest.mark.parametrize("write", range(NUM_WRITES))
-def test_the_versions_of_a_killed_promotion_are_in_use(registry: Registry, tmp_path: Path, write: int) -> None:
+def test_both_versions_of_a_killed_promotion_count_as_in_use(registry: Registry, tmp_path: Path, write: int) -> None:
     third = registry.version(NAME, "3")
     assert is_killed(lambda: registry.promote(third), at_write=write, writes=WRITES)
     assert {"2", "3"} <= {version.version for version in versions_in_use(f"sqlite:///{tmp_path / 'mlflow.db'}")}

@@ -28,13 +28,13 @@ def allow(file: Path, **keys: Path) -> Path:
     return file
 
 
-def test_a_signature_names_who_made_it(package: Path, tmp_path: Path) -> None:
+def test_a_signature_names_its_signer(package: Path, tmp_path: Path) -> None:
     ada, alan = make_key(tmp_path / "ada"), make_key(tmp_path / "alan")
     signers = allow(tmp_path / "signers", ada=ada, alan=alan)
     assert signature.check_signature(package, signature.sign(package, alan), signers) == "alan"
 
 
-def test_a_package_that_nobody_signed_is_refused(package: Path, tmp_path: Path) -> None:
+def test_an_unsigned_package_is_refused(package: Path, tmp_path: Path) -> None:
     signers = allow(tmp_path / "signers", ada=make_key(tmp_path / "ada"))
     with pytest.raises(ArtifactError, match="no signature that counts") as raised:
         signature.check_signature(package, "", signers)
@@ -42,14 +42,14 @@ def test_a_package_that_nobody_signed_is_refused(package: Path, tmp_path: Path) 
     assert "clozeline sign" in raised.value.do
 
 
-def test_a_signature_by_somebody_else_does_not_count(package: Path, tmp_path: Path) -> None:
+def test_a_signature_by_an_unknown_signer_is_refused(package: Path, tmp_path: Path) -> None:
     signers = allow(tmp_path / "signers", ada=make_key(tmp_path / "ada"))
     with pytest.raises(ArtifactError) as raised:
         signature.check_signature(package, signature.sign(package, make_key(tmp_path / "eve")), signers)
     assert raised.value.given == "a signature by somebody else"
 
 
-def test_a_signature_of_another_package_does_not_count(package: Path, tmp_path: Path) -> None:
+def test_a_signature_of_another_package_is_refused(package: Path, tmp_path: Path) -> None:
     ada = make_key(tmp_path / "ada")
     signed = signature.sign(package, ada)
     manifest = package / "manifest.json"
@@ -59,7 +59,7 @@ def test_a_signature_of_another_package_does_not_count(package: Path, tmp_path: 
     assert raised.value.given == "a signature by ada of something else"
 
 
-def test_a_signature_made_for_git_does_not_count(package: Path, tmp_path: Path) -> None:
+def test_a_signature_made_for_git_is_refused(package: Path, tmp_path: Path) -> None:
     ada = make_key(tmp_path / "ada")
     command = ["ssh-keygen", "-Y", "sign", "-f", str(ada), "-n", "git"]
     for_git = subprocess.run(command, input=(package / "manifest.json").read_bytes(), capture_output=True, check=True)
@@ -67,13 +67,13 @@ def test_a_signature_made_for_git_does_not_count(package: Path, tmp_path: Path) 
         signature.check_signature(package, for_git.stdout.decode(), allow(tmp_path / "signers", ada=ada))
 
 
-def test_a_key_with_a_passphrase_is_refused_without_a_question(package: Path, tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_is_refused_without_a_prompt(package: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="could not sign") as raised:
         signature.sign(package, make_key(tmp_path / "ada", passphrase="secret"))
     assert "ssh-add" in raised.value.do
 
 
-def test_a_key_that_is_not_there_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_signing_key_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(signature.SIGNING_KEY, "/nowhere/key")
     with pytest.raises(ParamsError, match="CLOZELINE_SIGNING_KEY names no file"):
         signature.signing_key()
@@ -81,7 +81,7 @@ def test_a_key_that_is_not_there_is_refused_before_anything_starts(monkeypatch: 
     assert signature.signing_key() is None
 
 
-def test_a_machine_without_openssh_says_what_to_install(
+def test_the_error_without_openssh_names_the_package_to_install(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signers = allow(tmp_path / "signers", ada=make_key(tmp_path / "ada"))
@@ -90,6 +90,6 @@ def test_a_machine_without_openssh_says_what_to_install(
         signature.require_allowed_signers(signers)
 
 
-def test_a_file_of_signers_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_of_signers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match="cannot be read"):
         signature.require_allowed_signers(tmp_path / "signers")

@@ -60,7 +60,7 @@ def stored(workspace: Workspace, path: str) -> Path:
     return found
 
 
-def test_the_trained_files_of_the_champion_come_back_as_they_were_stored(workspace: Workspace, lock: StartLock) -> None:
+def test_the_trained_files_of_the_champion_are_fetched_unchanged(workspace: Workspace, lock: StartLock) -> None:
     assert (lock.version, lock.text, set(lock.files)) == ("2", "text", {WEIGHTS, INNER})
     assert lock.architecture == {"objective": "mlm"}
     folder = fetch_trained(lock, workspace)
@@ -69,7 +69,7 @@ def test_the_trained_files_of_the_champion_come_back_as_they_were_stored(workspa
     check_still_registered(lock, workspace)
 
 
-def test_a_registry_that_does_not_answer_is_told_apart_from_one_without_a_champion(
+def test_an_unreachable_registry_gives_another_error_than_a_missing_champion(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -78,13 +78,13 @@ def test_a_registry_that_does_not_answer_is_told_apart_from_one_without_a_champi
         locked_champion(NAME, "text", workspace)
 
 
-def test_no_server_downloads_them(workspace: Workspace) -> None:
+def test_servers_do_not_download_trained_files(workspace: Workspace) -> None:
     served = registry.fetch(f"models:/{NAME}@champion", workspace).folder
     model = next(folder for folder in served.parents if (folder / "MLmodel").is_file())
     assert not list(model.rglob("*.safetensors"))
 
 
-def test_what_was_fetched_needs_no_registry_and_a_damaged_copy_is_fetched_again(
+def test_fetched_files_need_no_registry_and_a_damaged_copy_is_fetched_again(
     workspace: Workspace, lock: StartLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = fetch_trained(lock, workspace)
@@ -95,14 +95,14 @@ def test_what_was_fetched_needs_no_registry_and_a_damaged_copy_is_fetched_again(
     assert (fetch_trained(lock, workspace) / WEIGHTS).read_text() == WEIGHTS
 
 
-def test_a_copy_of_other_files_goes_when_new_ones_are_fetched(workspace: Workspace, lock: StartLock) -> None:
+def test_fetching_new_files_removes_the_copy_of_old_ones(workspace: Workspace, lock: StartLock) -> None:
     old = workspace.work / "start" / f"{NAME}-1-0123456789ab"
     old.mkdir(parents=True)
     assert [fetch_trained(lock, workspace)] == list(old.parent.iterdir())
 
 
 @pytest.mark.parametrize("ask", [check_still_registered, fetch_trained])
-def test_a_version_that_was_deleted_is_refused_by_name(
+def test_a_deleted_version_is_refused_by_name(
     workspace: Workspace, lock: StartLock, ask: Callable[[StartLock, Workspace], object]
 ) -> None:
     client(workspace).delete_model_version(NAME, lock.version)
@@ -113,7 +113,7 @@ def test_a_version_that_was_deleted_is_refused_by_name(
 
 
 @pytest.mark.parametrize("change", [Path.unlink, lambda file: file.write_text("other weights")])
-def test_files_other_than_those_in_the_lock_are_refused_by_name(
+def test_files_that_differ_from_the_lock_are_refused_by_name(
     workspace: Workspace, lock: StartLock, change: Callable[[Path], object]
 ) -> None:
     change(stored(workspace, WEIGHTS))
@@ -122,21 +122,21 @@ def test_files_other_than_those_in_the_lock_are_refused_by_name(
     assert not (workspace.work / "start" / lock.key).exists()
 
 
-def test_a_lock_whose_hashes_were_edited_is_refused_by_name(workspace: Workspace, lock: StartLock) -> None:
+def test_a_lock_with_edited_hashes_is_refused_by_name(workspace: Workspace, lock: StartLock) -> None:
     edited = lock.model_copy(update={"files": {**lock.files, INNER: "0" * 64}})
     for ask in (check_still_registered, fetch_trained):
         with pytest.raises(ArtifactError, match=f"{INNER} of {NAME} version 2 is not the file in {START_LOCK}"):
             ask(edited, workspace)
 
 
-def test_a_changed_list_of_the_files_is_refused(workspace: Workspace) -> None:
+def test_a_changed_list_of_trained_files_is_refused(workspace: Workspace) -> None:
     (listed,) = (workspace.mlflow / "artifacts").rglob("trained.json")
     listed.write_text(listed.read_text().replace(WEIGHTS, "other.safetensors"))
     with pytest.raises(ArtifactError, match=f"list of trained files of {NAME} version 2 was changed"):
         locked_champion(NAME, "text", workspace)
 
 
-def test_no_training_starts_from_a_version_without_trained_files_or_without_a_champion(workspace: Workspace) -> None:
+def test_training_needs_a_champion_with_trained_files_to_continue(workspace: Workspace) -> None:
     client(workspace).set_registered_model_alias(NAME, "champion", "1")
     with pytest.raises(ArtifactError, match=f"no training can start from {NAME} version 1"):
         locked_champion(NAME, "text", workspace)
@@ -145,7 +145,7 @@ def test_no_training_starts_from_a_version_without_trained_files_or_without_a_ch
         locked_champion(NAME, "text", workspace)
 
 
-def test_a_release_again_stores_what_an_earlier_one_did_not(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_repeated_release_adds_missing_trained_files(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).write_text("weights")
     trained = Trained({WEIGHTS: tmp_path / WEIGHTS}, {})
     publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])

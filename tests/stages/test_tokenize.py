@@ -187,7 +187,7 @@ def test_a_tokenizer_trained_here_can_be_used_for_another_corpus(clean: Path, tm
     assert first.special_ids == second.special_ids
 
 
-def test_a_training_that_continues_keeps_the_tokenizer_whatever_the_settings(clean: Path, tmp_path: Path) -> None:
+def test_continued_training_keeps_the_tokenizer_whatever_the_settings(clean: Path, tmp_path: Path) -> None:
     run(clean, tmp_path / "first")
     other = write_clean(tmp_path / "other", train=sentences(400, 3), validation=sentences(40, 4))
     given = {name: tmp_path / name for name in ("tokenizer", "out", "metrics", "work")}
@@ -195,7 +195,7 @@ def test_a_training_that_continues_keeps_the_tokenizer_whatever_the_settings(cle
     assert contents(tmp_path / "tokenizer") == contents(tmp_path / "first" / "tokenizer")
 
 
-def test_each_document_has_a_key_of_its_own_that_follows_it_anywhere(tmp_path: Path) -> None:
+def test_each_document_has_a_unique_key_that_does_not_depend_on_its_place(tmp_path: Path) -> None:
     ids = [identity_of(text) for text in sentences(400, 1)]
     keys = {}
     for name, order in {"rising": ids, "falling": ids[::-1]}.items():

@@ -104,7 +104,7 @@ def test_missing_files_are_not_mistaken_for_a_missing_version(project: Path) -> 
     assert "clozeline release" not in caught.value.do
 
 
-def test_every_page_of_a_search_is_read() -> None:
+def test_all_pages_of_a_search_are_read() -> None:
     pages = {None: PagedList([1, 2], "next"), "next": PagedList([3], None)}
     assert list(every(lambda page_token: pages[page_token])) == [1, 2, 3]
 

@@ -50,7 +50,7 @@ def test_files_in_a_bucket_are_read_and_removed(run: Run, address: str) -> None:
     assert lock_of(run, address) is None
 
 
-def test_a_store_that_refuses_the_key_is_named_with_what_to_set(run: Run, address: str, store: ObjectStore) -> None:
+def test_the_error_of_a_refused_store_key_names_the_settings(run: Run, address: str, store: ObjectStore) -> None:
     store.num_writes_left = 0
     with pytest.raises(ArtifactError, match="store of MLflow's files refuses the key") as caught:
         remove_files_of(run, address)
@@ -58,7 +58,7 @@ def test_a_store_that_refuses_the_key_is_named_with_what_to_set(run: Run, addres
     assert "AWS_ACCESS_KEY_ID" in caught.value.do
 
 
-def test_a_store_that_is_away_is_named_on_every_way_to_its_files(
+def test_every_access_to_an_unreachable_store_names_the_store(
     run: Run, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")

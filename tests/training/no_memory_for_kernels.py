@@ -1,5 +1,4 @@
-"""Kernels of oneDNN until there is no memory for one, and one more where there is; run by a test in a process of its
-own."""
+"""A test runs this in a process of its own: oneDNN makes kernels until memory runs out, then one more with memory."""
 
 import json
 import sys
@@ -12,7 +11,7 @@ from tests.memory_limit import at_most_more
 
 
 def main() -> None:
-    """Each number of values has a kernel of its own."""
+    """Make kernels until memory runs out: each number of values needs its own."""
     gelu(torch.ones(1))
     with at_most_more(0), noting_shortage() as shortage:
         for num_values in range(2, 100):

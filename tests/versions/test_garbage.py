@@ -67,7 +67,7 @@ def git(root: Path, *command: str) -> None:
     subprocess.run(["git", *identity, *command], cwd=root, check=True, capture_output=True)
 
 
-def test_data_of_the_working_tree_and_of_the_given_locks_stay(root: Path, one: Lock) -> None:
+def test_data_of_the_working_tree_and_of_the_given_locks_are_kept(root: Path, one: Lock) -> None:
     assert not any(store.removals for store in swept(root, one).values())
     assert has(root, one)
     assert swept(root)["DVC cache: objects"].num_removable == 2
@@ -85,7 +85,7 @@ def commit(root: Path, lock: Path) -> None:
     git(root, "commit", "-qm", lock.name)
 
 
-def test_data_of_a_tag_and_of_a_branch_stay_until_it_is_deleted(root: Path, one: Lock, template: Path) -> None:
+def test_data_of_a_tag_or_branch_are_kept_until_it_is_deleted(root: Path, one: Lock, template: Path) -> None:
     commit(root, template.parent / "one")
     git(root, "branch", "kept")
     git(root, "update-ref", "refs/remotes/origin/colleague", "kept")
@@ -111,7 +111,7 @@ def test_data_of_a_tag_and_of_a_branch_stay_until_it_is_deleted(root: Path, one:
     assert not has(root, one)
 
 
-def test_data_of_a_stash_and_of_a_commit_without_a_branch_stay(root: Path, one: Lock, template: Path) -> None:
+def test_data_of_a_stash_and_of_a_commit_without_a_branch_are_kept(root: Path, one: Lock, template: Path) -> None:
     commit(root, template.parent / "two")
     shutil.copy(template.parent / "one", root / "dvc.lock")
     git(root, "stash")
@@ -130,7 +130,7 @@ def test_data_of_a_stash_and_of_a_commit_without_a_branch_stay(root: Path, one: 
     assert not has(root, one)
 
 
-def test_a_young_folder_keeps_its_old_files_and_a_young_run_its_old_outputs(root: Path, one: Lock) -> None:
+def test_old_files_of_a_recent_folder_and_outputs_of_a_recent_run_are_kept(root: Path, one: Lock) -> None:
     folder = one.stages["pages"].outs[0].md5
     for path in (root / ".dvc/cache").rglob("*"):
         if path.is_file() and path != cached(root, folder):
@@ -148,7 +148,7 @@ def test_a_young_folder_keeps_its_old_files_and_a_young_run_its_old_outputs(root
     assert swept(root, before=before)["DVC cache: objects"].num_removable == 2
 
 
-def test_a_damaged_list_of_a_folder_is_refused_unless_the_remote_has_it(root: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_list_is_refused_unless_the_remote_has_it(root: Path, tmp_path: Path) -> None:
     remote.add(root, str(tmp_path / "store"))
     remote.push(root)
     file = cached(root, Lock.read(root / "dvc.lock").stages["pages"].outs[0].md5)
@@ -163,7 +163,7 @@ def test_a_damaged_list_of_a_folder_is_refused_unless_the_remote_has_it(root: Pa
     assert has(root, Lock.read(root / "dvc.lock")), "the remote's list named the files of the cache"
 
 
-def test_a_damaged_run_goes_and_none_leaves_an_empty_folder_at_which_dvc_fails(root: Path) -> None:
+def test_damaged_runs_are_removed_with_their_empty_folders_which_break_dvc(root: Path) -> None:
     for run in (root / ".dvc/cache/runs").rglob("*"):
         if run.is_file():
             run.write_text("outs: [")
@@ -172,7 +172,7 @@ def test_a_damaged_run_goes_and_none_leaves_an_empty_folder_at_which_dvc_fails(r
     assert outcomes(root, "one") == ["executed", "executed"]
 
 
-def test_a_cache_outside_the_project_is_swept_with_the_remote_alone(root: Path, tmp_path: Path) -> None:
+def test_a_cache_outside_the_project_is_swept_only_together_with_the_remote(root: Path, tmp_path: Path) -> None:
     shutil.move(root / ".dvc/cache", tmp_path / "cache")
     shutil.copy(root / ".dvc/config", root.parent)
     with (root / ".dvc/config").open("a") as config:
@@ -192,9 +192,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
         yield store
 
 
-def test_a_bucket_is_swept_by_its_own_times_and_lists_and_a_push_completes_it(
-    root: Path, one: Lock, store: ObjectStore
-) -> None:
+def test_a_bucket_is_swept_by_its_own_times_and_a_push_restores_it(root: Path, one: Lock, store: ObjectStore) -> None:
     remote.add(root, f"s3://{BUCKET}/project", store.url)
     remote.push(root)
     before = store.names()

@@ -6,7 +6,7 @@ from pathlib import Path
 from clozeline.versions.objects import Objects
 
 
-def test_a_file_that_was_kept_is_found_when_the_workspace_has_another_content(toy: Path) -> None:
+def test_a_stored_file_is_found_after_the_workspace_copy_changed(toy: Path) -> None:
     file = toy / "start.lock"
     file.write_text("first")
     md5 = hashlib.md5(b"first", usedforsecurity=False).hexdigest()

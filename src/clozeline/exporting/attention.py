@@ -118,7 +118,7 @@ class _Settling:
         return str(node.input[0]) if node is not None and len(axes) == 3 and axes[2] == self._width(name) else ""
 
     def _joined(self, name: str) -> str:
-        """Return the name of the [B, Q, A × D] tensor that alone is made of `name` [B, A, Q, D]; empty if none is."""
+        """Return the name of the [B, Q, A × D] tensor that is the only use of `name` [B, A, Q, D]; empty if none is."""
         swap = self._only_reader(name)
         reshape = self._only_reader(swap.output[0]) if swap is not None and _is_swap(swap) else None
         if reshape is None or reshape.op_type != "Reshape" or len(self._axes.get(reshape.output[0], ())) != 3:

@@ -150,7 +150,7 @@ class Proof:
         )
 
     def _by_neighbours(self, model: OpenModel) -> tuple[Measured, list[float]]:
-        """Return the share of answers that change in a batch, over all groupings, and the smallest cosine of each."""
+        """Return the share of answers that change in mixed batches, and the smallest cosine of each mixture."""
         few, pad_id = self._exam.texts[:_BATCH_TEXTS], self._manifest.special_tokens.pad_id
         alone = self._exam.answers(model, (padded(few, [position], pad_id) for position in range(len(few))))
         among = [self._exam.answers(model, _mixed(few, pad_id, number)) for number in range(_ROUNDS)]

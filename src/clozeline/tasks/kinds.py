@@ -32,7 +32,7 @@ class TaskKind:
     data: str
     """Content and file formats of a record."""
     metric: str
-    """Metrics, the headline first."""
+    """Names of the metrics, the headline metric first."""
     reference: str
     """Reference implementation that the tests compare the metrics with."""
     baseline: str

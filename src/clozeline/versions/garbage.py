@@ -66,7 +66,7 @@ def dvc_stores(root: Path, locks: Iterable[Lock], before: datetime, *, shared: b
 
 
 def _stores(places: "Sequence[_Place]", needed: set[str | None], before: datetime) -> tuple[Store, ...]:
-    """Return the stores of all places. What is young in one of them is kept in all."""
+    """Return the stores of all places. An object that is recent in one place is kept in all."""
     roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
     kept = roots.union(*(_members(oid, places) for oid in roots if oid.endswith(_FOLDER)))
     return tuple(store for place in places for store in place.stores(kept, before))
