@@ -118,7 +118,7 @@ def test_data_of_champions_and_of_the_last_nightly_runs_are_kept_and_restorable(
     assert not any(store.removals for store in swept(workspace).values()), "its data are those of the working tree"
 
 
-def test_the_data_of_the_version_that_training_continues_from_stay(workspace: Workspace) -> None:
+def test_data_of_the_version_that_training_continues_from_are_kept(workspace: Workspace) -> None:
     version = register(workspace, MlflowClient(), "forgotten")
     start = StartLock(model=version.name, version=version.version, text="", files={}, architecture={})
     write_start_lock(workspace.root / START_LOCK, start)
