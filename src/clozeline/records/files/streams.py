@@ -134,7 +134,7 @@ class Block:
         return self.start.line
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines like `read_lines`; some lack their line end.
+        """Yield the lines like `read_lines`; some come without their line end.
 
         Raises:
             DataError: a line is not UTF-8.
