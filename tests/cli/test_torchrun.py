@@ -19,7 +19,7 @@ TWO = "--standalone --nproc-per-node 2"
 
 
 def start(folder: Path, tokens: Path, tokenizer: Path, devices: str, **variables: str) -> "subprocess.Popen[str]":
-    arguments = [f"tokens={tokens}", f"tokenizer={tokenizer}", *PATHS]
+    arguments = [f"tokens={tokens}", f"tokenizer={tokenizer}", "start=start.lock", *PATHS]
     return subprocess.Popen(
         [sys.executable, "-m", "clozeline", "stage", "pretrain", *arguments],
         cwd=folder,

@@ -130,6 +130,7 @@ def start(folder: Path, tokens: Path, tokenizer: Path) -> "subprocess.Popen[byte
     paths = {
         "tokens": tokens,
         "tokenizer": tokenizer,
+        "start": "start.lock",
         "out": "encoder",
         "metrics": "metrics.json",
         "curve": "curve.csv",
