@@ -54,9 +54,13 @@ BELOW_THE_DOORS = [
     if file.relative_to(PACKAGE).parts[0] not in DOORS and file != LINES_OF_PARAMS
 ]
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
-DOCUMENTED_BY_PREFECT = {
-    *("artifacts", "blocks", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers"),
+DOCUMENTED = {
+    "prefect": {
+        *("artifacts", "blocks", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers"),
+    },
+    "mlflow": {"artifacts", "entities", "exceptions", "models", "pyfunc", "tracking"},
 }
+"""Package → its modules that its documentation names."""
 
 
 @cache
@@ -124,16 +128,24 @@ def test_stages_do_not_import_each_other() -> None:
     assert not any(file.startswith("src/clozeline/stages/") for file in importers_of("clozeline.stages"))
 
 
-def test_prefect_is_imported_only_in_two_rooms_and_its_undocumented_parts_in_one_file() -> None:
-    assert only_in("flows/", "src/clozeline/orchestration/", importers=importers_of("prefect"))
-    undocumented = {
+def importers_of_undocumented_parts(package: str) -> set[str]:
+    """Return the files that import a module of `package` outside those that its documentation names."""
+    return {
         str(file.relative_to(PROJECT))
         for file in SOURCES
         for node in nodes_of(file)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("prefect.")
-        if str(node.module).split(".")[1] not in DOCUMENTED_BY_PREFECT
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}.")
+        if str(node.module).split(".")[1] not in DOCUMENTED[package]
     }
-    assert undocumented == {"src/clozeline/orchestration/prefect_adapter.py"}
+
+
+def test_prefect_is_imported_only_in_two_rooms_and_its_undocumented_parts_in_one_file() -> None:
+    assert only_in("flows/", "src/clozeline/orchestration/", importers=importers_of("prefect"))
+    assert importers_of_undocumented_parts("prefect") == {"src/clozeline/orchestration/prefect_adapter.py"}
+
+
+def test_undocumented_parts_of_mlflow_are_imported_in_one_file() -> None:
+    assert importers_of_undocumented_parts("mlflow") == {"src/clozeline/tracking/mlflow_adapter.py"}
 
 
 @pytest.mark.parametrize("file", BELOW_THE_DOORS, ids=lambda file: str(file.relative_to(PACKAGE)))

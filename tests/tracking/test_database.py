@@ -12,7 +12,8 @@ from clozeline.errors import ArtifactError
 from clozeline.registry import fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.versions import ROLLED_BACK
-from clozeline.tracking.database import EXPERIMENT, every, experiment_id, prepare
+from clozeline.tracking.database import EXPERIMENT, experiment_id, prepare
+from clozeline.tracking.mlflow_adapter import every
 from clozeline.workspace import Workspace
 
 NAME = "clozeline-encoder"

@@ -83,7 +83,11 @@ class OwnEncoderConfig:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        return cls.of(json.loads(path.read_text(encoding="utf-8")))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the configuration with the facts of a config.json."""
         return cls(ModelParams(**facts["params"]), TokenIds(**facts["ids"]))
 
 

@@ -1,14 +1,13 @@
 """The whole of params.yaml."""
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from clozeline.params.data import ContractParams, PreprocessParams, TokenizeParams
 from clozeline.params.delivery import ExportParams, ReleaseParams
-from clozeline.params.finetuning import AnyTask, ZeroShotParams
+from clozeline.params.finetuning import AnyTask
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
 from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
@@ -16,18 +15,6 @@ from clozeline.params.section import FaultsError, Section
 
 _GENERATOR = "encoder/generator"
 _NO_DISCRIMINATOR = f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does"
-_FIRST_TOKEN = (
-    "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other families "
-    "classify at the first token, which sees no other in a causal model"
-)
-_NOT_CAUSAL = MappingProxyType(
-    {
-        "tagging": "objective `mlm`, because a causal model has not read the words after the one that it tags",
-        "question_answering": "objective `mlm`, because a causal model has not read the context after a word",
-        "zero_shot": "objective `mlm`, because a causal model fills no masks; or set `entailment`",
-    }
-)
-"""Kind of task → why a causal encoder cannot learn it, and what to set instead."""
 
 
 class Params(Section):
@@ -82,14 +69,12 @@ class Params(Section):
         """Refuse tasks that a causal encoder cannot learn."""
         objective, family = self.pretrain.objective, self.pretrain.model.family
         for name, section in self.finetune.items() if objective == "clm" else ():
-            by_entailment = isinstance(section, ZeroShotParams) and section.entailment is not None
             kind = {f"finetune.{name}.kind": section.kind}
-            if section.kind in _NOT_CAUSAL and not by_entailment:
-                yield ValueError(_NOT_CAUSAL[section.kind], {"pretrain.objective": objective, **kind})
-            elif section.kind == "classification" and self.pretrain.start is None and family != "modernbert":
-                yield ValueError(
-                    _FIRST_TOKEN, {"pretrain.objective": objective, "pretrain.model.family": family, **kind}
-                )
+            if section.instead_of_causal:
+                yield ValueError(section.instead_of_causal, {"pretrain.objective": objective, **kind})
+            elif section.instead_of_first_token and self.pretrain.start is None and family != "modernbert":
+                given = {"pretrain.objective": objective, "pretrain.model.family": family, **kind}
+                yield ValueError(section.instead_of_first_token, given)
 
     def _exports(self) -> Iterator[ValueError]:
         objective = self.pretrain.objective

@@ -21,7 +21,7 @@ from clozeline.errors import ArtifactError, ParamsError
 from clozeline.foreign.hub import asking_hub, pinned
 from clozeline.foreign.inspection import inspect_model
 from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, fresh_generator
-from clozeline.language_modelling.encoders import OWN_MODEL_TYPE, load_own
+from clozeline.language_modelling.encoders import OWN_MODEL_TYPE, OwnEncoderConfig, load_own
 from clozeline.language_modelling.language_model import LanguageModel, longest_row
 from clozeline.language_modelling.regularization import regularize
 from clozeline.params import ModelParams
@@ -106,7 +106,7 @@ def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
     """
     checkpoint, facts = _found(name, revision)
     if facts.get("model_type") == OWN_MODEL_TYPE and head == "mlm":
-        return TokenIds(**facts["ids"])
+        return OwnEncoderConfig.of(facts).ids
     _, form = _known(checkpoint, facts.get("model_type", "none"), head)
     config = form.config_class.from_pretrained(**checkpoint.where)
     ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))

@@ -4,7 +4,8 @@ from clozeline.registry import MODEL_PREFIX
 from clozeline.registry.changes import ChangeList
 from clozeline.registry.client import registry_errors
 from clozeline.registry.versions import Registered, Registry
-from clozeline.tracking.database import every, prepare
+from clozeline.tracking.database import prepare
+from clozeline.tracking.mlflow_adapter import every
 
 
 def versions_in_use(tracking_uri: str) -> list[Registered]:

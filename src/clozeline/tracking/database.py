@@ -4,15 +4,14 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 from mlflow.entities import Experiment
 from mlflow.exceptions import MlflowException
-from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 
 from clozeline.errors import ArtifactError, TransientError
@@ -20,7 +19,6 @@ from clozeline.tracking.addresses import database_of, files_beside
 from clozeline.tracking.mlflow_adapter import client_of_database, is_of_a_server, refusal_in
 
 EXPERIMENT: Final = "clozeline"
-T = TypeVar("T")
 
 
 def prepare(tracking_uri: str) -> MlflowClient:
@@ -67,17 +65,6 @@ def experiments(client: MlflowClient) -> list[Experiment]:
     """Return the experiments of this project, oldest first; a moved database gets an additional one."""
     found = client.search_experiments(filter_string=f"name LIKE '{EXPERIMENT}%'", order_by=["creation_time ASC"])
     return [known for known in found if known.name == EXPERIMENT or known.name.startswith(f"{EXPERIMENT} in ")]
-
-
-def every(search: Callable[..., PagedList[T]], *given: object) -> Iterator[T]:
-    """Yield the results of all pages of one of MLflow's searches for what is `given`."""
-    token = None
-    while True:
-        page = search(*given, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def experiment_id(client: MlflowClient, tracking_uri: str) -> str:

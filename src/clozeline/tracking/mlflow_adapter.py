@@ -5,16 +5,18 @@ All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.ar
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from mlflow.exceptions import MlflowException
+from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
+T = TypeVar("T")
 PARENT_RUN: Final = "mlflow.parentRunId"
 """Tag that makes a run the child of another one."""
 _LOADED_AS: Final = "registered_model_meta"
@@ -40,6 +42,17 @@ def monitors() -> Sequence[Any]:
     from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
     return CPUMonitor, DiskMonitor, NetworkMonitor, GPUMonitor
+
+
+def every(search: Callable[..., PagedList[T]], *given: object) -> Iterator[T]:
+    """Yield the results of all pages of one of MLflow's searches for what is `given`."""
+    token = None
+    while True:
+        page = search(*given, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def loaded_as(model: Path) -> tuple[str, str] | None:

@@ -13,7 +13,8 @@ from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
 from clozeline.storage.sweep import Removal, Store
 from clozeline.tracking.addresses import database_of, files_beside, local_path
-from clozeline.tracking.database import answering, every, experiments, prepare
+from clozeline.tracking.database import answering, experiments, prepare
+from clozeline.tracking.mlflow_adapter import every
 from clozeline.tracking.mlflow_messages import OUTBOX_RUN, WORKSPACE
 from clozeline.tracking.stored_files import address_of, lock_of, num_bytes_of, remove_files_of
 

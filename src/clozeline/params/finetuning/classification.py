@@ -82,3 +82,10 @@ class ClassificationParams(LabelledParams):
     """Tasks with one label, or any number of them, for each text or pair of texts."""
 
     kind: Literal["classification"]
+
+    @property
+    def instead_of_first_token(self) -> str:
+        return (
+            "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other "
+            "families classify at the first token, which sees no other in a causal model"
+        )

@@ -28,3 +28,7 @@ class QuestionAnsweringParams(FinetuneParams):
             "`max_question_tokens` + `stride` + 3 special tokens below `max_length`: otherwise windows do not advance",
         ),
     )
+
+    @property
+    def instead_of_causal(self) -> str:
+        return "objective `mlm`, because a causal model has not read the context after a word"

@@ -88,3 +88,13 @@ class FinetuneParams(Section):
     )
     idle: ClassVar[tuple[str, ...]] = ()
     """Shared knobs that have no effect in this kind."""
+
+    @property
+    def instead_of_causal(self) -> str:
+        """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
+        return ""
+
+    @property
+    def instead_of_first_token(self) -> str:
+        """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
+        return ""

@@ -16,3 +16,7 @@ class TaggingParams(FinetuneParams):
     token_column: int
     """Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative."""
     tag_column: int
+
+    @property
+    def instead_of_causal(self) -> str:
+        return "objective `mlm`, because a causal model has not read the words after the one that it tags"

@@ -58,3 +58,8 @@ class ZeroShotParams(LabelledParams):
     @property
     def named_labels(self) -> frozenset[str]:
         return frozenset(self.label_words or ())
+
+    @property
+    def instead_of_causal(self) -> str:
+        why = "objective `mlm`, because a causal model fills no masks; or set `entailment`"
+        return "" if self.entailment else why
