@@ -9,14 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from dvc.lock import LockError
+from dvc.lock import LockError, make_lock
 from dvc.repo import Repo
+from dvc.rwlock import RWLockFileCorruptedError
 
 from clozeline.errors import StorageError
 from clozeline.versions import reproduce
 from clozeline.versions.graph import fingerprint, read_stage_graph
 from clozeline.versions.objects import Objects
-from clozeline.versions.project import require_writable_cache
+from clozeline.versions.project import open_project, require_writable_cache
 from clozeline.versions.reproduce import EXIT_CODES, outcome_of
 
 
@@ -48,6 +49,29 @@ def test_a_stage_is_executed_then_unchanged_then_restored_after_its_input_is_rev
     shutil.rmtree(toy / ".dvc/cache/files")
     (toy / "upper.txt").unlink()
     assert ended(toy) == "executed", "the run cache names an uncached output"
+
+
+@pytest.mark.parametrize("torn", ["", '{"write": {"upper'])
+def test_a_list_of_paths_in_use_that_a_killed_process_left_half_written_is_removed(
+    toy: Path, torn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+    run(toy)
+    rwlock = toy / ".dvc/tmp/rwlock"
+    rwlock.write_text(torn)
+    with Repo(str(toy)) as repo, pytest.raises(RWLockFileCorruptedError):
+        repo.status()
+    assert ended(toy) == "unchanged"
+    rwlock.write_text(torn)
+    assert [node.is_changed for node in read_stage_graph(toy) if node.name == "upper"] == [False]
+
+
+def test_a_list_of_paths_in_use_stays_while_its_writer_lives(toy: Path) -> None:
+    run(toy)
+    rwlock = toy / ".dvc/tmp/rwlock"
+    rwlock.write_text("")
+    with make_lock(str(toy / ".dvc/tmp/rwlock.lock"), tmp_dir=str(toy / ".dvc/tmp")), open_project(toy):
+        assert rwlock.exists()
 
 
 def test_a_metric_that_dvc_does_not_cache_is_restored_too(toy: Path) -> None:

@@ -1,5 +1,7 @@
 """The DVC repository of a project: the one way to open it."""
 
+import contextlib
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +31,38 @@ def open_project(
     own = {name: dict(section) for name, section in settings.items()}
     if not is_in_git:
         own.setdefault("core", {})["no_scm"] = True
-    return Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
+    repo = Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
+    _remove_torn_rwlock(repo)
+    return repo
+
+
+def _remove_torn_rwlock(repo: "Repo") -> None:
+    """Remove DVC's list of the paths in use if a killed process left it half-written: DVC would refuse every command.
+
+    DVC rewrites the file in place, under a lock that ends with its process. A file that is still torn under that lock
+    has no writer.
+    """
+    from dvc.lock import LockError, make_lock
+    from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+
+    folder = Path(str(repo.tmp_dir))
+    if not _is_torn(folder / RWLOCK_FILE):
+        return
+    is_linked = bool(repo.config["core"].get("hardlink_lock", False))
+    guard = make_lock(str(folder / RWLOCK_LOCK), tmp_dir=str(folder), hardlink_lock=is_linked)
+    with contextlib.suppress(LockError), guard:
+        if _is_torn(folder / RWLOCK_FILE):
+            (folder / RWLOCK_FILE).unlink()
+
+
+def _is_torn(file: Path) -> bool:
+    try:
+        json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
 
 
 def require_writable_cache(root: Path) -> None:
