@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
 from clozeline.registry import CHAMPION, PREVIOUS
 from clozeline.registry import changes as changes_module
@@ -150,6 +150,29 @@ def test_a_registry_without_a_change_list_starts_one_from_its_champion(address: 
     registry.promote(version(registry, "2"))
     assert [(change.before, change.after) for change in registry.changes(NAME)] == [("1", "2")]
     assert at(registry, PREVIOUS) == "1"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'duplicate key value violates unique constraint "model_version_tag_pk"',
+        "UNIQUE constraint failed: model_version_tags.workspace",
+    ],
+)
+def test_a_tag_that_another_process_sets_at_the_same_moment_does_not_stop_a_promotion(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """MLflow looks whether the tag is there and then inserts it; the second of two inserts is a 400."""
+    set_tag, refusals = MlflowClient.set_model_version_tag, [said]
+
+    def second(self: MlflowClient, *given: str) -> None:
+        if refusals:
+            raise MlflowException(refusals.pop(), BAD_REQUEST)
+        set_tag(self, *given)
+
+    monkeypatch.setattr(MlflowClient, "set_model_version_tag", second)
+    registry.promote(version(registry, "3"), replacing="2")
+    assert (at(registry, CHAMPION), at(registry, PREVIOUS), refusals) == ("3", "2", [])
 
 
 def test_a_user_without_a_name_is_recorded_by_uid(monkeypatch: pytest.MonkeyPatch) -> None:

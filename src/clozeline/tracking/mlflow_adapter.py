@@ -27,6 +27,8 @@ _NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
 """Error code for a missing alias, and for a version that is not a number."""
 _REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
 _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
+_WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
+"""What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
 
 
@@ -91,8 +93,11 @@ def refusal_in(error: Exception) -> tuple[int, str]:
 
 
 def is_busy(error: MlflowException) -> bool:
-    """Whether MLflow's database was busy with the same table: it gives up after three collisions of version numbers."""
-    return error.error_code in {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}
+    """Whether MLflow's database was busy with the same rows: it gives up after three collisions of version numbers, and
+    at the first of two requests that set the same tag or alias at once.
+    """
+    is_written_twice = any(said in str(error) for said in _WRITTEN_TWICE)
+    return is_written_twice or error.error_code in {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}
 
 
 def files_are_gone(error: MlflowException) -> bool:
