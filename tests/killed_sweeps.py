@@ -19,7 +19,7 @@ from clozeline.workspace import Workspace
 LAST_TWO = Kept(num_nights=2, min_age=timedelta())
 _REMOVING = {"os.remove", "os.rename", "shutil.rmtree"}
 """Events of Python's audit hook."""
-_SWEPT = ("/.dvc/cache/files/", "/.dvc/cache/runs/", "/store/files/", "/store/runs/", "/work/mlflow/artifacts/")
+_SWEPT = (".dvc/cache/files", ".dvc/cache/runs", "store/files", "store/runs", "mlflow/artifacts")
 
 
 def dangling(store: Path) -> list[str]:

@@ -63,7 +63,7 @@ def _had_bytes() -> int:
 def run_alone(module: str, *arguments: object) -> dict[str, Any]:
     """Run `python -m MODULE …` in a process of its own and return its JSON output."""
     if sys.platform != "linux":
-        pytest.skip("elsewhere a process is not held to so many addresses")
+        pytest.skip("only Linux enforces RLIMIT_AS, which limits the memory of the process")
     environment = {
         **os.environ,
         "MALLOC_MMAP_THRESHOLD_": str(SMALL_BYTES),  # freed memory goes back to the system

@@ -44,7 +44,7 @@ slow does no harm.
 
 def is_slow(item: pytest.Item) -> bool:
     """Return whether `item` or one of its fixtures reaches a module of `SLOW`."""
-    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009  # pytest names it for nobody
+    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009  # pytest has no public name for it
     functions = [getattr(item, "function", None), *(found.func for several in fixtures for found in several)]
     return any(_is_slow(unwrap(function)) for function in functions if isfunction(function))
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -182,14 +181,6 @@ def test_a_cache_outside_the_project_is_swept_only_together_with_the_remote(root
     (root / ".dvc/cache").symlink_to(tmp_path / "cache")
     assert swept(root) == {}
     assert swept(root, shared=True)["DVC cache: objects"].num_removable == 2
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with ObjectStore().serving() as store:
-        yield store
 
 
 def test_a_bucket_is_swept_by_its_own_times_and_a_push_restores_it(root: Path, one: Lock, store: ObjectStore) -> None:

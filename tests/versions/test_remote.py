@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from tests.object_store import BUCKET, ObjectStore
 
 STAGES = ("upper", "count", "sign@ada", "sign@alan")
 URL = f"s3://{BUCKET}/project"
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with ObjectStore().serving() as store:
-        yield store
 
 
 def outcomes(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:

@@ -50,7 +50,7 @@ SignatureOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Serve only models that somebody in this file of allowed signers has signed (`clozeline sign`).",
+        help="Serve only models that were signed by someone in this file of allowed signers (`clozeline sign`).",
         show_default=False,
     ),
 ]

@@ -38,10 +38,10 @@ class Kept:
 
 
 def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: bool) -> tuple[Store, ...]:
-    """Remove what is not needed any more, unless `is_dry`; return what each store keeps, and what is removable.
+    """Remove data that is no longer needed, unless `is_dry`. Return the kept and the removable data of each store.
 
-    Every store is read before the first removal. A sweep may be killed: the next one goes on. `shared`: also sweep the
-    remote, and a cache outside the project.
+    Every store is read before the first removal. A sweep may be killed; the next one continues it. `shared`: also sweep
+    the remote, and a cache outside the project.
 
     Raises:
         ParamsError: DVC cannot read a branch or tag.

@@ -1,6 +1,6 @@
-"""Signatures of packages by OpenSSH: whoever has a key for git or for a server can sign, and nobody needs a service.
+"""Signatures of packages by OpenSSH: any SSH key can sign, and no service is needed.
 
-The manifest is signed, which holds the hash of every other file of the package.
+The signature is of the manifest, which holds the hash of every other file of the package.
 """
 
 import os
@@ -68,7 +68,7 @@ def check_signature(folder: Path, signature: str, allowed_signers: Path) -> str:
     """Return who signed the package in `folder`, by the name in the file `allowed_signers` (see ssh-keygen(1)).
 
     Raises:
-        ArtifactError: there is no signature, or it is not by one of them, or it is of another package.
+        ArtifactError: there is no signature, it is by nobody in the file, or it is of another package.
     """
     if not signature:
         raise _not_signed(folder, "no signature", allowed_signers)
@@ -87,7 +87,7 @@ def check_signature(folder: Path, signature: str, allowed_signers: Path) -> str:
 
 
 def require_allowed_signers(file: Path) -> Path:
-    """Return `file`, once it is known that signatures can be checked here.
+    """Check that signatures can be verified with `file` on this machine, and return it.
 
     Raises:
         ParamsError: there is no such file, or this machine has no ssh-keygen.

@@ -24,6 +24,7 @@ from clozeline.registry.client import file_errors, registry_errors
 from clozeline.registry.versions import Registered, Registry
 from clozeline.storage.atomic import remove_folder, replacing_folder
 from clozeline.storage.beside import held_beside
+from clozeline.storage.fingerprints import sha256_of
 from clozeline.tokens.info import documents_path
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import prepare
@@ -54,7 +55,7 @@ class Stored(Record):
 
 def store_trained(client: MlflowClient, run_id: str, trained: Trained, tracking_uri: str) -> str:
     """Store `trained` in the run of a version; return the sha256 of its list."""
-    files = {path: _sha256(file) for path, file in sorted(trained.files.items())}
+    files = {path: sha256_of(file) for path, file in sorted(trained.files.items())}
     listed = Stored(files=files, architecture=trained.architecture).model_dump_json(indent=2) + "\n"
     with registry_errors(f"run {run_id}", tracking_uri):
         for path, file in trained.files.items():
@@ -121,7 +122,7 @@ def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDAr
     expected = _stored(version, tracking_uri).files.get(path)
     with TemporaryDirectory() as folder:
         file = _downloaded(version, f"{_FOLDER}/{path}", Path(folder), tracking_uri)
-        given = _sha256(file)
+        given = sha256_of(file)
         if given == expected:
             keys: NDArray[np.uint64] = np.load(file, allow_pickle=False)
             return keys
@@ -161,7 +162,7 @@ def fetch_trained(lock: StartLock, workspace: Workspace) -> Path:
         fetched = _downloaded(version, _FOLDER, temporary, tracking_uri(workspace))
         if path := _differing(fetched, lock):
             file = fetched / path
-            given = f"sha256 {_sha256(file)}" if file.is_file() else "no such file"
+            given = f"sha256 {sha256_of(file)}" if file.is_file() else "no such file"
             raise _other_bytes(lock, path, given, lock.files.get(path))
         with replacing_folder(copy) as folder:
             for path in lock.files:
@@ -198,7 +199,7 @@ def _downloaded(version: Registered, what: str, into: Path, address: str) -> Pat
 def _differing(folder: Path, lock: StartLock) -> str | None:
     """Return the first path whose file in `folder` is missing or differs from the lock."""
     files = ((path, folder / path) for path in sorted(lock.files))
-    return next((path for path, file in files if not file.is_file() or _sha256(file) != lock.files[path]), None)
+    return next((path for path, file in files if not file.is_file() or sha256_of(file) != lock.files[path]), None)
 
 
 def _other_bytes(lock: StartLock, path: str, given: str, expected: str | None) -> ArtifactError:
@@ -208,8 +209,3 @@ def _other_bytes(lock: StartLock, path: str, given: str, expected: str | None) -
         expected=f"sha256 {expected}",
         do=f"restore the file; or {RENEW}",
     )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

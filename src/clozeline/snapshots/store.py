@@ -1,6 +1,5 @@
 """Files of a snapshot by the sha256 of their content. Content of the earlier snapshot is linked, not copied."""
 
-import hashlib
 import os
 import shutil
 from collections import defaultdict
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clozeline.artifacts.snapshot.manifest import Earlier, SnapshotFile
+from clozeline.storage.fingerprints import sha256_of
 
 
 class Store:
@@ -25,7 +25,7 @@ class Store:
     def keep_copy(self, name: str, source: Path) -> SnapshotFile:
         """Keep a copy of a source file; content that the earlier snapshot has is not written again."""
         known = self._of_size.get(source.stat().st_size, {})
-        if known and (same := known.get(_sha256_of(source))):
+        if known and (same := known.get(sha256_of(source))):
             return self.keep_earlier(same, name)
         with self.incoming() as beside:
             shutil.copyfile(source, beside)
@@ -33,7 +33,7 @@ class Store:
 
     def keep(self, name: str, beside: Path) -> SnapshotFile:
         """Move a file that `incoming` named to its place."""
-        size_bytes, sha256 = beside.stat().st_size, _sha256_of(beside)
+        size_bytes, sha256 = beside.stat().st_size, sha256_of(beside)
         same = self._of_size.get(size_bytes, {}).get(sha256)
         if same:
             return self.keep_earlier(same, name)
@@ -69,8 +69,3 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source.resolve(), target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

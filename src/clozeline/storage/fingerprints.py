@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import platform
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import clozeline
@@ -12,10 +14,20 @@ def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
     """Return a fingerprint of what decides a result: `facts` as JSON, and the contents of `files`."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for path in files:
-        with path.open("rb") as file:
-            digest.update(path.name.encode())
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(path.name.encode())
+        digest.update(bytes.fromhex(sha256_of(path)))
     return digest.hexdigest()[:16]
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of these packages."""
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
 
 
 def code_of(places: Iterable[str]) -> list[Path]:

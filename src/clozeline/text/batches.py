@@ -6,18 +6,16 @@ where a batch ends, so a change of the source leaves the batches before it, and 
 
 import json
 import logging
-import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from importlib import metadata
 from itertools import groupby
 
 import pyarrow as pa
 
 from clozeline.machine.workers import Workers
-from clozeline.storage.fingerprints import code_of, fingerprint
+from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
 from clozeline.storage.kept_results import KeptResults
 from clozeline.text.documents import DropReason, RawUnit
 from clozeline.text.preparation import Batch, PreparationSettings, PreparedBatch, prepare
@@ -35,7 +33,7 @@ _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 def versions_used() -> dict[str, str]:
     """Return the versions of the packages that decide the text besides the source and the params."""
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _DECISIVE_PACKAGES}
+    return versions_of(_DECISIVE_PACKAGES)
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,11 @@ class PreparedBatches:
 
     def of(self, units: Iterable[RawUnit], workers: Workers) -> Iterator[PreparedBatch]:
         """Yield the batches in the order of `units`."""
-        found_or_not = groupby(self._looked_up(units), lambda item: isinstance(item, PreparedBatch))
-        for is_found, group in found_or_not:
-            yield from group if is_found else workers.map(_prepare, group)  # type: ignore[misc,arg-type]
+        for kind, group in groupby(self._looked_up(units), type):
+            if kind is PreparedBatch:
+                yield from (item for item in group if isinstance(item, PreparedBatch))
+            else:
+                yield from workers.map(_prepare, (item for item in group if isinstance(item, _KeyedBatch)))
 
     def keep_only_these(self) -> None:
         """Remove the batches that this run did not need, so that the kept ones do not outgrow the source."""

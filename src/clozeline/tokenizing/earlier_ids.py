@@ -7,11 +7,9 @@ Shapes: D texts of a range.
 """
 
 import logging
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from importlib import metadata
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from clozeline.artifacts.preprocess.clean_text import DOC_ID, TEXT, columns_of, num_rows
-from clozeline.storage.fingerprints import code_of, fingerprint
+from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
 from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizing.word_encoding import Encoded
@@ -58,8 +56,7 @@ class Part:
 class EarlierIds:
     def __init__(self, kept: KeptResults, opened: OpenTokenizer) -> None:
         self._kept = kept
-        versions = {name: metadata.version(name) for name in _DECISIVE_PACKAGES}
-        facts = {"tokenizer": opened.sha256, "python": platform.python_version()} | versions
+        facts = {"tokenizer": opened.sha256} | versions_of(_DECISIVE_PACKAGES)
         self._facts = fingerprint(facts, code_of(_CODE))
         self._kind = pa.large_list(pa.from_numpy_dtype(dtype_for(opened.vocab_size)))
         self._keys = {_LAST_TOKENIZER}

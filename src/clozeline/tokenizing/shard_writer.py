@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.storage.fingerprints import sha256_of
 from clozeline.tokens.info import ShardInfo, ShardPaths, SplitInfo
 
 
@@ -112,5 +113,4 @@ class _OpenShard:
 
 def _save(path: Path, array: npt.NDArray[Any]) -> str:
     np.save(path, array, allow_pickle=False)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)

@@ -6,7 +6,6 @@ A shard ends between two documents, never inside one. Special tokens are not sto
 the ends of its rows. The contents of a shard depend only on the documents and on `shard_tokens`.
 """
 
-import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import chain
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from clozeline.errors import ArtifactError
 from clozeline.storage.arrays import DiskArrays
+from clozeline.storage.fingerprints import sha256_of
 from clozeline.tokens.info import REBUILD, ShardInfo, ShardPaths, TokensInfo
 from clozeline.words.numbers.runs import IndexArray, run_positions
 
@@ -165,7 +165,6 @@ def _read_offsets(path: Path, shard: ShardInfo) -> npt.NDArray[np.uint64]:
 
 
 def _expect_sha256(path: Path, expected: str) -> None:
-    with path.open("rb") as file:
-        given = hashlib.file_digest(file, "sha256").hexdigest()
+    given = sha256_of(path)
     if given != expected:
         raise ArtifactError(f"{path} was changed after it was written", given=given, expected=expected, do=REBUILD)

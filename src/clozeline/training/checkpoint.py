@@ -18,6 +18,7 @@ import torch
 
 from clozeline.errors import ArtifactError
 from clozeline.storage.atomic import replacing_folder
+from clozeline.storage.fingerprints import sha256_of
 
 _LOG = logging.getLogger(__name__)
 _STATE = "state.pt"
@@ -44,7 +45,7 @@ class Checkpoints:
         """
         with replacing_folder(self.folder / f"step-{step:09d}") as beside:
             _write(dict(state), beside / _STATE)
-            seal = _Seal(self.fingerprint, _sha256(beside / _STATE))
+            seal = _Seal(self.fingerprint, sha256_of(beside / _STATE))
             (beside / _SEAL).write_text(seal.text(), encoding="utf-8")
         for old in self._saved()[: -self.keep]:
             shutil.rmtree(old)
@@ -92,7 +93,7 @@ class Checkpoints:
                 expected=f"fingerprint {self.fingerprint}, of these params, inputs and code",
                 do=f"remove {saved}: it was moved there by hand",
             )
-        sha256 = _sha256(saved / _STATE)
+        sha256 = sha256_of(saved / _STATE)
         if sha256 != seal.sha256:
             raise ValueError(f"its sha256 is {sha256[:12]}…, not {seal.sha256[:12]}…")
         # Not onto the device it was saved from, which belongs to the first process.
@@ -137,8 +138,3 @@ def _write(state: dict[str, Any], path: Path) -> None:
         if isinstance(error.__context__, OSError):
             raise error.__context__ from error
         raise
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

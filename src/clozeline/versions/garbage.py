@@ -138,8 +138,8 @@ class _Place:
     def stores(self, kept: set[str], before: datetime) -> tuple[Store, Store]:
         """Return the run cache and the objects.
 
-        The runs are swept first, so that none of them leads to a missing object. Of the objects the lists of folders
-        are removed before their files, because DVC takes the list for proof of the files.
+        Runs are removed before objects, so that no run names a missing object. The list of a folder is removed before
+        the files in it, because DVC takes the list as proof of the files.
         """
         old_runs = [path for path, outs in self.runs.items() if self._is_old(path, before) and not outs <= kept]
         old = [path for oid, path in self.objects.items() if oid not in kept]

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from clozeline.artifacts.export.evidence import HalfPrecision, QuantizationScheme, Rung
 from clozeline.artifacts.record import Record, unusable
 from clozeline.errors import ArtifactError
+from clozeline.storage.fingerprints import sha256_of
 
 Precision = Literal["int8", "fp32"]
 LastLayer = Literal["every position", "first position", "masked positions"]
@@ -193,8 +194,7 @@ def package_sha256(folder: Path) -> str:
 
 def record_of(path: Path) -> FileRecord:
     """Return size and hash of the file at `path`."""
-    with path.open("rb") as file:
-        return FileRecord(size_bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    return FileRecord(size_bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
 def _inside(folder: Path, name: str) -> Path:

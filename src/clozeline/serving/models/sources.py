@@ -23,7 +23,7 @@ class ModelSource:
     name: str
     place: str
     allowed_signers: Path | None = None
-    """File with those of whom one has to have signed the model; None: it needs no signature."""
+    """File of allowed signers, one of whom must have signed the model; None: no signature is required."""
 
     @classmethod
     def parse(cls, text: str) -> "ModelSource":
