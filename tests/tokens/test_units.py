@@ -105,9 +105,9 @@ def test_words_of_a_row_of_200_000_tokens_take_no_longer_than_its_tokens() -> No
     """P9: linear time."""
     input_ids_N, document_N, _ = tokens()
     masker = Masker.create(WORD, VOCABULARY, 7, SPELLING)
-    begun = time.perf_counter()
+    begun = time.process_time()
     masker.mask(0, input_ids_N, np.zeros_like(document_N), np.arange(len(document_N)))
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize("mean", [1.0, 2.0, 3.8, 5.0])
