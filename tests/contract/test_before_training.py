@@ -3,6 +3,7 @@
 import random
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.contract.accepted import FILE, Accepted
 from clozeline.contract.before_training import under_contract
+from clozeline.contract.label_profile import LabelProfile
 from clozeline.errors import ArtifactError, ContractError
 from clozeline.params import Params, read_params
 from tests.edited_params import with_task
@@ -66,6 +68,14 @@ def test_the_first_nightly_run_is_accepted_and_recorded(accepted: Path) -> None:
     assert text is not None
     assert (text.documents, text.kept, text.num_sampled) == (610, 600, 600)
     assert text.script_shares == {"LATIN": 1.0}
+
+
+def test_texts_are_counted_by_the_next_power_of_two_of_their_length(tmp_path: Path) -> None:
+    write(tmp_path, ["a" * length for length in (1, 63, 64, 65)])
+    train(tmp_path)
+    text = Accepted.read(tmp_path).text
+    assert text is not None
+    assert text.texts_by_length == {"1": 1, "64": 2, "128": 1}
 
 
 @pytest.mark.parametrize("number", [540, 600, 700, 6_000])
@@ -142,6 +152,17 @@ def test_without_an_accepted_run_the_number_of_documents_still_has_limits(
         train(tmp_path, params)
 
 
+@pytest.mark.parametrize(("number", "stops"), [(530, True), (540, False)])
+def test_at_most_the_stated_share_of_the_accepted_documents_may_be_missing(
+    accepted: Path, number: int, stops: bool
+) -> None:
+    params = read_params(PROJECT / "params.yaml")
+    strict = params.model_copy(update={"contract": params.contract.model_copy(update={"max_missing_share": 0.1})})
+    write(accepted, night(ENGLISH, number))
+    with pytest.raises(ContractError, match="the text") if stops else nullcontext():
+        train(accepted, strict)
+
+
 def test_a_failed_training_is_not_recorded_as_accepted(tmp_path: Path) -> None:
     write(tmp_path, night(ENGLISH))
     with (
@@ -168,6 +189,29 @@ def fine_tune(root: Path) -> None:
     params = read_params(with_task(root / "params", "kind: classification", "data: more.csv"))
     with under_contract("finetune", "more", Path("more.csv"), params, root):
         pass
+
+
+def test_what_was_accepted_for_the_text_and_other_tasks_is_kept(accepted: Path) -> None:
+    before = Accepted.read(accepted)
+    other = LabelProfile(num_texts=1, num_conflicts=0, texts_by_label={"good": 1}, test_rows={})
+    before.model_copy(update={"labels": {"other": other}}).write(accepted)
+    labelled(accepted, [("a text", "good")])
+    fine_tune(accepted)
+    after = Accepted.read(accepted)
+    assert after.text == before.text
+    assert after.labels["other"] == other
+    assert after.labels["more"].num_texts == 1
+
+
+def test_test_rows_that_a_growing_split_pushes_out_do_not_count_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozeline.contract.label_profile._MOST_TEST_ROWS", 2)
+
+    def profile(*rows: str) -> LabelProfile:
+        return LabelProfile(num_texts=9, num_conflicts=0, texts_by_label={}, test_rows=dict.fromkeys(rows, "label"))
+
+    assert profile("a1", "b2").changed_test_rows(profile("b2", "c3")) == 0
+    assert profile("a1", "c3").changed_test_rows(profile("b2", "c3")) == 0.5
+    assert profile("b2").changed_test_rows(profile("b2", "c3")) == 0.5
 
 
 @pytest.mark.parametrize(

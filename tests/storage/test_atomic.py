@@ -1,7 +1,9 @@
 import errno
+import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 
@@ -117,6 +119,24 @@ def test_a_failing_block_keeps_the_old_folder_and_leaves_no_temporary_folder(tmp
         fail_half_way(beside / "two")
     assert everything_in(tmp_path) == {"folder/one": b"one"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_content_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacing: Callable[[Path], AbstractContextManager[Path]]
+) -> None:
+    """A power cut then leaves no empty file under the name, and the name itself is on the disk too."""
+    flushed: list[tuple[str, bool]] = []
+    path, flush = tmp_path / "new", os.fsync
+
+    def noted(descriptor: int) -> None:
+        flushed.append((Path(f"/proc/self/fd/{descriptor}").readlink().name, path.exists()))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with replacing(path) as beside:
+        (beside if replacing is replacing_file else beside / "inside").write_text("content")
+    assert flushed == [("new" if replacing is replacing_file else "inside", False), (tmp_path.name, True)]
 
 
 @pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])

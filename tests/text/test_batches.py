@@ -60,6 +60,15 @@ def test_kept_batches_equal_computed_ones(documents, computed, tmp_path: Path) -
     assert sum(batch.dropped[DropReason.TOO_SHORT] for batch in first) == 1
 
 
+def test_counts_of_a_kept_batch_equal_computed_ones(tmp_path: Path, words) -> None:
+    """The long document counts once as read and once as cut; each of its texts has an ordinal."""
+    documents = [Document(words(1, 300), "source", "long"), Document("short", "source")]
+    (computed,) = run(documents, tmp_path)
+    assert (computed.num_read, computed.num_split) == (2, 1)
+    assert computed.num_ordinals > 3
+    assert run(documents, tmp_path) == [computed]
+
+
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("place", [0, 100, 201])
 def test_new_text_recomputes_only_the_neighbouring_batches(

@@ -95,6 +95,9 @@ def test_texts_are_found_when_the_number_of_ranges_doubles(tmp_path, opened, num
     path = write_clean(tmp_path / "a.parquet", TEXTS[:count])
     found = shards(path, opened, tmp_path / "kept")
     assert sum(num_encoded) == count - 150
+    num_encoded.clear()
+    assert shards(path, opened, tmp_path / "kept") == found
+    assert sum(num_encoded) == 0, "ids from a range of twice the width are kept by the new ranges"
     assert found == shards(path, opened, None)
 
 

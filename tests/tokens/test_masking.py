@@ -141,6 +141,18 @@ def test_the_mask_of_a_word_or_span_does_not_depend_on_other_rows(unit: str) -> 
     assert (part.is_target_N == whole.is_target_N[order_N]).all()
 
 
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_no_word_or_span_reaches_from_a_row_to_a_distant_row_of_its_document(unit: str) -> None:
+    """P4: a row that begins in the middle of a word has the same mask whichever row precedes it in the batch."""
+    documents, masker = np.arange(300)[:, None] * 100, Masker.create(UNITS[unit], VOCABULARY, 7, SPELLING)
+    first, second = documents + np.arange(30), documents + np.arange(60, 90)
+    together, alone = (
+        masker.mask(0, *(array_N[order_N.ravel()] for array_N in tokens()))
+        for order_N in (np.concatenate([first, second], axis=1), second)
+    )
+    assert (together.is_target_N.reshape(300, 60)[:, 30:] == alone.is_target_N.reshape(300, 30)).all()
+
+
 @every_unit
 @pytest.mark.parametrize("other", [{"epoch": 1}, {"seed": 8}])
 def test_another_epoch_or_seed_gives_different_masks(unit: str, other: dict[str, int]) -> None:

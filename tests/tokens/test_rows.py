@@ -63,6 +63,11 @@ def test_a_batch_fits_its_budget_and_is_almost_free_of_padding() -> None:
     assert waste < 0.05
 
 
+def test_full_rows_fill_the_budget_to_the_last_token() -> None:
+    plan = sorted_plan(np.full(9, 62), batch_tokens=4 * 64)
+    assert [len(plan.rows_of(batch)) for batch in range(plan.num_batches)] == [4, 4, 1]
+
+
 def test_a_row_longer_than_the_budget_forms_its_own_batch() -> None:
     plan = sorted_plan(np.array([5, 100, 6]), batch_tokens=20)
     assert [plan.rows_of(batch).tolist() for batch in range(plan.num_batches)] == [[0, 2], [1]]
