@@ -53,6 +53,14 @@ def test_the_space_for_a_first_run_is_estimated_from_source_and_params(tmp_path:
     assert needed_bytes(tmp_path, [node("pretrain", "models/encoder")], larger) > trained > 50_000_000
 
 
+def test_a_training_needs_room_for_one_checkpoint_more_than_it_keeps(tmp_path: Path, params: Params) -> None:
+    """A checkpoint takes three times the weights, 1 GB here: those that are kept, and the one that is being written."""
+    outs = [{"path": "models/encoder", "size": 1_000_000_000}]
+    YAML().dump({"schema": "2.0", "stages": {"pretrain": {"cmd": "x", "outs": outs}}}, tmp_path / "dvc.lock")
+    two = params.model_copy(update={"pretrain": params.pretrain.model_copy(update={"num_checkpoints": 2})})
+    assert 10e9 <= needed_bytes(tmp_path, [node("pretrain", "models/encoder")], two) < 10.2e9
+
+
 @pytest.mark.parametrize(
     ("free", "is_refused", "is_warned"), [(1e9, True, False), (4e9, False, True), (9e9, False, False)]
 )

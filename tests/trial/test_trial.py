@@ -19,7 +19,7 @@ from clozeline.artifacts.paired_figures import NATS_PER_BYTE
 from clozeline.inference.completer import Completer
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
-from clozeline.trial.token_loss import losses_of
+from clozeline.trial.token_loss import TextLosses, losses_of
 from clozeline.trial.trial import IncomparableError, TrialItems, try_both
 from tests.tiny_packages import LABELS, write_classifier, write_completer, write_embedder, write_encoder
 
@@ -94,6 +94,15 @@ def test_the_better_encoder_is_found_on_the_same_text(texts: Path, tmp_path: Pat
     assert (back.low, back.high) == pytest.approx((-found.high, -found.low))
 
 
+def test_perplexities_are_per_token_of_the_champion(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_each = (TextLosses(np.ones(2), np.full(2, 50), num_tokens, num_tokens) for num_tokens in (10, 5))
+    monkeypatch.setattr("clozeline.trial.trial.losses_of", lambda *_, **__: next(of_each))
+    package = encoder_in(tmp_path / "encoder")
+    assert try_both(package, package, items_of(tmp_path)).champion_bytes_per_token == 20
+
+
 def test_the_loss_is_over_every_token_masked_once(tmp_path: Path) -> None:
     model = load(encoder_in(tmp_path / "encoder"), precision="fp32")
     assert isinstance(model, Encoder)
@@ -143,6 +152,8 @@ def test_long_texts_count_in_full_and_unknown_tokens_are_charged(tmp_path: Path)
     known, unknown = (losses_of(model, [text], longest=16) for text in ("the list", "the \u4e2d\u6587"))
     assert unknown.num_targets < unknown.num_tokens
     assert unknown.nats_T[0] > math.log(256) > 0
+    (nats,) = losses_of(model, ["\u4e2d\u6587"], longest=16).nats_T
+    assert nats == pytest.approx(6 * math.log(256)), "each byte of an unknown token costs ln 256 nats"
     assert known.num_targets == known.num_tokens
 
 
