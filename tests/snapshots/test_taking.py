@@ -2,6 +2,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -69,6 +70,81 @@ def test_a_grown_folder_keeps_the_order_and_links_unchanged_files(
         assert (tmp_path / "grown" / file.object_name).samefile(tmp_path / "raw" / file.object_name)
 
 
+def lines(*texts: str) -> str:
+    return "".join(f"{json.dumps({'text': text})}\n" for text in texts)
+
+
+@pytest.fixture
+def feeds(tmp_path: Path) -> Path:
+    """Two files of JSON Lines, to which a feed adds lines."""
+    folder = tmp_path / "feeds"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(lines("one", "two"))
+    (folder / "b.jsonl").write_text(lines("three"))
+    return folder
+
+
+def parts(raw: Path, snapshot: Snapshot) -> list[tuple[int, str, str]]:
+    return [(file.snapshot, file.name, (raw / file.object_name).read_text()) for file in snapshot.files]
+
+
+def test_the_new_lines_of_a_grown_file_come_after_all_earlier_files(
+    tmp_path: Path, feeds: Path, params: SourceParams
+) -> None:
+    take_snapshot(params, feeds, tmp_path / "1")
+    with (feeds / "a.jsonl").open("a") as file:
+        file.write(lines("four"))
+    second = take_snapshot(params, feeds, tmp_path / "2", before=tmp_path / "1")
+    with (feeds / "a.jsonl").open("a") as file:
+        file.write(lines("four"))
+    with (feeds / "b.jsonl").open("a") as file:
+        file.write(lines("five"))
+    third = take_snapshot(params, feeds, tmp_path / "3", before=tmp_path / "2")
+    first = [(1, "a.jsonl", lines("one", "two")), (1, "b.jsonl", lines("three"))]
+    assert parts(tmp_path / "2", second) == [*first, (2, "a.jsonl", lines("four"))]
+    assert parts(tmp_path / "3", third) == [
+        *parts(tmp_path / "2", second),
+        (3, "a.jsonl", lines("four")),
+        (3, "b.jsonl", lines("five")),
+    ]
+    again = take_snapshot(params, feeds, tmp_path / "4", before=tmp_path / "3")
+    assert everything(tmp_path / "4") == everything(tmp_path / "3")
+    assert again == third
+
+
+def test_a_renamed_file_in_parts_keeps_its_places(tmp_path: Path, feeds: Path, params: SourceParams) -> None:
+    take_snapshot(params, feeds, tmp_path / "1")
+    with (feeds / "a.jsonl").open("a") as file:
+        file.write(lines("four"))
+    take_snapshot(params, feeds, tmp_path / "2", before=tmp_path / "1")
+    (feeds / "a.jsonl").rename(feeds / "z.jsonl")
+    third = take_snapshot(params, feeds, tmp_path / "3", before=tmp_path / "2")
+    assert [(file.snapshot, file.name) for file in third.files] == [(1, "b.jsonl"), (1, "z.jsonl"), (2, "z.jsonl")]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("a.jsonl", lines("one", "two"), lines("One", "two", "four")),
+        ("a.jsonl", lines("one", "two"), lines("one")),
+        ("a.jsonl", lines("one").rstrip("\n"), lines("one", "two")),
+        ("a.jsonl", "", lines("one")),
+        ("a.csv", "text\none\n", "text\none\ntwo\n"),
+        ("a.txt", "one\n", "one\ntwo\n"),
+    ],
+    ids=["edited", "cut", "no end of the line", "empty before", "a header", "a text over several lines"],
+)
+def test_a_file_that_cannot_be_cut_counts_as_new_when_it_changes(
+    tmp_path: Path, feeds: Path, params: SourceParams, name: str, before: str, after: str
+) -> None:
+    (feeds / "a.jsonl").unlink()
+    (feeds / name).write_text(before)
+    take_snapshot(params, feeds, tmp_path / "1")
+    (feeds / name).write_text(after)
+    second = take_snapshot(params, feeds, tmp_path / "2", before=tmp_path / "1")
+    assert parts(tmp_path / "2", second) == [(1, "b.jsonl", lines("three")), (2, name, after)]
+
+
 def test_the_users_own_files_are_never_linked(tmp_path: Path, texts: Path, params: SourceParams) -> None:
     """A link would make DVC's cache change with the file."""
     (file, _) = take_snapshot(params, texts, tmp_path / "raw").files
@@ -108,13 +184,13 @@ def test_a_source_without_files_is_named(tmp_path: Path, params: SourceParams, n
 def test_a_file_that_grows_during_reading_is_reported(
     tmp_path: Path, texts: Path, params: SourceParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copied = store.shutil.copyfile
+    copied = store.shutil.copyfileobj
 
-    def growing(source: Path, target: Path) -> None:
-        copied(source, target)
-        with source.open("a") as file:
+    def growing(source: BinaryIO, target: BinaryIO, length: int) -> None:
+        copied(source, target, length)
+        with Path(source.name).open("a") as file:
             file.write("more")
 
-    monkeypatch.setattr(store.shutil, "copyfile", growing)
+    monkeypatch.setattr(store.shutil, "copyfileobj", growing)
     with pytest.raises(TransientError, match=r"a\.txt changed while it was read"):
         take_snapshot(params, texts, tmp_path / "raw")

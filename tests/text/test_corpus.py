@@ -29,11 +29,18 @@ def write_lines(folder: Path, texts: list[str]) -> Path:
 
 
 def build(
-    path: Path, out: Path, params: PreprocessParams, *, seed: int = 7, num_workers: int = 1, work: Path | None = None
+    path: Path,
+    out: Path,
+    params: PreprocessParams,
+    *,
+    seed: int = 7,
+    num_workers: int = 1,
+    work: Path | None = None,
+    before: Path | None = None,
 ) -> CorpusMetrics:
     out.mkdir()
     raw = out.with_name(f"{out.name}-raw")
-    take_snapshot(params.source, path, raw)
+    take_snapshot(params.source, path, raw, before)
     with worker_processes(num_workers) as workers:
         source, kept = open_snapshot(raw, params.source), KeptResults(work or out.with_name(f"{out.name}-work"))
         return build_corpus(source, params, seed=seed, out=out, kept=kept, workers=workers)
@@ -142,6 +149,27 @@ def test_added_texts_do_not_move_others_to_another_split(tmp_path, params_of, te
     before, after = sides(tmp_path / "before"), sides(tmp_path / "after")
     assert before.items() <= after.items()
     assert len(after) >= len(before) + 100
+
+
+def test_a_file_that_grows_beside_another_moves_no_text_to_another_split(tmp_path, params_of, texts, words) -> None:
+    params, folder = params_of(), tmp_path / "feeds"
+    folder.mkdir()
+
+    def add(name: str, added: list[str]) -> None:
+        with (folder / name).open("a") as file:
+            file.writelines(json.dumps({"text": text, "kind": "k"}) + "\n" for text in added)
+
+    add("a.jsonl", texts[:300])
+    add("b.jsonl", texts[300:])  # half of them resemble texts of the other file
+    build(folder, tmp_path / "one", params)
+    # Half of each new text is from the end of an earlier one, in either file.
+    add("a.jsonl", [" ".join(text.split()[-30:] + words(7_000 + seed, 10).split()) for seed, text in enumerate(texts)])
+    build(folder, tmp_path / "two", params, before=tmp_path / "one-raw", work=tmp_path / "one-work")
+    build(folder, tmp_path / "anew", params, before=tmp_path / "one-raw")
+    before, after = sides(tmp_path / "one"), sides(tmp_path / "two")
+    assert len(after) > len(before) + 50
+    assert {text: after.get(text) for text in before} == before
+    assert digests(tmp_path / "two") == digests(tmp_path / "anew"), "reused work changes no byte"
 
 
 def test_a_text_similar_to_two_splits_is_dropped_and_moves_no_other_text(tmp_path, params_of, texts) -> None:

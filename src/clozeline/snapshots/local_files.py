@@ -1,5 +1,6 @@
 """Snapshot of a local file or folder."""
 
+from itertools import chain
 from pathlib import Path
 
 from clozeline.artifacts.snapshot.manifest import SnapshotFile
@@ -17,10 +18,11 @@ def keep_local_files(path: Path, pattern: str, store: Store) -> tuple[SnapshotFi
         TransientError: a file changed while it was read.
     """
     files = matching_files(path, pattern)
-    return tuple(_keep(file, label_of(file, path), store) for file in track(files, "Copying", len(files)))
+    kept = (_keep(file, label_of(file, path), store) for file in track(files, "Copying", len(files)))
+    return tuple(chain.from_iterable(kept))
 
 
-def _keep(file: Path, name: str, store: Store) -> SnapshotFile:
+def _keep(file: Path, name: str, store: Store) -> tuple[SnapshotFile, ...]:
     before = _state_of(file)
     kept = store.keep_copy(name, file)
     if _state_of(file) != before:

@@ -1,14 +1,20 @@
 """Files of a snapshot by the sha256 of their content. Content of the earlier snapshot is linked, not copied."""
 
+import hashlib
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import BinaryIO, Final
 
 from clozeline.artifacts.snapshot.manifest import Earlier, SnapshotFile
 from clozeline.storage.fingerprints import sha256_of
+
+_JSON_LINES: Final = (".jsonl", ".ndjson")
+"""Suffixes of files whose every line is a record of its own, so that they can be cut between lines."""
+_BLOCK_BYTES: Final = 1 << 20
 
 
 class Store:
@@ -19,17 +25,53 @@ class Store:
         self._folder = folder
         self._of_size: dict[int, dict[str, SnapshotFile]] = defaultdict(dict)
         """Earlier files by size, then by sha256."""
+        self._of_name: dict[str, list[SnapshotFile]] = defaultdict(list)
+        """Parts of each earlier file, in order."""
         for file in earlier.files:
             self._of_size[file.size_bytes][file.sha256] = file
+            self._of_name[file.name].append(file)
+        self._in_parts: dict[int, list[Sequence[SnapshotFile]]] = defaultdict(list)
+        """Earlier files of several parts, by their size."""
+        for parts in self._of_name.values():
+            if len(parts) > 1:
+                self._in_parts[_size_of(parts)].append(parts)
 
-    def keep_copy(self, name: str, source: Path) -> SnapshotFile:
-        """Keep a copy of a source file; content that the earlier snapshot has is not written again."""
-        known = self._of_size.get(source.stat().st_size, {})
+    def keep_copy(self, name: str, source: Path) -> tuple[SnapshotFile, ...]:
+        """Keep a copy of a source file; content that the earlier snapshot has is not written again.
+
+        A file of JSON Lines that grew at its end keeps its earlier parts, and its new lines become another part: as new
+        content the whole file would follow all other files, and its old texts would count as new ones.
+        """
+        size_bytes = source.stat().st_size
+        known = self._of_size.get(size_bytes, {})
         if known and (same := known.get(sha256_of(source))):
-            return self.keep_earlier(same, name)
+            return (self.keep_earlier(same, name),)
+        parts = self._parts_in(source, name, size_bytes)
+        num_kept_bytes = _size_of(parts)
+        kept = tuple(self.keep_earlier(part, name) for part in parts)
+        if parts and num_kept_bytes == size_bytes:
+            return kept
         with self.incoming() as beside:
-            shutil.copyfile(source, beside)
-            return self.keep(name, beside)
+            _copy_from(num_kept_bytes, source, beside)
+            return (*kept, self.keep(name, beside))
+
+    def _parts_in(self, source: Path, name: str, size_bytes: int) -> Sequence[SnapshotFile]:
+        """Return the parts of an earlier file with which `source` begins; empty if it is no such file.
+
+        That is the file of the same name, or another one in parts that was renamed. New lines must begin on a line of
+        their own.
+        """
+        if PurePath(name).suffix not in _JSON_LINES:
+            return ()
+        candidates: list[Sequence[SnapshotFile]] = [self._of_name.get(name, ()), *self._in_parts.get(size_bytes, ())]
+        for parts in candidates:
+            num_bytes = _size_of(parts)
+            if 0 < num_bytes <= size_bytes:
+                with source.open("rb") as file:
+                    is_begun = all(_sha256_of_next(part.size_bytes, file) == part.sha256 for part in parts)
+                    if is_begun and (num_bytes == size_bytes or _ends_line(file, num_bytes)):
+                        return parts
+        return ()
 
     def keep(self, name: str, beside: Path) -> SnapshotFile:
         """Move a file that `incoming` named to its place."""
@@ -61,6 +103,31 @@ class Store:
         place = self._folder / file.object_name
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
+
+
+def _size_of(parts: Sequence[SnapshotFile]) -> int:
+    return sum(part.size_bytes for part in parts)
+
+
+def _sha256_of_next(num_bytes: int, file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while num_bytes and (block := file.read(min(num_bytes, _BLOCK_BYTES))):
+        digest.update(block)
+        num_bytes -= len(block)
+    return digest.hexdigest()
+
+
+def _ends_line(file: BinaryIO, num_bytes: int) -> bool:
+    """Whether the first `num_bytes` of the file end with a line."""
+    file.seek(num_bytes - 1)
+    return file.read(1) == b"\n"
+
+
+def _copy_from(num_bytes: int, source: Path, target: Path) -> None:
+    """Copy a file without its first `num_bytes`."""
+    with source.open("rb") as whole, target.open("wb") as rest:
+        whole.seek(num_bytes)
+        shutil.copyfileobj(whole, rest, _BLOCK_BYTES)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

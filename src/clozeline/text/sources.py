@@ -45,9 +45,13 @@ def open_snapshot(folder: Path, params: SourceParams) -> Source:
 def named_as_in_source(message: str, folder: Path, params: SourceParams) -> str:
     """Return `message` with the names of the source's files in place of the files of the snapshot in `folder`."""
     root = Path(params.url or params.path)
+    seen = set[str]()
     for file in Snapshot.read(folder).files:
         path = folder / file.object_name
-        message = message.replace(str(path), file.name if params.dataset else _place_of(root, file.name))
+        # Lines of a part are counted from its beginning.
+        part = f" (the part that snapshot {file.snapshot} added)" if file.name in seen else ""
+        seen.add(file.name)
+        message = message.replace(str(path), (file.name if params.dataset else _place_of(root, file.name)) + part)
         message = message.replace(path.name, file.name)
     return message
 

@@ -13,10 +13,10 @@ MANIFEST = "manifest.json"
 
 
 class SnapshotFile(Record):
-    """One file of the source, or one shard of its records."""
+    """One file of the source, a part of a file of JSON Lines that grew, or one shard of the source's records."""
 
     name: str
-    """Name within the source; a shard is named after its snapshot and its number."""
+    """Name within the source, also of each part of a file that grew; a shard is named after its snapshot and number."""
     sha256: str
     size_bytes: int
     snapshot: Annotated[int, Field(ge=1)]
