@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,42 @@ def test_a_list_of_paths_in_use_stays_while_its_writer_lives(toy: Path) -> None:
     rwlock.write_text("")
     with make_lock(str(toy / ".dvc/tmp/rwlock.lock"), tmp_dir=str(toy / ".dvc/tmp")), open_project(toy):
         assert rwlock.exists()
+
+
+KILLED_IN_THE_WRITE_OF_THE_LOCK = """
+import io, os, sys
+from ruamel.yaml import YAML
+from clozeline.versions.reproduce import reproduce
+
+whole = YAML.dump
+
+def half(self, data, stream, **options):
+    if not str(getattr(stream, "name", "")).endswith("/dvc.lock"):
+        return whole(self, data, stream, **options)
+    text = io.StringIO()
+    whole(self, data, text, **options)
+    stream.write(text.getvalue()[: len(text.getvalue()) // 2])
+    stream.flush()
+    os.kill(os.getpid(), 9)
+
+YAML.dump = half
+reproduce("count")
+"""
+
+
+def test_a_kill_while_dvc_writes_its_lock_leaves_the_old_one_whole(toy: Path) -> None:
+    run(toy)
+    before = (toy / "dvc.lock").read_bytes()
+    killed = subprocess.run([sys.executable, "-c", KILLED_IN_THE_WRITE_OF_THE_LOCK], cwd=toy, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (toy / "dvc.lock").read_bytes() == before
+    assert outcome_of(run(toy, "count").returncode) is not None
+    whole = (toy / "dvc.lock").read_bytes()
+    assert len(whole) > len(before)
+    assert not list(toy.glob(".dvc.lock*")), "the folder of the killed writer is removed"
+    (toy / "dvc.lock").unlink()
+    assert [ended(toy), ended(toy, "count")] == ["restored", "restored"], "a lock that is gone costs no stage"
+    assert (toy / "dvc.lock").read_bytes() == whole
 
 
 def test_a_metric_that_dvc_does_not_cache_is_restored_too(toy: Path) -> None:

@@ -8,14 +8,17 @@ DVC's own exit code reports only success or failure, and its output is not machi
 
 import os
 import shlex
+import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from clozeline.errors import ClozelineError, TransientError
+from clozeline.storage.atomic import replacing_file
 from clozeline.versions.project import open_project
 
 if TYPE_CHECKING:
@@ -76,12 +79,40 @@ def reproduce(name: str, *, again: bool = False) -> int:
         try:
             # DVC then also looks for outputs at the remote, and calls a stage that it only fetched up to date.
             is_fetching = RESTORE_FROM_REMOTE in os.environ
-            was_out_of_date = bool(repo.reproduce(name, single_item=True, force=again, pull=is_fetching)) or was_missing
+            with _dvc_lock_replaced():
+                done = repo.reproduce(name, single_item=True, force=again, pull=is_fetching)
+            was_out_of_date = bool(done) or was_missing
         except DvcException as error:
             return _exit_code_of(shell.exit_code) if shell.exit_code else _tell(_error_of(name, error))
         if not was_out_of_date:
             return EXIT_CODES["unchanged"]
         return EXIT_CODES["restored" if shell.exit_code is None else "executed"]
+
+
+@contextmanager
+def _dvc_lock_replaced() -> Iterator[None]:
+    """Let DVC write dvc.lock beside the old one and rename it; DVC itself rewrites it in place.
+
+    A process killed in that moment would leave a part of it, which may even be valid YAML with fewer stages.
+    """
+    from dvc import dvcfile
+
+    rewriting = dvcfile.modify_yaml
+
+    @contextmanager
+    def replacing(path: str, fs: object = None) -> Iterator[object]:
+        file = Path(path).resolve()
+        with replacing_file(file) as beside:
+            if file.exists():
+                shutil.copyfile(file, beside)
+            with rewriting(beside, fs=fs) as content:
+                yield content
+
+    dvcfile.modify_yaml = replacing
+    try:
+        yield
+    finally:
+        dvcfile.modify_yaml = rewriting
 
 
 def _lacks_outputs(repo: "Repo", name: str) -> bool:
