@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.drill.kills import Tally, drill_pushes, drill_runs
@@ -19,14 +20,17 @@ def main() -> int:
     tally = Tally()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
-        drill_runs(folder / "runs", arguments.rounds, arguments.seed, tally)
-        _say(tally, "runs")
-        drill_pushes(folder / "pushes", max(arguments.rounds // 2, 1), arguments.seed, tally)
-        _say(tally, "pushes")
-        drill_mlflow(folder / "mlflow", arguments.outage_seconds, tally)
-        _say(tally, "an outage of MLflow")
-        drill_prefect(folder / "prefect", arguments.outage_seconds, tally)
-        _say(tally, "an outage of Prefect's server, and a worker that is killed")
+        rounds, seed, seconds = arguments.rounds, arguments.seed, arguments.outage_seconds
+        parts: dict[str, Callable[[], None]] = {
+            "runs": lambda: drill_runs(folder / "runs", rounds, seed, tally),
+            "pushes": lambda: drill_pushes(folder / "pushes", max(rounds // 2, 1), seed, tally),
+            "an outage of MLflow": lambda: drill_mlflow(folder / "mlflow", seconds, tally),
+            "an outage of Prefect's server, and a worker that is killed": lambda: drill_prefect(
+                folder / "prefect", seconds, tally
+            ),
+        }
+        for what, part in parts.items():
+            attempt(part, what, tally)
     killed = subprocess.run([sys.executable, "-m", "pytest", "-n0", "-q", *RELEASES], check=False)
     tally.rounds += 1
     tally.survived += killed.returncode == 0
@@ -45,7 +49,13 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _say(tally: Tally, what: str) -> None:
+def attempt(part: Callable[[], None], what: str, tally: Tally) -> None:
+    """Run a part of the drill. One that cannot go on is a round that was not survived; the other parts still run."""
+    try:
+        part()
+    except Exception as error:  # noqa: BLE001  # a server or a process that does not do its part raises anything
+        tally.rounds += 1
+        tally.faults.append(f"{what}: {type(error).__name__}: {error}")
     sys.stdout.write(f"{what}: {tally.survived} of {tally.rounds} rounds survived so far\n")
     sys.stdout.flush()
 

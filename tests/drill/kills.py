@@ -31,7 +31,7 @@ WAYS: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
     "TERM": lambda process: process.terminate(),
     "-9 to the group": lambda process: os.killpg(process.pid, signal.SIGKILL),
 }
-_LONGEST_SECONDS = 600.0
+_LONGEST_SECONDS = 1800.0
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tests.mlflow_server import MlflowServer
 from tests.ports import held_ports
 from tests.processes import wait_for
 
-_LONGEST_SECONDS = 600.0
+_LONGEST_SECONDS = 1800.0
 _STEP_SECONDS = 0.25
 
 

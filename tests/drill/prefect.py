@@ -18,7 +18,7 @@ from tests.ports import held_ports
 from tests.processes import wait_for
 
 CHECKOUT = Path(__file__).parents[2]
-_LONGEST_SECONDS = 600.0
+_LONGEST_SECONDS = 1800.0
 
 
 class Prefect:

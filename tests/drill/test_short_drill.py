@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tests.drill.__main__ import attempt
 from tests.drill.kills import Tally, drill_pushes, drill_runs
 
 
@@ -12,3 +13,14 @@ def test_repeating_a_killed_run_and_a_killed_push_finishes_both(tmp_path: Path) 
     assert tally.faults == []
     assert tally.counts == {"rounds": 2, "survived": 2, "orphans": 0, "different_bytes": 0}
     assert tally.all_survived
+
+
+def test_a_part_that_cannot_go_on_is_counted_and_does_not_end_the_drill() -> None:
+    tally = Tally()
+
+    def hanging() -> None:
+        raise TimeoutError("the server does not answer")
+
+    attempt(hanging, "an outage", tally)
+    assert tally.faults == ["an outage: TimeoutError: the server does not answer"]
+    assert (tally.rounds, tally.survived, tally.all_survived) == (1, 0, False)
