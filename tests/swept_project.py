@@ -9,8 +9,8 @@ import pytest
 from mlflow import MlflowClient
 
 from clozeline.artifacts.lock import Lock
-from clozeline.registry import CHAMPION, PREVIOUS
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry import CHAMPION, PREVIOUS, Registered
+from clozeline.registry.versions import Registry
 from clozeline.tracking.database import experiment_id, prepare
 from clozeline.tracking.mlflow_messages import OUTBOX_RUN, WORKSPACE
 from clozeline.versions import reproduce

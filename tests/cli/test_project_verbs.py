@@ -14,8 +14,8 @@ from clozeline.cli.lineage import as_tree, wide_enough
 from clozeline.cli.project import project_here
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.lineage.trace import Ancestor, Trace
-from clozeline.registry import FetchedPackage
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry import FetchedPackage, Registered
+from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace
 
 CHECKOUT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_a_lineage_is_drawn_from_the_model_to_the_source() -> None:
     clean = Ancestor("data/clean", "bb.dir", "preprocess", (source,))
     encoder = Ancestor("models/encoder", "cc.dir", "pretrain", (clean, source))
     version = Registered("clozeline-encoder", "3", "run", "0123456789abcdef", was_rolled_back=False)
-    package = FetchedPackage(Path(), "clozeline-encoder", "3")
+    package = FetchedPackage(Path(), version)
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(as_tree(Trace("models:/clozeline-encoder@champion", version, package, "commit", encoder)))
     lines = [line.strip("│├└─ ") for line in console.export_text().splitlines()]
@@ -115,7 +115,7 @@ def test_a_narrow_terminal_does_not_truncate_the_hashes_of_a_lineage(
         origin = Ancestor(path, f"{number:032x}.dir", "a-stage-with-a-long-name", (origin,) if origin else ())
     assert origin
     version = Registered("clozeline-encoder", "3", "f" * 32, "0123456789abcdef", was_rolled_back=False)
-    tree = as_tree(Trace("models:/x@champion", version, FetchedPackage(Path(), "x", "3"), "e" * 40, origin))
+    tree = as_tree(Trace("models:/x@champion", version, FetchedPackage(Path(), version), "e" * 40, origin))
     wide_enough(tree).print(tree)
     shown = capsys.readouterr().out
     assert [f"{number:032x}.dir" in shown for number in range(9)] == [True] * 9

@@ -60,9 +60,9 @@ def test_a_signed_version_is_served_in_place_and_as_a_copy(project: Path, monkey
     with pytest.raises(ArtifactError, match="no signature that counts"):
         fetched(source)
     assert "as a tag of clozeline-encoder version 1" in sign(uri, key)
-    assert fetched(source).version == "1"
+    assert fetched(source).version.version == "1"
     monkeypatch.setattr(registry, "fetch", lambda uri: fetch_package(uri, workspace))  # by MLflow, as from a server
-    assert fetched(source).version == "1"
+    assert fetched(source).version.version == "1"
     shutil.rmtree(project / "ada")
     with pytest.raises(ArtifactError, match="no signature that counts"):
         fetched(ModelSource("encoder", uri, allow(project / "others", eve=make_key(project / "eve"))))

@@ -24,10 +24,10 @@ from clozeline.flows.release import Release, release
 from clozeline.inference import latency
 from clozeline.inference.latency import Latency
 from clozeline.orchestration.trials import Trials, Tried
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.registry.signature import SIGNING_KEY, check_signature
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace
 from tests.registry.test_signature import allow, make_key
 from tests.release_project import make_release_project, reproduce, retrain, write_metrics

@@ -8,10 +8,10 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
-from clozeline.registry import CHAMPION, PREVIOUS
+from clozeline.registry import CHAMPION, PREVIOUS, Registered
 from clozeline.registry import changes as changes_module
 from clozeline.registry.changes import ChampionChangedError, Change, ChangeList
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry.versions import Registry
 
 NAME = "clozeline-encoder"
 

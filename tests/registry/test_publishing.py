@@ -20,10 +20,9 @@ from clozeline import registry
 from clozeline.artifacts.export.manifest import package_sha256, read_manifest, record_of, verify, write_manifest
 from clozeline.errors import ArtifactError, ParamsError, TransientError
 from clozeline.inference.package import load
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, own_database
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, Registered, own_database
 from clozeline.registry.packages import fetch_package
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
-from clozeline.registry.versions import Registered
 from clozeline.registry.wheel import write_wheel
 from clozeline.tracking.database import experiment_id
 from clozeline.tracking.flow_run import WORKSPACE
@@ -297,7 +296,7 @@ def test_a_uri_leads_to_the_package_folder_and_its_version(
     promoted(publisher, encoder_package, evidence)
     for uri in (f"models:/{NAME}@champion", f"models:/{NAME}/1"):
         found = registry.fetch(uri, workspace)
-        assert (found.name, found.version) == (NAME, "1")
+        assert (found.version.name, found.version.version) == (NAME, "1")
         verify(found.folder, read_manifest(found.folder))
     assert registry.champions(workspace) == [f"models:/{NAME}@champion"]
 

@@ -14,10 +14,10 @@ from ruamel.yaml import YAML
 
 from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.params import read_params
+from clozeline.registry import Registered
 from clozeline.registry.decision import Decision
 from clozeline.registry.gates import Gate
 from clozeline.registry.history import Released
-from clozeline.registry.versions import Registered
 from clozeline.reporting.files import RunFiles
 from clozeline.reporting.run import Run
 from clozeline.tracking.past_runs import PastRuns, StageRun

@@ -9,9 +9,8 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.errors import ArtifactError
-from clozeline.registry import fetch
+from clozeline.registry import ROLLED_BACK, fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
-from clozeline.registry.versions import ROLLED_BACK
 from clozeline.tracking.database import EXPERIMENT, experiment_id, prepare
 from clozeline.tracking.mlflow_adapter import every
 from clozeline.workspace import Workspace

@@ -62,7 +62,7 @@ def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds:
     tasks = [task for task, row in MODEL_KINDS.items() if issubclass(row.model, kinds)]
     source = ModelSource.parse(place) if place else default_for(tasks[0])
     found = fetched(source)
-    model = load(found.folder, precision=precision or found.served)
+    model = load(found.folder, precision=precision or (found.version.served if found.version else None))
     if not isinstance(model, kinds):
         raise ParamsError(
             f"{source.place} is a model for another task",

@@ -48,6 +48,5 @@ def _in_the_registry(uri: str, key: Path) -> str:
 
     found = registry.fetch(uri)
     versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
-    version = versions.version(found.name, found.version)
-    versions.tag(version, registry.SIGNATURE, sign(found.folder, key))
-    return f"the registry, as a tag of {version}"
+    versions.tag(found.version, registry.SIGNATURE, sign(found.folder, key))
+    return f"the registry, as a tag of {found.version}"

@@ -175,11 +175,6 @@ class Completer(LanguageModel):
     def token_text(self, token_id: int) -> str:
         return self._tokenizer.token_text(token_id)
 
-    def without_end(self, text: TokenizedText) -> TokenizedText:
-        """Return `text` without the special token that ends it: nothing follows an ended text."""
-        ends = self._end_id is not None and len(text) > 1 and text.ids_L[-1] == self._end_id
-        return replace(text, ids_L=text.ids_L[:-1]) if ends else text
-
     @cached_property
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Special tokens before and after a text."""

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from clozeline.artifacts.lock import Lock
-from clozeline.registry import MODEL_PREFIX, FetchedPackage, fetch
+from clozeline.registry import MODEL_PREFIX, FetchedPackage, Registered, fetch
 from clozeline.registry.packages import find_version
 from clozeline.registry.publishing import LOCK, Publisher
-from clozeline.registry.versions import Registered
 from clozeline.workspace import Workspace, tracking_uri
 
 _SNAPSHOT: Final = "snapshot"

@@ -13,11 +13,10 @@ from clozeline.errors import ArtifactError, TransientError
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import run_folders
 from clozeline.orchestration.workspace_identity import identity_of
-from clozeline.registry import model_name
+from clozeline.registry import Registered, model_name
 from clozeline.registry.in_use import versions_in_use
 from clozeline.registry.packages import copy_name
 from clozeline.registry.publishing import LOCK, Publisher
-from clozeline.registry.versions import Registered
 from clozeline.storage.atomic import remove_folder
 from clozeline.storage.sweep import Removal, Store, sweep
 from clozeline.tracking.addresses import database_of

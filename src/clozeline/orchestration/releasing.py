@@ -21,14 +21,13 @@ from clozeline.orchestration.git_state import git_tags
 from clozeline.orchestration.trials import Trials, Tried
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import ReleaseParams
-from clozeline.registry import CANDIDATE, SIGNATURE, model_name
+from clozeline.registry import CANDIDATE, SIGNATURE, Registered, model_name
 from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.decision import Decision, Outcome
 from clozeline.registry.gates import Gate, forgetting, gates
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.signature import sign, signing_key
 from clozeline.registry.trained import Trained
-from clozeline.registry.versions import Registered
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace

@@ -8,9 +8,8 @@ from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.paired_figures import PairedFigures
 from clozeline.errors import ArtifactError
 from clozeline.params import FROM_CHAMPION, Params
-from clozeline.registry import fetch
+from clozeline.registry import Registered, fetch
 from clozeline.registry.trained import document_keys_of
-from clozeline.registry.versions import Registered
 from clozeline.storage.atomic import replacing_file
 from clozeline.tokenizing.document_keys import keep_known
 from clozeline.trial.trial import IncomparableError, TrialItems, incomparable, try_both

@@ -1,8 +1,10 @@
 """Registered models: which version is the champion, and where its package is. Importing this loads no MLflow."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clozeline.errors import ArtifactError
@@ -20,7 +22,60 @@ PACKAGE_SHA256: Final = "clozeline.package_sha256"
 """Tag of a version: sha256 of the package's manifest, which holds the hash of each file."""
 SIGNATURE: Final = "clozeline.signature"
 """Tag of a version: signature of the package's manifest by OpenSSH."""
+SERVED: Final = "clozeline.served"
+SERVED_ON: Final = "clozeline.served_on"
+INT8_SPEEDUP: Final = "clozeline.int8_speedup"
+ROLLED_BACK: Final = "clozeline.rolled_back"
+TRAINED_SHA256: Final = "clozeline.trained_sha256"
 PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
+
+
+_SERVED_AS: Final[Mapping[str | None, "Precision"]] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One version of one model."""
+
+    name: str
+    version: str
+    run_id: str
+    """MLflow run that holds its evidence."""
+    package_sha256: str
+    was_rolled_back: bool
+    """Whether it was rolled back by hand; a release then holds it instead of promoting it."""
+    served: "Precision | None" = None
+    """Precision to serve by default, chosen by the timings of the release; None: the one that the manifest names."""
+    served_on: str | None = None
+    """Processor of those timings, as named by `clozeline.machine.processor`."""
+    int8_speedup: float | None = None
+    """Time of fp32 / time of INT8, measured by the release on that processor."""
+    address: str = ""
+    """Address of its files, as MLflow recorded it at registration."""
+    signature: str = ""
+    """Signature of its package by OpenSSH."""
+    trained_sha256: str = ""
+    """sha256 of the list of its trained files; empty if none were stored with it."""
+
+    @classmethod
+    def of(cls, name: str, version: str, run_id: str, address: str, tags: Mapping[str, str]) -> "Registered":
+        """Return the version that MLflow recorded with these tags."""
+        return cls(
+            name=name,
+            version=version,
+            run_id=run_id,
+            package_sha256=tags.get(PACKAGE_SHA256, ""),
+            was_rolled_back=tags.get(ROLLED_BACK) == "true",
+            served=_SERVED_AS.get(tags.get(SERVED)),
+            served_on=tags.get(SERVED_ON),
+            int8_speedup=float(tags[INT8_SPEEDUP]) if INT8_SPEEDUP in tags else None,
+            address=address,
+            signature=tags.get(SIGNATURE, ""),
+            trained_sha256=tags.get(TRAINED_SHA256, ""),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} version {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +84,7 @@ class FetchedPackage:
 
     folder: Path
     """Folder like `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
-    name: str
-    version: str
-    served: "Precision | None" = None
-    """Precision to serve by default, chosen by the timings of the release; None: the one that the manifest names."""
-    served_on: str | None = None
-    """Processor of those timings, as named by `clozeline.machine.processor`."""
-    registered_sha256: str = ""
-    """Value of the version's tag `clozeline.package_sha256`."""
-    int8_speedup: float | None = None
-    """Time of fp32 / time of INT8, measured by the release on that processor."""
-    signature: str = ""
-    """Value of the version's tag `clozeline.signature`."""
+    version: Registered
 
 
 def model_name(package: str) -> str:
@@ -69,11 +113,11 @@ def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
         from clozeline.registry.packages import fetch_package
 
         found = fetch_package(uri, workspace)
-    check_registered(found.folder, f"{found.name} version {found.version}", found.registered_sha256)
+    check_registered(found.folder, found.version)
     return found
 
 
-def check_registered(folder: Path, version: str, registered_sha256: str) -> None:
+def check_registered(folder: Path, version: Registered) -> None:
     """Compare the package in `folder` with the tag of `version`, and each of its files with its manifest.
 
     Files that the caller will not open are compared too: a damaged fp32 graph must not wait until INT8 is withdrawn.
@@ -84,11 +128,11 @@ def check_registered(folder: Path, version: str, registered_sha256: str) -> None
     from clozeline.artifacts.export.manifest import package_sha256, read_manifest, verify
 
     given = package_sha256(folder)
-    if given != registered_sha256:
+    if given != version.package_sha256:
         raise ArtifactError(
             f"the files of {version} are not those that were registered",
             given=f"{folder}: package sha256 {given}",
-            expected=f"{registered_sha256 or 'a sha256, which the version lacks'} (tag {PACKAGE_SHA256})",
+            expected=f"{version.package_sha256 or 'a sha256, which the version lacks'} (tag {PACKAGE_SHA256})",
             do="restore the files, or register them as a new version: `clozeline release`",
         )
     verify(folder, read_manifest(folder))

@@ -10,9 +10,7 @@ A lock in MLflow would need a lease, and a holder that stalls for longer than it
 
 import getpass
 import os
-import random
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,18 +18,17 @@ from typing import Final, Literal
 from uuid import uuid4
 
 from mlflow.entities.model_registry import ModelVersion
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from pydantic import BaseModel, ConfigDict, Field
 
 from clozeline.errors import TransientError
-from clozeline.tracking.mlflow_adapter import is_busy
+from clozeline.registry.client import create_model, tried_again
+from clozeline.tracking.mlflow_adapter import every
 
 SUFFIX: Final = ".changes"
 """Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
 _CHANGE: Final = "clozeline.change"
 _DONE: Final = "clozeline.done"
-_TRIES: Final = 10
 _PAGE: Final = 1000
 
 Kind = Literal["promotion", "rollback", "undo", "by hand"]
@@ -131,7 +128,7 @@ class ChangeList:
         changes = self.read(name)
         if changes.last is None:
             # First, because a server with accounts answers 403, not 404, to a version of a model that does not exist.
-            self._create_list(f"{name}{SUFFIX}")
+            create_model(self._client, f"{name}{SUFFIX}", "Who changed the champion, when and why")
         if changes.last is None or changes.last.change.after == change.before:
             self._create(name, change, source, run_id)
             changes = self.read(name)
@@ -150,40 +147,21 @@ class ChangeList:
             self._client.set_model_version_tag(f"{name}{SUFFIX}", str(entry.number), _DONE, "true")
 
     def _create(self, name: str, change: Change, source: str, run_id: str) -> None:
-        list_name = f"{name}{SUFFIX}"
-        for is_last_try in (*[False] * (_TRIES - 1), True):
-            try:
-                self._client.create_model_version(
-                    list_name,
-                    source,
-                    run_id=run_id,
-                    tags={_CHANGE: change.model_dump_json()},
-                    description=str(change),
-                    await_creation_for=0,  # it is ready at once
-                )
-                return
-            except MlflowException as error:
-                if is_last_try or not is_busy(error):
-                    raise
-                time.sleep(random.uniform(0.05, 0.5))
-
-    def _create_list(self, list_name: str) -> None:
-        try:
-            self._client.create_registered_model(list_name, description="Who changed the champion, when and why")
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
+        tried_again(
+            lambda: self._client.create_model_version(
+                f"{name}{SUFFIX}",
+                source,
+                run_id=run_id,
+                tags={_CHANGE: change.model_dump_json()},
+                description=str(change),
+                await_creation_for=0,  # it is ready at once
+            )
+        )
 
     def _all(self, name: str) -> Iterator[Entry]:
-        token = None
-        while True:
-            page = self._client.search_model_versions(
-                f"name = '{name}{SUFFIX}'", max_results=_PAGE, page_token=token, order_by=["version_number ASC"]
-            )
-            yield from (_entry(version) for version in page if _CHANGE in version.tags)
-            token = page.token
-            if not token:
-                return
+        searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
+        found = every(self._client.search_model_versions, *searched)
+        return (_entry(version) for version in found if _CHANGE in version.tags)
 
 
 def _entry(version: ModelVersion) -> Entry:

@@ -1,19 +1,23 @@
-"""MLflow's errors, translated into Clozeline's."""
+"""Calls of MLflow's registry: its errors translated into Clozeline's, and another try while its database is busy."""
 
-from collections.abc import Iterator, Mapping
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
 
 from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
 
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.tracking.database import check_allowed
-from clozeline.tracking.mlflow_adapter import files_are_gone, is_absent, is_of_a_server
+from clozeline.tracking.mlflow_adapter import files_are_gone, is_absent, is_busy, is_of_a_server
 from clozeline.tracking.stored_files import store_errors
 
 _STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
 """Package to install for a module that MLflow imports to reach a store, where the two names differ."""
+_TRIES: Final = 10
 
 
 @contextmanager
@@ -74,3 +78,24 @@ def file_errors(files: str, tracking_uri: str) -> Iterator[None]:
                 expected="the files that were stored when it was registered, beside MLflow's database",
                 do="restore them, or delete that version (`clozeline ui`) and release the model again",
             ) from error
+
+
+def tried_again(call: Callable[[], object]) -> None:
+    """Call until MLflow's database is not busy with the same rows, at most ten times; raises MLflow's errors."""
+    for is_last_try in (*[False] * (_TRIES - 1), True):
+        try:
+            call()
+            return
+        except MlflowException as error:
+            if is_last_try or not is_busy(error):
+                raise
+        time.sleep(random.uniform(0.1, 1.0))
+
+
+def create_model(client: MlflowClient, name: str, description: str | None = None) -> None:
+    """Create the registered model `name` if it is missing; raises MLflow's errors."""
+    try:
+        client.create_registered_model(name, description=description)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise

@@ -1,9 +1,9 @@
 """The versions whose data are still needed."""
 
-from clozeline.registry import MODEL_PREFIX
+from clozeline.registry import MODEL_PREFIX, Registered
 from clozeline.registry.changes import ChangeList
 from clozeline.registry.client import registry_errors
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry.versions import Registry
 from clozeline.tracking.database import prepare
 from clozeline.tracking.mlflow_adapter import every
 

@@ -9,14 +9,13 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from clozeline.artifacts.export.manifest import FILES, Precision
-from clozeline.registry import MODEL_PREFIX, PACKAGE_SHA256, SIGNATURE, FetchedPackage
+from clozeline.artifacts.export.manifest import FILES
+from clozeline.registry import MODEL_PREFIX, FetchedPackage, Registered
 from clozeline.tracking.addresses import database_of, local_path, present
 
 Answer = TypeVar("Answer")
@@ -24,39 +23,19 @@ Answer = TypeVar("Answer")
 SCHEMA: Final = "dc11669786a5"
 """MLflow's name (Alembic revision) of the schema that is read here."""
 MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
-SERVED: Final = "clozeline.served"
-SERVED_ON: Final = "clozeline.served_on"
-INT8_SPEEDUP: Final = "clozeline.int8_speedup"
-SERVED_AS: Final[Mapping[str, Precision]] = {"int8": "int8", "fp32": "fp32"}
 _SECONDS_LOCKED = 10
 
 _NAMES = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
 _NUMBER = """
     SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
 """
-_PLACE = """
-    SELECT coalesce(storage_location, source) FROM model_versions
+_VERSION = """
+    SELECT run_id, coalesce(storage_location, source) FROM model_versions
     WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
 """
-_TAG = """
-    SELECT value FROM model_version_tags
-    WHERE workspace = 'default' AND name = :name AND version = :version AND key = :key
+_TAGS = """
+    SELECT key, value FROM model_version_tags WHERE workspace = 'default' AND name = :name AND version = :version
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """The version behind a URI."""
-
-    name: str
-    version: str
-    address: str
-    """Address of its files, as MLflow recorded it."""
-    served: Precision | None
-    served_on: str | None
-    package_sha256: str
-    int8_speedup: float | None
-    signature: str
 
 
 def names_with(tracking_uri: str, alias: str) -> list[str] | None:
@@ -69,32 +48,23 @@ def names_with(tracking_uri: str, alias: str) -> list[str] | None:
     return _asked(tracking_uri, names)
 
 
-def live(tracking_uri: str, uri: str) -> Live | None:
+def live(tracking_uri: str, uri: str) -> Registered | None:
     """Return the version behind `uri`; None: ask MLflow, which also reports what is wrong."""
     named = MODEL_URI.fullmatch(uri)
     return _asked(tracking_uri, partial(_live, named.groupdict())) if named else None
 
 
-def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Live | None:
+def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Registered | None:
     version = named["version"] or _value(connection, _NUMBER, named)
     if version is None:
         return None
     given = {"name": named["name"], "version": int(version)}
-    address = _value(connection, _PLACE, given)
-    if address is None:
+    found = connection.execute(_VERSION, given).fetchone()
+    if found is None:
         return None
-    keys = (SERVED, SERVED_ON, PACKAGE_SHA256, INT8_SPEEDUP, SIGNATURE)
-    served, served_on, sha256, speedup, signature = (_value(connection, _TAG, given | {"key": key}) for key in keys)
-    return Live(
-        str(named["name"]),
-        version,
-        address,
-        SERVED_AS.get(served or ""),
-        served_on,
-        sha256 or "",
-        float(speedup) if speedup else None,
-        signature or "",
-    )
+    run_id, address = found
+    tags = dict(connection.execute(_TAGS, given))
+    return Registered.of(str(named["name"]), version, run_id or "", address or "", tags)
 
 
 def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
@@ -102,18 +72,7 @@ def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
     found = live(tracking_uri, uri)
     model = local_path(present(found.address, tracking_uri)) if found else None
     folder = package_in(model) if model else None
-    if found is None or folder is None:
-        return None
-    return FetchedPackage(
-        folder=folder,
-        name=found.name,
-        version=found.version,
-        served=found.served,
-        served_on=found.served_on,
-        registered_sha256=found.package_sha256,
-        int8_speedup=found.int8_speedup,
-        signature=found.signature,
-    )
+    return FetchedPackage(folder, found) if found and folder else None
 
 
 def package_in(model: Path) -> Path | None:

@@ -10,10 +10,10 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.export.manifest import FILES
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.registry import FetchedPackage, check_registered
+from clozeline.registry import FetchedPackage, Registered, check_registered
 from clozeline.registry.client import file_errors, registry_errors
 from clozeline.registry.own_database import MODEL_URI, package_in
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry.versions import Registry
 from clozeline.storage.atomic import remove_folder, replacing_folder
 from clozeline.tracking.addresses import local_path, present
 from clozeline.tracking.mlflow_adapter import loaded_as
@@ -71,17 +71,7 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
             download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
         if "@" in uri:
             _forget(copy.parent, version, registry.named_versions(version.name))
-    folder = _package_in(model or copy, version)
-    return FetchedPackage(
-        folder=folder,
-        name=version.name,
-        version=version.version,
-        served=version.served,
-        served_on=version.served_on,
-        registered_sha256=version.package_sha256,
-        int8_speedup=version.int8_speedup,
-        signature=version.signature,
-    )
+    return FetchedPackage(_package_in(model or copy, version), version)
 
 
 def copy_name(version: Registered) -> str:
@@ -103,7 +93,7 @@ def check_loaded_by_mlflow(package: Path) -> None:
         return
     address = mlflow.get_registry_uri()
     version = Registry(MlflowClient(address, registry_uri=address), address).version(*loaded)
-    check_registered(package, str(version), version.package_sha256)
+    check_registered(package, version)
 
 
 def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:

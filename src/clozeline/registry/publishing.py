@@ -16,11 +16,11 @@ from mlflow.tracking import MlflowClient
 from clozeline.artifacts.export.manifest import CARD, Manifest, package_sha256, read_manifest
 from clozeline.errors import ArtifactError
 from clozeline.inference.model_kinds import kind_of
-from clozeline.registry import PACKAGE
+from clozeline.registry import PACKAGE, TRAINED_SHA256, Registered
 from clozeline.registry.client import file_errors, registry_errors
 from clozeline.registry.decision import Decision
 from clozeline.registry.trained import Trained, store_trained
-from clozeline.registry.versions import TRAINED_SHA256, Registered, Registry
+from clozeline.registry.versions import Registry
 from clozeline.registry.wheel import write_wheel
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
@@ -105,8 +105,7 @@ class Publisher:
             ArtifactError: the evidence is gone.
         """
         with tempfile.TemporaryDirectory() as folder:
-            with registry_errors(f"run of {version}", self._tracking_uri):
-                run = self._client.get_run(version.run_id)
+            run = self.registry.run_of(version)
             source = present(f"{run.info.artifact_uri}/{_EVIDENCE}", self._tracking_uri)
             with file_errors(f"evidence files of {version}", self._tracking_uri):
                 download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
@@ -114,8 +113,7 @@ class Publisher:
 
     def commit_of(self, version: Registered) -> str | None:
         """Return the git commit that `version` was released from; None outside a checkout."""
-        with registry_errors(f"run of {version}", self._tracking_uri):
-            tags: Mapping[str, str] = self._client.get_run(version.run_id).data.tags
+        tags: Mapping[str, str] = self.registry.run_of(version).data.tags
         return tags.get("mlflow.source.git.commit")
 
     def check(self, version: Registered, texts: Sequence[str]) -> None:
@@ -152,8 +150,8 @@ class Publisher:
 
     def _finish_run(self, version: Registered) -> None:
         """Close the run of `version` as finished if the release was killed after it registered the version."""
-        with registry_errors(f"run of {version}", self._tracking_uri):
-            if self._client.get_run(version.run_id).info.status != "FINISHED":
+        if self.registry.run_of(version).info.status != "FINISHED":
+            with registry_errors(f"run of {version}", self._tracking_uri):
                 self._client.set_terminated(version.run_id, status="FINISHED")
 
     @contextmanager

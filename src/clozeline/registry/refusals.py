@@ -1,14 +1,10 @@
 """Refusals of a rollback."""
 
-from typing import TYPE_CHECKING
-
 from clozeline.errors import ArtifactError
-
-if TYPE_CHECKING:
-    from clozeline.registry.versions import Registered
+from clozeline.registry import Registered
 
 
-def nowhere_to_go(name: str, champion: "Registered | None", asked: str) -> ArtifactError:
+def nowhere_to_go(name: str, champion: Registered | None, asked: str) -> ArtifactError:
     return ArtifactError(
         f"{name} has no version to go back to",
         given=f"champion: {champion or 'none'}; asked for: {asked}",
@@ -18,7 +14,7 @@ def nowhere_to_go(name: str, champion: "Registered | None", asked: str) -> Artif
     )
 
 
-def no_second_time(champion: "Registered", previous: "Registered") -> ArtifactError:
+def no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
     if previous.was_rolled_back:
         return ArtifactError(
             f"{champion.name} is rolled back already",

@@ -19,15 +19,14 @@ from clozeline.artifacts.record import Record
 from clozeline.artifacts.start_lock import RENEW, START_LOCK, StartLock
 from clozeline.errors import ArtifactError
 from clozeline.params.pretraining import Setting
-from clozeline.registry import CHAMPION
+from clozeline.registry import CHAMPION, Registered
 from clozeline.registry.client import file_errors, registry_errors
-from clozeline.registry.versions import Registered, Registry
+from clozeline.registry.versions import Registry
 from clozeline.storage.atomic import remove_folder, replacing_folder
 from clozeline.storage.beside import held_beside
 from clozeline.storage.fingerprints import sha256_of
 from clozeline.tokens.info import documents_path
 from clozeline.tracking.addresses import present
-from clozeline.tracking.database import prepare
 from clozeline.workspace import Workspace, tracking_uri
 
 _FOLDER: Final = "trained"
@@ -188,9 +187,7 @@ def _version(lock: StartLock, workspace: Workspace) -> Registered:
 
 
 def _downloaded(version: Registered, what: str, into: Path, address: str) -> Path:
-    client = prepare(address)
-    with registry_errors(f"run of {version}", address):
-        run = client.get_run(version.run_id)
+    run = Registry.open(address).run_of(version)
     source = present(f"{run.info.artifact_uri}/{what}", address)
     with file_errors(f"trained files of {version}", address):
         return Path(download_artifacts(artifact_uri=source, dst_path=str(into), tracking_uri=address))

@@ -1,59 +1,37 @@
 """Versions of the registered models, and the aliases that say which version is live."""
 
-import random
-import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
+from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.export.manifest import Precision
-from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PACKAGE_SHA256, PREVIOUS, SIGNATURE
+from clozeline.registry import (
+    CANDIDATE,
+    CHAMPION,
+    INT8_SPEEDUP,
+    MODEL_PREFIX,
+    PACKAGE_SHA256,
+    PREVIOUS,
+    ROLLED_BACK,
+    SERVED,
+    SERVED_ON,
+    Registered,
+)
 from clozeline.registry.changes import Change, ChangeList, Changes, Kind
-from clozeline.registry.client import registry_errors
-from clozeline.registry.own_database import INT8_SPEEDUP, SERVED, SERVED_AS, SERVED_ON
+from clozeline.registry.client import create_model, registry_errors, tried_again
 from clozeline.registry.refusals import no_second_time, nowhere_to_go
 from clozeline.tracking.database import prepare
-from clozeline.tracking.mlflow_adapter import is_absent, is_busy
+from clozeline.tracking.mlflow_adapter import is_absent
 
-ROLLED_BACK: Final = "clozeline.rolled_back"
 ANY: Final = "any"
 _NOT_BY_HAND: Final = timedelta(minutes=10)
 """Time after a change during which a differing alias counts as still being written."""
-_TRIES: Final = 10
 _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
-TRAINED_SHA256: Final = "clozeline.trained_sha256"
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """One version of one model."""
-
-    name: str
-    version: str
-    run_id: str
-    """MLflow run that holds its evidence."""
-    package_sha256: str
-    was_rolled_back: bool
-    """Whether it was rolled back by hand; a release then holds it instead of promoting it."""
-    served: Precision | None = None
-    """Precision to serve by default; None: the one that the manifest names."""
-    served_on: str | None = None
-    """Processor that `served` was chosen on."""
-    int8_speedup: float | None = None
-    """Time of fp32 / time of INT8 on that processor, the figure behind the choice."""
-    address: str = ""
-    """Address of its files, as MLflow recorded it at registration."""
-    signature: str = ""
-    """Signature of its package by OpenSSH."""
-    trained_sha256: str = ""
-    """sha256 of the list of its trained files; empty if none were stored with it."""
-
-    def __str__(self) -> str:
-        return f"{self.name} version {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +92,11 @@ class Registry:
         with registry_errors(f"version {version} of model {name}", self._tracking_uri):
             return _registered(self._client.get_model_version(name, version))
 
+    def run_of(self, version: Registered) -> Run:
+        """Return the MLflow run that holds the evidence of `version`."""
+        with registry_errors(f"run of {version}", self._tracking_uri):
+            return self._client.get_run(version.run_id)
+
     def with_package(self, name: str, package_sha256: str) -> Registered | None:
         """Return the newest version registered with exactly this package, if any."""
         with registry_errors(f"model {name}", self._tracking_uri):
@@ -135,11 +118,7 @@ class Registry:
         """Create a version of `name` whose MLflow model is at `source`."""
         tags = {PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
         with registry_errors(f"model {name}", self._tracking_uri):
-            try:
-                self._client.create_registered_model(name)
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
+            create_model(self._client, name)
             return _registered(
                 self._client.create_model_version(name, source, run_id=run_id, tags=tags, description=description)
             )
@@ -218,14 +197,7 @@ class Registry:
 
     def _follow(self, name: str, since: int | None = None) -> None:
         """Let the aliases follow the list; try again while MLflow's database is busy."""
-        for is_last_try in (*[False] * (_TRIES - 1), True):
-            try:
-                self._write_aliases(name, self._list.read(name), since)
-                return
-            except MlflowException as error:
-                if is_last_try or not is_busy(error):
-                    raise
-            time.sleep(random.uniform(0.1, 1.0))
+        tried_again(lambda: self._write_aliases(name, self._list.read(name), since))
 
     def _write_aliases(self, name: str, changes: Changes, since: int | None) -> None:
         """Write the aliases and marks that follow from the changes, and again if another change came meanwhile.
@@ -285,16 +257,4 @@ class Registry:
 
 
 def _registered(version: ModelVersion) -> Registered:
-    return Registered(
-        name=version.name,
-        version=str(version.version),
-        run_id=version.run_id or "",
-        address=version.source or "",
-        package_sha256=version.tags.get(PACKAGE_SHA256, ""),
-        trained_sha256=version.tags.get(TRAINED_SHA256, ""),
-        was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
-        served=SERVED_AS.get(version.tags.get(SERVED, "")),
-        served_on=version.tags.get(SERVED_ON),
-        int8_speedup=float(version.tags[INT8_SPEEDUP]) if INT8_SPEEDUP in version.tags else None,
-        signature=version.tags.get(SIGNATURE, ""),
-    )
+    return Registered.of(version.name, str(version.version), version.run_id or "", version.source or "", version.tags)

@@ -12,7 +12,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.latency import Latency
 from clozeline.inference.open_model import OpenModel
 from clozeline.machine.processor import processor
-from clozeline.registry import FetchedPackage
+from clozeline.registry import FetchedPackage, Registered
 from clozeline.serving.models import loading, precision
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.sources import ModelSource
@@ -87,8 +87,8 @@ def test_the_precision_of_a_release_applies_on_its_own_processor_only(
 ) -> None:
     timed = clock(0.5, 0.5)
     place = {"here": processor(), "elsewhere": "Another CPU, avx2", None: None}[released_on]
-    package = FetchedPackage(folder, "clozeline-encoder", "7", served=released_as, served_on=place)
-    monkeypatch.setattr(registry, "fetch", lambda uri: package)
+    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, served=released_as, served_on=place)
+    monkeypatch.setattr(registry, "fetch", lambda uri: FetchedPackage(folder, version))
     assert open_source(SOURCE, None).identity.precision == answers
     assert len(timed) == num_timed
 

@@ -9,7 +9,7 @@ import pytest
 from clozeline import registry
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.machine.processor import processor
-from clozeline.registry import FetchedPackage
+from clozeline.registry import FetchedPackage, Registered
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.sources import ModelSource, default_for, default_sources, parse_sources
 from tests.tiny_packages import write_classifier, write_encoder
@@ -95,7 +95,8 @@ def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_encoder(project / "elsewhere")
-    fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", "clozeline-encoder", "7")}
+    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False)
+    fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", version)}
     monkeypatch.setattr(registry, "fetch", fetched.__getitem__)
     (source,) = parse_sources(["models:/clozeline-encoder@champion"])
     assert open_source(source, "fp32").identity.version == "7"
@@ -105,10 +106,9 @@ def test_without_a_requested_graph_the_faster_one_of_the_release_is_served_and_r
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_encoder(project / "elsewhere")
-    package = FetchedPackage(
-        project / "elsewhere", "clozeline-encoder", "7", served="fp32", served_on=processor(), int8_speedup=0.93
-    )
-    monkeypatch.setattr(registry, "fetch", lambda uri: package)
+    faster = {"served": "fp32", "served_on": processor(), "int8_speedup": 0.93}
+    version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, **faster)
+    monkeypatch.setattr(registry, "fetch", lambda uri: FetchedPackage(project / "elsewhere", version))
     (source,) = parse_sources(["models:/clozeline-encoder@champion"])
     assert open_source(source, None).identity.precision == "fp32"
     assert "clozeline-encoder: serving fp32, because INT8 is 0.93 × as fast as fp32, measured by" in caplog.text

@@ -18,7 +18,7 @@ from clozeline.errors import TransientError
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.registry import FetchedPackage
+from clozeline.registry import FetchedPackage, Registered
 from clozeline.serving.app import create_app
 from clozeline.serving.models import loading, watching
 from clozeline.serving.models.catalogue import Catalogue
@@ -49,7 +49,8 @@ class Aliases:
 
     def fetch(self, uri: str) -> FetchedPackage:
         self.num_fetched += 1
-        return FetchedPackage(self.folder / self.live, "clozeline-encoder", self.live)
+        version = Registered("clozeline-encoder", self.live, "", "", was_rolled_back=False)
+        return FetchedPackage(self.folder / self.live, version)
 
 
 @pytest.fixture

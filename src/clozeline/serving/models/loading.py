@@ -43,9 +43,8 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     sha256 = model.manifest.files[GRAPHS[chosen.precision]].sha256
     _warm_up(model)
     give_back_freed()
-    identity = Identity(
-        source.name, source.place, found.version or sha256[:12], sha256, chosen.precision, chosen.reason
-    )
+    version = found.version.version if found.version else sha256[:12]
+    identity = Identity(source.name, source.place, version, sha256, chosen.precision, chosen.reason)
     return ServedModel(identity, model)
 
 

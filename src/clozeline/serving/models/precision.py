@@ -38,10 +38,11 @@ def choice(found: FetchedModel, manifest: Manifest, asked: Precision | None) -> 
         return Choice(asked, "it was requested")
     if manifest.served == "fp32":
         return Choice("fp32", "no INT8 scheme passed its checks")
-    if found.served is None or found.served_on != processor():
+    released = found.version
+    if released is None or released.served is None or released.served_on != processor():
         return Choice("int8", _PASSED, is_settled=False)
-    reason = f"{as_fast(found.int8_speedup)}, measured by the release on this kind of processor"
-    return Choice(found.served, reason if found.served == "fp32" else f"{_PASSED}; {reason}")
+    reason = f"{as_fast(released.int8_speedup)}, measured by the release on this kind of processor"
+    return Choice(released.served, reason if released.served == "fp32" else f"{_PASSED}; {reason}")
 
 
 def timed(fp32: OpenModel, int8: OpenModel) -> Choice:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozeline import registry
-from clozeline.artifacts.export.manifest import FILES, Precision, Task, read_manifest
+from clozeline.artifacts.export.manifest import FILES, Task, read_manifest
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.model_kinds import kind_of
+from clozeline.registry import Registered
 from clozeline.registry.signature import check_signature, signature_file
 
 DIST = Path("dist")
@@ -43,14 +44,8 @@ class ModelSource:
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
     folder: Path
-    version: str | None
-    """Registered version; None for a folder."""
-    served: Precision | None = None
-    """Precision that the release chose; None: the manifest decides."""
-    served_on: str | None = None
-    """Processor on which the release chose it."""
-    int8_speedup: float | None = None
-    """Time of fp32 / time of INT8, measured on that processor."""
+    version: Registered | None
+    """None for a folder."""
 
 
 def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
@@ -139,8 +134,8 @@ def fetched(source: ModelSource) -> FetchedModel:
         return FetchedModel(folder, None)
     package = registry.fetch(source.place)
     if source.allowed_signers:
-        check_signature(package.folder, package.signature, source.allowed_signers)
-    return FetchedModel(package.folder, package.version, package.served, package.served_on, package.int8_speedup)
+        check_signature(package.folder, package.version.signature, source.allowed_signers)
+    return FetchedModel(package.folder, package.version)
 
 
 def _champions(task: Task) -> list[str]:

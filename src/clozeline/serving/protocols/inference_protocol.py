@@ -207,10 +207,6 @@ def metadata_of(served: LoadedModel) -> ModelMetadata:
     )
 
 
-def _place(number: int) -> str:
-    return f"inputs[0].data[{number}]"
-
-
 _METADATA = Operation(
     path="/v2/models/{model}",
     answer=metadata,
@@ -237,7 +233,7 @@ _INFER = Operation(
     body=InferRequest,
     examples=EXAMPLES,
     read=tensors.read_tensors,
-    place=_place,
+    place="inputs[0].data[{}]".format,
 )
 
 

@@ -137,10 +137,6 @@ async def mlflow_version(call: Call) -> Response:
     return PlainTextResponse(version("mlflow"))
 
 
-def _place(number: int) -> str:
-    return f"rows[{number}]"  # every format has rows
-
-
 MLFLOW = Dialect(
     Words(MlflowError, _said, unusable=400),
     (
@@ -153,7 +149,7 @@ MLFLOW = Dialect(
             ability=ANY,
             body=InvocationsRequest,
             examples=EXAMPLES,
-            place=_place,
+            place="rows[{}]".format,  # every format has rows
         ),
         Operation(
             path="/version",

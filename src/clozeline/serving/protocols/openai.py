@@ -107,10 +107,6 @@ def _card(served: LoadedModel) -> dict[str, object]:
     return Model(id=served.identity.name, created=0, owned_by=served.identity.source).model_dump()
 
 
-def _place(number: int) -> str:
-    return f"input[{number}]"
-
-
 OPENAI = Dialect(
     Words(OpenAIError, _said, unusable=400),
     (
@@ -123,7 +119,7 @@ OPENAI = Dialect(
             ability=EMBEDDING,
             body=EmbeddingsRequest,
             examples=EXAMPLES,
-            place=_place,
+            place="input[{}]".format,
         ),
         COMPLETIONS,
         Operation(path=LIST, answer=models, summary="The served models", result=ModelList),

@@ -128,10 +128,6 @@ async def completions(call: Call, body: CompletionsRequest) -> Response:
     return JsonResponse(content | {"choices": choices, "usage": usage}, headers=reply.headers)
 
 
-def _place(number: int) -> str:
-    return f"prompt[{number}]"
-
-
 COMPLETIONS = Operation(
     path="/v1/completions",
     answer=completions,
@@ -141,5 +137,5 @@ COMPLETIONS = Operation(
     ability=COMPLETING,
     body=CompletionsRequest,
     examples=EXAMPLES,
-    place=_place,
+    place="prompt[{}]".format,
 )

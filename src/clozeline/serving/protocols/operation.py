@@ -90,7 +90,8 @@ class Call:
         self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
     ) -> Reply[Answer]:
         """Return the answers of `served` to the question about `texts`. Raises what `Asking.ask_together` raises."""
-        return await self.service.asking.ask(self.request, served, texts, question, self.timeout_milliseconds)
+        (reply,) = await self.ask_together(served, texts, lambda: [question()])
+        return reply
 
     async def ask_in_turn(self, served: LoadedModel, texts: Sequence[str], turns: Turns[Answer]) -> Reply[Answer]:
         """Return the answers to the last of several questions in turn. Raises what `Asking.ask_in_turn` raises."""
@@ -141,10 +142,6 @@ ASKED: Refusals = {
 """Errors of every path that a model answers."""
 
 
-def listed(number: int) -> str:
-    return f"inputs[{number}]"
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
     """GET of one path, or POST if it has a `body`."""
@@ -169,7 +166,7 @@ class Operation:
     examples: Mapping[str, Example] = field(default_factory=dict)
     read: Callable[[Headers, bytes], int] = read_json
     """Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read."""
-    place: Callable[[int], str] = listed
+    place: Callable[[int], str] = "inputs[{}]".format
     """Returns the field that holds the text of this number: inference numbers texts from 0, clients know fields."""
     name: str = ""
     """Name of the operation in the document; empty: the name of `answer`."""

@@ -51,10 +51,6 @@ async def rerank(call: Call, body: RerankRequest) -> Response:
     return JsonResponse(ranks, headers=reply.headers)
 
 
-def _place(number: int) -> str:
-    return f"texts[{number}]"
-
-
 _RANKED = ["Open a file.", "Order the items."]
 _EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
 RERANK = Operation(
@@ -66,5 +62,5 @@ RERANK = Operation(
     ability=RERANKING,
     body=RerankRequest,
     examples={"two": Example("Two texts for a query", _EXAMPLE)},
-    place=_place,
+    place="texts[{}]".format,
 )

@@ -95,18 +95,6 @@ class Asking:
         self.last_deadline_seconds = 0.0
         """Latest deadline of the requests so far, on the scheduler's clock."""
 
-    async def ask(
-        self,
-        request: Request,
-        served: LoadedModel,
-        texts: Sequence[str],
-        question: Callable[[], Question[Answer]],
-        timeout_milliseconds: int | None = None,
-    ) -> Reply[Answer]:
-        """Return the answers of `served` to the question about `texts`. Raises what `ask_together` raises."""
-        (reply,) = await self.ask_together(request, served, texts, lambda: [question()], timeout_milliseconds)
-        return reply
-
     async def ask_together(
         self,
         request: Request,

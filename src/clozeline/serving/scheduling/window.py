@@ -15,9 +15,7 @@ MIN_SHARE_TOKENS = 32
 """Fewer tokens are not split among workers."""
 
 
-def window(
-    lengths: Sequence[int], anchor: int, *, budget_tokens: int, max_padding: float = MAX_PADDING
-) -> tuple[int, int]:
+def window(lengths: Sequence[int], anchor: int, *, budget_tokens: int) -> tuple[int, int]:
     """Return `low`, `high`: the slice of the ascending `lengths` that runs together with the one at `anchor`.
 
     The nearest lengths join first, as long as the padded slice fits the budget and has little padding.
@@ -28,7 +26,7 @@ def window(
 
     def fits(place: int) -> bool:
         padded = max(lengths[place], lengths[high - 1]) * (high - low + 1)
-        return padded <= budget_tokens and padded - tokens - lengths[place] <= max_padding * padded
+        return padded <= budget_tokens and padded - tokens - lengths[place] <= MAX_PADDING * padded
 
     while True:
         beside = [place for place in (low - 1, high) if 0 <= place < len(lengths)]

@@ -144,10 +144,6 @@ async def _by_cloze(call: Call, served: ServedModel[Encoder], body: ZeroShotRequ
     return reply.answers[0], reply.headers
 
 
-def _place(number: int) -> str:
-    return "inputs"
-
-
 ZERO_SHOT = Operation(
     path="/zero-shot",
     answer=zero_shot,
@@ -157,5 +153,5 @@ ZERO_SHOT = Operation(
     ability=CHOOSING,
     body=ZeroShotRequest,
     examples=ZERO_SHOT_EXAMPLES,
-    place=_place,
+    place="inputs".format,
 )
