@@ -1,7 +1,6 @@
 """Files of a project that no cache holds (runs, logs, locks), and default settings for the tools that it starts."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +88,6 @@ def reach_this_machine_directly() -> None:
     os.environ.update(no_proxy=exempt, NO_PROXY=exempt)
 
 
-def tracking_uri(workspace: Workspace, environment: Mapping[str, str] = os.environ) -> str:
+def tracking_uri(workspace: Workspace) -> str:
     """Return the address of MLflow: the environment's, or the project's own database."""
-    return environment.get("MLFLOW_TRACKING_URI") or workspace.defaults()["MLFLOW_TRACKING_URI"]
+    return os.environ.get("MLFLOW_TRACKING_URI") or workspace.defaults()["MLFLOW_TRACKING_URI"]

@@ -62,13 +62,11 @@ def test_a_curve_of_one_point_or_of_equal_points_is_drawn() -> None:
     assert svg_of(lines("a", [Series("one", [(5, 0.0), (6, 0.0)])], x="x", y="y")).find("polyline") is not None
 
 
-def test_a_bar_is_as_long_as_its_value_and_has_its_interval_and_marks() -> None:
-    rows = [Bar("half", 0.5, "50 %", 0.4, 0.6, (("baseline", 0.25),)), Bar("whole", 1.0, "100 %")]
+def test_a_bar_is_as_long_as_its_value_and_has_its_interval() -> None:
+    rows = [Bar("half", 0.5, "50 %", 0.4, 0.6), Bar("whole", 1.0, "100 %")]
     svg = svg_of(bars("shares", rows, most=1.0))
     widths = [float(bar.get("width", 0)) for bar in svg.iter("rect") if bar.get("class") == "bar"]
     assert widths[0] == pytest.approx(widths[1] / 2)
     (whisker,) = (line for line in svg.iter("line") if line.get("class") == "whisker")
     assert float(whisker.get("x2", 0)) - float(whisker.get("x1", 0)) == pytest.approx(0.2 * widths[1], abs=0.2)
-    (mark,) = (rect for rect in svg.iter("rect") if rect.get("class") == "m0")
-    assert float(mark.get("x", 0)) + 1.5 == pytest.approx(4 + 0.25 * widths[1], abs=0.2)
     assert svg.findtext("desc") == "half: 50 %; whole: 100 %"

@@ -38,24 +38,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-run.add_to(app)
-plan.add_to(app)
-demo.add_to(app)
-release.add_to(app)
-remote.add_to(app)
-predict.add_to(app)
-choosing.add_to(app)
-tag_and_answer.add_to(app)
-search.add_to(app)
-evaluate.add_to(app)
-serve.add_to(app)
-sign.add_to(app)
-lineage.add_to(app)
-report.add_to(app)
-status.add_to(app)
-gc.add_to(app)
-ui.add_to(app)
-stage.add_to(app)
+for verbs in (
+    run,
+    plan,
+    demo,
+    release,
+    remote,
+    predict,
+    choosing,
+    tag_and_answer,
+    search,
+    evaluate,
+    serve,
+    sign,
+    lineage,
+    report,
+    status,
+    gc,
+    ui,
+    stage,
+):
+    verbs.add_to(app)
 
 
 @app.callback()

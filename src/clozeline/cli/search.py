@@ -1,10 +1,9 @@
 """`clozeline search`: find functions of the installed libraries by what they do."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -74,7 +73,7 @@ def search(
     vectors_QH = embedder.embed(queries, truncate=True)
     asked = [Query(query, vector_H) for query, vector_H in zip(queries, vectors_QH, strict=True)]
     answers = [index.nearest(query, top_k, library, by) for query in asked]
-    printer(as_json, Form(_records, _lines, partial(_tables, _SCORES[by])))(queries, answers)
+    printer(as_json, Form(("query", "found"), _lines, partial(_tables, _SCORES[by])))(queries, answers)
 
 
 def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
@@ -102,11 +101,6 @@ def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
             do="leave --model out, or name an embedder",
         )
     return model, SearchIndex.open(model, folder, _CLEAN, _KEPT / source.name)
-
-
-def _records(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> Iterator[dict[str, Any]]:
-    for query, found in zip(queries, answers, strict=True):
-        yield {"query": query, "found": [asdict(one) for one in found]}
 
 
 def _lines(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> Iterator[Sequence[object]]:

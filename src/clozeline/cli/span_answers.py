@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 from rich.console import RenderableType
 from rich.markup import escape
@@ -23,12 +21,7 @@ _CHARACTERS_AROUND = 80
 
 def answers_from(context: str) -> Form[list[list[Answer]]]:
     """Return the form in which answers from this text are shown."""
-    return Form(_answer_records, _answer_lines, partial(_answer_tables, context))
-
-
-def _tag_records(texts: Sequence[str], found: list[Tagged]) -> Iterator[dict[str, Any]]:
-    for text, entities in zip(texts, found, strict=True):
-        yield {"text": text, "entities": [asdict(one) for one in entities]}
+    return Form(("question", "answers"), _answer_lines, partial(_answer_tables, context))
 
 
 def _tag_lines(texts: Sequence[str], found: list[Tagged]) -> Iterator[Sequence[object]]:
@@ -67,11 +60,6 @@ def _marked(text: str, entities: Tagged, colours: Mapping[str, str]) -> Text:
     return marked.append(text[place:])
 
 
-def _answer_records(questions: Sequence[str], answers: list[list[Answer]]) -> Iterator[dict[str, Any]]:
-    for question, found in zip(questions, answers, strict=True):
-        yield {"question": question, "answers": [asdict(one) for one in found]}
-
-
 def _answer_lines(questions: Sequence[str], answers: list[list[Answer]]) -> Iterator[Sequence[object]]:
     for question, found in zip(questions, answers, strict=True):
         for rank, one in enumerate(found, start=1):
@@ -98,4 +86,4 @@ def _answer_in_context(context: str, best: Answer) -> Text:
     )
 
 
-TAG = Form(_tag_records, _tag_lines, _tag_tables)
+TAG = Form(("text", "entities"), _tag_lines, _tag_tables)

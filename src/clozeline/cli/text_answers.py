@@ -4,9 +4,9 @@ Shapes: T given texts, H hidden.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import orjson
 import typer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clozeline.inference.completer import Completion
     from clozeline.inference.encoder import Filled
 
-Answers = TypeVar("Answers")
+Answers = TypeVar("Answers", bound=Iterable[object])
 _BAR_CELLS = 20
 
 
@@ -31,7 +31,8 @@ _BAR_CELLS = 20
 class Form(Generic[Answers]):
     """The three ways to show the answers of one verb."""
 
-    records: Callable[[Sequence[str], Answers], Iterator[dict[str, Any]]]
+    keys: tuple[str, str]
+    """Keys of the given text and of its answer in a JSON object."""
     lines: Callable[[Sequence[str], Answers], Iterator[Sequence[object]]]
     tables: Callable[[Sequence[str], Answers], Iterator[RenderableType]]
 
@@ -39,15 +40,15 @@ class Form(Generic[Answers]):
 def printer(as_json: bool, form: Form[Answers]) -> Callable[[Sequence[str], Answers], None]:
     """Return the printer of answers: JSON on request, tables in a terminal, otherwise tab-separated lines."""
     if as_json:
-        return lambda texts, answers: _print_json(form.records(texts, answers))
+        return lambda texts, answers: _print_json(form.keys, texts, answers)
     if sys.stdout.isatty():
         return lambda texts, answers: _print_tables(form.tables(texts, answers))
     return lambda texts, answers: _print_lines(form.lines(texts, answers))
 
 
-def _print_json(records: Iterator[dict[str, Any]]) -> None:
-    for record in records:
-        typer.echo(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY))
+def _print_json(keys: tuple[str, str], texts: Sequence[str], answers: Iterable[object]) -> None:
+    for pair in zip(texts, answers, strict=True):
+        typer.echo(orjson.dumps(dict(zip(keys, pair, strict=True)), option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def _print_lines(lines: Iterator[Sequence[object]]) -> None:
@@ -68,11 +69,6 @@ def _field(value: object) -> str:
     return str(value).replace("\\", r"\\").replace("\t", r"\t").replace("\n", r"\n").replace("\r", r"\r")
 
 
-def _fill_records(texts: Sequence[str], answers: "list[list[list[Filled]]]") -> Iterator[dict[str, Any]]:
-    for text, masks in zip(texts, answers, strict=True):
-        yield {"text": text, "masks": [[asdict(candidate) for candidate in mask] for mask in masks]}
-
-
 def _fill_lines(texts: Sequence[str], answers: "list[list[list[Filled]]]") -> Iterator[Sequence[object]]:
     for text, masks in zip(texts, answers, strict=True):
         for number, mask in enumerate(masks, start=1):
@@ -88,11 +84,6 @@ def _fill_tables(texts: Sequence[str], answers: "list[list[list[Filled]]]") -> I
             yield ranking("word", [(candidate.token_str, candidate.score) for candidate in mask])
 
 
-def _complete_records(texts: Sequence[str], answers: "list[Completion]") -> Iterator[dict[str, Any]]:
-    for text, one in zip(texts, answers, strict=True):
-        yield {"text": text, "completion": asdict(one)}
-
-
 def _complete_lines(texts: Sequence[str], answers: "list[Completion]") -> Iterator[Sequence[object]]:
     for text, one in zip(texts, answers, strict=True):
         yield text, one.text, one.finish_reason
@@ -101,11 +92,6 @@ def _complete_lines(texts: Sequence[str], answers: "list[Completion]") -> Iterat
 def _complete_tables(texts: Sequence[str], answers: "list[Completion]") -> Iterator[RenderableType]:
     for text, one in zip(texts, answers, strict=True):
         yield Text.assemble((text, "bold"), one.text, (" …" if one.finish_reason == "length" else "", "dim"))
-
-
-def _embed_records(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]") -> Iterator[dict[str, Any]]:
-    for text, embedding_H in zip(texts, embeddings_TH, strict=True):
-        yield {"text": text, "embedding": embedding_H}
 
 
 def _embed_lines(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]") -> Iterator[Sequence[object]]:
@@ -124,11 +110,6 @@ def _embed_tables(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]"
     for number, text in enumerate(texts, start=1):
         table.add_row(str(number), escape(text), *(f"{cosine:.2f}" for cosine in similarities_TT[number - 1]))
     yield table
-
-
-def _classify_records(texts: Sequence[str], answers: "list[list[LabelScore]]") -> Iterator[dict[str, Any]]:
-    for text, scores in zip(texts, answers, strict=True):
-        yield {"text": text, "labels": [asdict(score) for score in scores]}
 
 
 def _classify_lines(texts: Sequence[str], answers: "list[list[LabelScore]]") -> Iterator[Sequence[object]]:
@@ -154,7 +135,7 @@ def ranking(what: str, scores: Sequence[tuple[str, float]]) -> Table:
     return table
 
 
-FILL = Form(_fill_records, _fill_lines, _fill_tables)
-COMPLETE = Form(_complete_records, _complete_lines, _complete_tables)
-EMBED = Form(_embed_records, _embed_lines, _embed_tables)
-CLASSIFY = Form(_classify_records, _classify_lines, _classify_tables)
+FILL = Form(("text", "masks"), _fill_lines, _fill_tables)
+COMPLETE = Form(("text", "completion"), _complete_lines, _complete_tables)
+EMBED = Form(("text", "embedding"), _embed_lines, _embed_tables)
+CLASSIFY = Form(("text", "labels"), _classify_lines, _classify_tables)

@@ -16,6 +16,7 @@ from clozeline.inference.package import load
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
 """Words for the timed texts; latency does not depend on their meaning."""
 
+_NUM_THREADS: Final = 1
 _ROUNDS: Final = 3
 _MOST_ROUNDS: Final = 9
 _ROUND_SECONDS: Final = 5.0
@@ -85,19 +86,15 @@ def as_fast(int8_speedup: float | None) -> str:
     return f"INT8 is {math.floor(100 * int8_speedup) / 100:.2f} × as fast as fp32"
 
 
-def measure(folder: Path, *, num_threads: int = 1, batch_texts: int = 32, repeats: int = 15) -> Latency:
+def measure(folder: Path, *, batch_texts: int = 32, repeats: int = 15) -> Latency:
     """Time the package in `folder` in rounds (`agreed`): medians of `repeats` calls after a warm-up call.
 
     Raises:
         ArtifactError: the package is damaged.
     """
     precisions = read_manifest(folder).precisions
-    models = {precision: load(folder, precision=precision, num_threads=num_threads) for precision in precisions}
-    return agreed(
-        lambda: compare(
-            models, num_threads=num_threads, batch_texts=batch_texts, repeats=repeats, seconds=_ROUND_SECONDS
-        )
-    )
+    models = {precision: load(folder, precision=precision, num_threads=_NUM_THREADS) for precision in precisions}
+    return agreed(lambda: compare(models, batch_texts=batch_texts, repeats=repeats, seconds=_ROUND_SECONDS))
 
 
 def agreed(measured: Callable[[], Latency]) -> Latency:
@@ -124,7 +121,6 @@ def _middle(rounds: Sequence[Latency]) -> Latency:
 def compare(
     models: Mapping[Precision, OpenModel],
     *,
-    num_threads: int = 1,
     batch_texts: int,
     repeats: int,
     seconds: float = float("inf"),
@@ -147,7 +143,7 @@ def compare(
 
     of_text, of_batch = asked(text), asked(batch)
     return Latency(
-        of_text["fp32"], of_text.get("int8"), of_batch["fp32"], of_batch.get("int8"), batch_texts, num_threads
+        of_text["fp32"], of_text.get("int8"), of_batch["fp32"], of_batch.get("int8"), batch_texts, _NUM_THREADS
     )
 
 

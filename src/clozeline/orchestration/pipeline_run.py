@@ -1,7 +1,6 @@
 """One pipeline run: its logs, its tracking in MLflow, and the result of each stage."""
 
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.orchestration.stage_failure import failure_of
 from clozeline.orchestration.stage_process import StageProcesses
 from clozeline.orchestration.workspace_identity import identity_of
+from clozeline.storage.fingerprints import md5_of
 from clozeline.tracking.flow_run import FlowRun, StageRecord
 from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.tracking.outbox import Status
@@ -130,7 +130,7 @@ class PipelineRun:
         lock = root / "dvc.lock"
         tags: dict[str, str] = {f"dvc.outcome.{result.name}": result.outcome for result in self.results.values()}
         if lock.exists():
-            tags["dvc.lock_md5"] = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
+            tags["dvc.lock_md5"] = md5_of(lock)
         metrics = [path for node in self.graph for path in node.metrics]
         self._tracked.end(
             status,

@@ -36,6 +36,7 @@ _EXPECTED: Final = {
     "list_type": "a list: [one, two]",
 }
 """Replacements for pydantic messages that mention its internals."""
+_SHOWN_CHARACTERS: Final = 160
 _AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
 _NOTHING: Final = ("missing", "union_tag_not_found")
 
@@ -216,7 +217,7 @@ def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
     return sorted(kind.model_fields)
 
 
-def _short(value: object, limit: int = 160) -> str:
+def _short(value: object) -> str:
     """Return the value in YAML notation, shortened."""
     text = "{…}" if isinstance(value, dict) else _AS_WRITTEN.get(repr(value), repr(value))
-    return text if len(text) <= limit else text[:limit] + "…"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

@@ -72,13 +72,11 @@ class Bar:
     low: float | None = None
     high: float | None = None
     """`low` and `high` are the ends of an interval for the value."""
-    marks: tuple[tuple[str, float], ...] = ()
-    """Values to compare with, with their names."""
 
 
 def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None = None) -> Markup:
     """Draw a horizontal bar from zero for each row; `most` is the end of the scale (default: the largest value)."""
-    reach = [value for row in rows for value in (row.value, row.high or 0, *(mark for _, mark in row.marks))]
+    reach = [value for row in rows for value in (row.value, row.high or 0)]
     across = Scale(0, most or max(reach) or 1, 4, _WIDTH - 8)
     return html(
         "bars",
@@ -89,7 +87,6 @@ def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None 
         across=across,
         row_height=_ROW_HEIGHT,
         rows=rows,
-        compared=list(dict.fromkeys(name for row in rows for name, _ in row.marks)),
         note=note,
     )
 

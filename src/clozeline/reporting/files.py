@@ -1,7 +1,6 @@
 """Readers of the files of a run, for the report."""
 
 import csv
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
 from clozeline.storage.csv_files import RowRecord
+from clozeline.storage.fingerprints import md5_of
 
 Result = TypeVar("Result")
 Row = Mapping[str, str]
@@ -69,9 +69,7 @@ class RunFiles:
 
     def md5(self, path: str) -> str:
         """Return the MD5 of a file, as DVC computes it; raises ArtifactError if the file is missing."""
-        return self._read(
-            path, "", "a file", lambda file: hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
-        )
+        return self._read(path, "", "a file", md5_of)
 
     def _read(self, path: str, stage: str, expected: str, read: Callable[[Path], Result]) -> Result:
         try:

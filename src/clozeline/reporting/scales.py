@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_MOST_POINTS = 400
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ def _round_step(least: float) -> float:
     return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
 
 
-def thinned(points: list[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
-    """Return at most `most` points: the lowest and highest of each group of neighbours, so that no spike is lost."""
-    if len(points) <= most:
+def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most 400 points: the lowest and highest of each group of neighbours, so that no spike is lost."""
+    if len(points) <= _MOST_POINTS:
         return points
-    size = math.ceil(2 * len(points) / most)
+    size = math.ceil(2 * len(points) / _MOST_POINTS)
     kept = []
     for start in range(0, len(points), size):
         near = points[start : start + size]

@@ -3,7 +3,6 @@
 Shapes: E entries, H hidden.
 """
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,11 +19,12 @@ from clozeline.inference.embedder import Embedder
 from clozeline.progress import ProgressBar
 from clozeline.search.entries import Entry, entries_of, parts_of
 from clozeline.storage.atomic import remove_folder, replacing_folder
+from clozeline.storage.fingerprints import fingerprint
 from clozeline.tasks.similarity.bm25 import WordIndex
 from clozeline.tasks.similarity.fusion import fused
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = b"2"
+_FORMAT = 2
 _VECTORS = "vectors.npy"
 _ENTRIES = "entries.parquet"
 _CHUNK_TEXTS = 2048
@@ -117,11 +117,7 @@ class SearchIndex:
 
 def _key(package: Path, clean: Path) -> str:
     """Return a hash of everything that the index is built from; the manifest holds the hash of each model file."""
-    digest = hashlib.sha256(_FORMAT + (package / FILES.manifest).read_bytes())
-    for file in parts_of(clean):
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()[:16]
+    return fingerprint({"format": _FORMAT}, (package / FILES.manifest, *parts_of(clean)))
 
 
 def _build(model: Embedder, clean: Path, folder: Path) -> None:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from clozeline.inference.errors import is_panic
 
+_SHOWN_CHARACTERS = 160
+
 
 class ErrorDetail(BaseModel):
     model_config = ConfigDict(frozen=True)
@@ -53,9 +55,9 @@ def problem(
     return ApiError(status, detail, headers)
 
 
-def shortened(value: object, limit: int = 160) -> str:
+def shortened(value: object) -> str:
     text = value if isinstance(value, str) else written(value)
-    return text if len(text) <= limit else text[:limit] + "…"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
 def written(value: object) -> str:

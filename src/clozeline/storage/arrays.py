@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -42,11 +42,11 @@ class DiskArrays:
             return np.asarray(np.memmap(file, dtype, mode="r+")) if file.tell() else np.empty(0, dtype)
 
 
-def mapped(path: Path, dtype: DTypeLike, mode: Literal["r", "r+"] = "r") -> NDArray[Any]:
+def mapped(path: Path, dtype: DTypeLike) -> NDArray[Any]:
     """Map a file of raw numbers as a one-dimensional array."""
     if not path.stat().st_size:
         return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, mode=mode))
+    return np.asarray(np.memmap(path, dtype, mode="r"))
 
 
 def chunks(length: int, size: int = CHUNK) -> Iterator[slice]:

@@ -25,6 +25,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def md5_of(path: Path) -> str:
+    """Return the MD5 of a file, as DVC computes it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of Python and of these packages."""
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}

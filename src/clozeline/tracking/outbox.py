@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from clozeline.artifacts.record import Record
 from clozeline.storage.atomic import replacing_file
+from clozeline.storage.fingerprints import sha256_of
 
 _LOG = logging.getLogger(__name__)
 OUTBOX: Final = "CLOZELINE_OUTBOX"
@@ -141,8 +142,7 @@ class Outbox:
     def add_file(self, run: str, file: Path, folder: str | None = None) -> None:
         """Append a copy of `file` as it is now."""
         try:
-            with file.open("rb") as content:
-                sha256 = hashlib.file_digest(content, "sha256").hexdigest()
+            sha256 = sha256_of(file)
             kept = self.path_of(sha256, file.name)
             if not kept.exists():
                 kept.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
 """The runs that made the current outputs of the project, found by the hashes of the outputs, not by time."""
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from mlflow.entities import Run, ViewType
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError
+from clozeline.storage.fingerprints import md5_of
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import answering, experiments, prepare
 from clozeline.tracking.forgiving import forgiving
@@ -64,7 +64,7 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
         TransientError: MLflow does not answer.
     """
     lock = Lock.read(lock_file)
-    md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
+    md5 = md5_of(lock_file)
     with answering(tracking_uri):
         client = prepare(tracking_uri)
         known = [experiment.experiment_id for experiment in experiments(client)]

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+from clozeline.storage.fingerprints import md5_of
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import check, has_remote
 
@@ -91,7 +92,7 @@ class Objects:
         file = self._cached(md5)
         if not file.is_file():
             return f"{md5} is neither in the cache, nor in the workspace, nor in git"
-        if _md5_of(file) != md5.removesuffix(_FOLDER):
+        if md5_of(file) != md5.removesuffix(_FOLDER):
             return f"{file} is damaged: its content does not match its name"
         if not md5.endswith(_FOLDER):
             return None
@@ -106,8 +107,3 @@ class Objects:
             return None
         shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=self._root, capture_output=True, check=False)
         return hashlib.md5(shown.stdout, usedforsecurity=False).hexdigest() if shown.returncode == 0 else None
-
-
-def _md5_of(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
