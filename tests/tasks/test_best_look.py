@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.plots import ScoredLook
 from clozeline.errors import TrainingError
 from clozeline.tasks.best_look import BestLook, Plan, best_of
 from clozeline.training.callbacks import Callback

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from clozeline.errors import ClozelineError
-from clozeline.machine.main_memory import available_bytes
+from clozeline.machine.memory import available_bytes
 
 _EXIT_CODES: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes for SIGKILL from `subprocess` and from a shell."""

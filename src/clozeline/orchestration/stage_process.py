@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clozeline.machine.main_memory import out_of_memory_kills
+from clozeline.machine.memory import out_of_memory_kills
 from clozeline.orchestration import supervisor
 from clozeline.orchestration.streams import Stream, Transcript, read_all
 from clozeline.orchestration.terminal import terminal_or

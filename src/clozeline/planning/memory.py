@@ -8,7 +8,7 @@ from typing import Self
 import torch
 
 from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.machine.main_memory import available_bytes
+from clozeline.machine.memory import available_bytes
 from clozeline.params import PretrainParams
 from clozeline.planning.activations import kept_per_token
 from clozeline.planning.counting import ParameterCount

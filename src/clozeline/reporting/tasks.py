@@ -6,8 +6,7 @@ from math import isfinite
 
 from markupsafe import Markup
 
-from clozeline.artifacts.finetune.answer_tables import CLASS, AnswerRow
-from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.plots import CLASS, AnswerRow, ScoredLook
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.reporting import confusion

@@ -14,8 +14,7 @@ from clozeline.artifacts.snapshot.manifest import SnapshotFile
 from clozeline.errors import DataError, TransientError
 from clozeline.params import SourceParams
 from clozeline.records.files.fields import check_fields
-from clozeline.snapshots.fields import text_fields
-from clozeline.snapshots.record_shards import keep_records, line_of
+from clozeline.snapshots.record_shards import keep_records, line_of, text_fields
 from clozeline.snapshots.store import Store
 
 PASSWORD: Final = "CLOZELINE_SOURCE_PASSWORD"

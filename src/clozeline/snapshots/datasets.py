@@ -5,8 +5,7 @@ from dataclasses import replace
 from clozeline.artifacts.snapshot.manifest import SnapshotFile
 from clozeline.params import SourceParams
 from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
-from clozeline.snapshots.fields import text_fields
-from clozeline.snapshots.record_shards import keep_records, line_of
+from clozeline.snapshots.record_shards import keep_records, line_of, text_fields
 from clozeline.snapshots.store import Store
 
 _SPLIT = "train"

@@ -15,12 +15,20 @@ from typing import Any
 import pyarrow as pa
 
 from clozeline.artifacts.snapshot.manifest import SnapshotFile
+from clozeline.params import SourceParams
+from clozeline.records.files.fields import Fields
 from clozeline.snapshots.store import Store
 
 _SHARD_BYTES = 64_000_000
 """Size of a shard before compression, in bytes."""
 _BLOCK_BYTES = 1 << 20
 _KEY_BYTES = 16
+
+
+def text_fields(params: SourceParams) -> Fields:
+    """Return the knobs of text and label with the fields that they name."""
+    label = {} if params.label_field is None else {"source.label_field": params.label_field}
+    return {"source.text_field": params.text_field} | label
 
 
 def line_of(record: dict[str, Any]) -> bytes:

@@ -22,12 +22,11 @@ from clozeline.artifacts.export.manifest import (
 from clozeline.artifacts.finetune.model.held_out import read_held_out
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.card import write_card
-from clozeline.exporting.client_config import write_client_config
 from clozeline.exporting.forms import last_layer_of, outputs_of
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder, Passed
-from clozeline.exporting.package_tokenizer import write_tokenizer
+from clozeline.exporting.package_files import write_client_config, write_tokenizer
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import read_sample

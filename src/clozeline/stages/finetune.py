@@ -7,8 +7,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from clozeline.artifacts.finetune.answer_tables import CLASS, AnswerRow
-from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.plots import CLASS, AnswerRow, ScoredLook
 from clozeline.artifacts.finetune.shown_item import write_shown_items
 from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.artifacts.preprocess.clean_text import texts_of

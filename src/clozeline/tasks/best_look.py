@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.plots import ScoredLook
 from clozeline.training.callbacks import Callback
 from clozeline.training.curves import CurvePoint
 from clozeline.training.loop import Loop

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.plots import ScoredLook
 from clozeline.artifacts.finetune.task_metrics import OverSeeds
 from clozeline.tasks import lora
 from clozeline.tasks.best_look import BestLook, Trained, best_of

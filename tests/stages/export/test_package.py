@@ -22,9 +22,9 @@ from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
-from clozeline.exporting.client_config import write_client_config
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.ladder import Climbed, Passed
+from clozeline.exporting.package_files import write_client_config
 from clozeline.exporting.quantization import Quantized
 from clozeline.exporting.trained import open_trained
 from clozeline.inference.package import load

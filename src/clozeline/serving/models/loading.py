@@ -7,8 +7,8 @@ from clozeline.artifacts.export.manifest import GRAPHS, Precision, data_file, re
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
-from clozeline.machine.free_memory import free_memory_bytes
 from clozeline.machine.heap import give_back_freed
+from clozeline.machine.memory import free_memory_bytes
 from clozeline.serving.models.precision import Choice, choice, timed, untimed
 from clozeline.serving.models.sources import ModelSource, fetched
 from clozeline.serving.observe.identity import Identity

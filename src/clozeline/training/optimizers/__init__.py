@@ -1,6 +1,5 @@
 """Optimizers: each kind is a row of OPTIMIZERS."""
 
-from clozeline.training.optimizers.building import OPTIMIZERS, build_optimizer
-from clozeline.training.optimizers.rates import scale_learning_rates
+from clozeline.training.optimizers.building import OPTIMIZERS, build_optimizer, scale_learning_rates
 
 __all__ = ["OPTIMIZERS", "build_optimizer", "scale_learning_rates"]
