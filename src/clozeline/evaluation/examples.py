@@ -1,9 +1,10 @@
 """A page of example predictions: original, masked, predicted, and the probability of each prediction."""
 
-from html import escape
+from importlib import resources
 
 import numpy as np
 import torch
+from jinja2 import Environment
 from tokenizers import Tokenizer
 
 from clozeline.artifacts.evaluate.cloze_example import Candidate, Example, Guess
@@ -71,37 +72,6 @@ def as_text(examples: list[Example]) -> str:
 
 def as_html(examples: list[Example]) -> str:
     """Return the examples as one HTML file without external assets."""
-    articles = "\n".join(_article(example) for example in examples)
-    return _PAGE.format(articles=articles)
-
-
-def _article(example: Example) -> str:
-    rows = "\n".join(
-        f'<tr class="{"hit" if guess.predicted == guess.original else "miss"}"><td>{escape(guess.original)}</td>'
-        f"<td>{escape(guess.predicted)}</td><td>{guess.probability:.1%}</td></tr>"
-        for guess in example.guesses
-    )
-    return (
-        f"<article><p>{escape(example.original)}</p><p class=masked>{escape(example.masked)}</p>"
-        f"<table><tr><th>original</th><th>predicted</th><th>probability</th></tr>\n{rows}</table></article>"
-    )
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Example predictions</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem; }}
-article {{ border-top: 1px solid #ccc; padding: 1rem 0; }}
-.masked {{ color: #666; }}
-th, td {{ text-align: left; padding: 0 1.5rem 0 0; }}
-th {{ font-weight: normal; color: #666; }}
-.hit td {{ color: #067a3a; }}
-</style>
-<h1>Example predictions</h1>
-<p>Texts of the validation split. Green: the model's first guess is the hidden token.</p>
-{articles}
-</html>
-"""
+    page = resources.files("clozeline.evaluation").joinpath("examples.html").read_text(encoding="utf-8")
+    made: str = Environment(autoescape=True, trim_blocks=True).from_string(page).render(examples=examples)
+    return made

@@ -4,7 +4,6 @@ Machine-readable facts are in its front matter: https://huggingface.co/docs/hub/
 models and of packages build on it.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from ruamel.yaml.error import YAMLError
 from clozeline.foreign.hub import published_file
 from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
+from clozeline.storage.fingerprints import sha256_of
 from clozeline.tokens.info import INFO_NAME, TokensInfo
 from clozeline.training.state import State
 
@@ -80,7 +80,7 @@ def _text(tokens: Path) -> Iterator[str]:
     for part, split in TokensInfo.read(tokens).splits.items():
         yield f"| {part} | {split.num_documents:,} | {split.text_bytes:,} | {split.num_tokens:,} |"
     yield ""
-    sha256 = hashlib.sha256((tokens / INFO_NAME).read_bytes()).hexdigest()
+    sha256 = sha256_of(tokens / INFO_NAME)
     yield f"Snapshot: {INFO_NAME}, which lists the hash of every shard, has the sha256 `{sha256}`."
 
 

@@ -1,6 +1,5 @@
 """Names of the files of token shards, and the contents of tokens.json, shared by the writer and the readers."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -8,6 +7,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.errors import ArtifactError
+from clozeline.storage.fingerprints import sha256_of
 from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
 
 INFO_NAME = "tokens.json"
@@ -88,7 +88,7 @@ class TokensInfo(_Record):
             ArtifactError: the tokenizer is another one, or missing.
         """
         path = tokenizer / _TOKENIZER_FILE
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        sha256 = sha256_of(path) if path.is_file() else None
         if sha256 != self.tokenizer_sha256:
             raise ArtifactError(
                 f"the tokens in {folder} were not made with the tokenizer in {tokenizer}",

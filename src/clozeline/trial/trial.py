@@ -3,7 +3,6 @@
 The fp32 graphs answer, because their figures do not depend on the processor; INT8 has gates of its own against fp32.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from clozeline.inference.language_model import LanguageModel
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.machine.cores import available_cores
+from clozeline.storage.fingerprints import sha256_of
 from clozeline.trial.answered_items import counts_on
 from clozeline.trial.token_loss import TextLosses, losses_of
 
@@ -120,7 +120,7 @@ def _paired(
         high=high,
         num_items=len(part_D2),
         items=place,
-        items_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        items_sha256=sha256_of(path),
         champion_bytes_per_token=bytes_per_token,
     )
 
