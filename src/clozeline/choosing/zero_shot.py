@@ -155,7 +155,7 @@ def _cut(encoder: Encoder, text: str, prompt: str, truncate: bool) -> str:
     Raises:
         TextTooLongError: the prompt leaves no room, or the text does not fit and `truncate` is not set.
     """
-    (num_prompt_tokens,) = encoder.count_tokens([prompt])
+    (num_prompt_tokens,) = encoder.tokenizer.count([prompt])
     room = encoder.manifest.max_length - num_prompt_tokens
     kept, _ = encoder.tokenizer.first_tokens(text, max(room, 1))
     if room < 1 or (kept != text and not truncate):

@@ -172,13 +172,10 @@ class Completer(LanguageModel):
         completions = self.complete(texts, truncate=truncate)
         return [{**record, "completion": asdict(one)} for record, one in zip(embedded, completions, strict=True)]
 
-    def token_text(self, token_id: int) -> str:
-        return self._tokenizer.token_text(token_id)
-
     @cached_property
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Special tokens before and after a text."""
-        (pieces,) = self._tokenizer.pieces(["a"], add_special_tokens=True)
+        (pieces,) = self.tokenizer.pieces(["a"], add_special_tokens=True)
         is_special = [piece.special for piece in pieces]
         first = is_special.index(False)
         last = len(pieces) - is_special[::-1].index(False)
@@ -190,7 +187,7 @@ class Completer(LanguageModel):
         return after[0] if after else None
 
     def _draft(self, number: int, text: str, decoding: Decoding, truncate: bool) -> Draft:
-        (pieces,) = self._tokenizer.pieces([text], add_special_tokens=False)
+        (pieces,) = self.tokenizer.pieces([text], add_special_tokens=False)
         before, inner = self._around[0], [piece.id for piece in pieces]
         room = self.manifest.max_length - len(before) - 1
         if len(inner) > room:
@@ -209,11 +206,11 @@ class Completer(LanguageModel):
     def _continuation(self, draft: Draft) -> str:
         """Return the text of the new tokens, which may continue the last word of the given text."""
         given = draft.read.ids_L.tolist()
-        whole = self._tokenizer.decode([*given, *draft.tokens], skip_special_tokens=True)
-        before = self._tokenizer.decode(given, skip_special_tokens=True)
+        whole = self.tokenizer.decode([*given, *draft.tokens], skip_special_tokens=True)
+        before = self.tokenizer.decode(given, skip_special_tokens=True)
         if whole.startswith(before):
             return whole[len(before) :]
-        return self._tokenizer.decode(draft.tokens, skip_special_tokens=True)
+        return self.tokenizer.decode(draft.tokens, skip_special_tokens=True)
 
 
 def _chosen(candidates: Candidates, decoding: Decoding, so_far: TokenizedText) -> tuple[int, float]:

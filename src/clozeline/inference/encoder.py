@@ -114,11 +114,11 @@ class Encoder(LanguageModel):
         return np.split(values, np.cumsum(num_masks_B)[:-1])
 
     def _filled(self, text: str, span: tuple[int, int], token_id: int, score: float) -> Filled:
-        token = self._tokenizer.token_text(token_id)
-        return Filled(score, token_id, token, self._tokenizer.with_token(text, span, token))
+        token = self.tokenizer.token_text(token_id)
+        return Filled(score, token_id, token, self.tokenizer.with_token(text, span, token))
 
     def _target_ids(self, targets: Sequence[str]) -> npt.NDArray[np.int64]:
-        ids = {target: self._tokenizer.ids_of(target) for target in targets}
+        ids = {target: self.tokenizer.ids_of(target) for target in targets}
         specials = set(self.manifest.special_tokens.ids)  # an unknown word is one token too: [UNK]
         wrong = [target for target in targets if len(ids[target]) != 1 or specials & set(ids[target])]
         if wrong or not targets:

@@ -24,22 +24,14 @@ class OpenModel(ABC):
         self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession, *, batch_tokens: int
     ) -> None:
         self.manifest = manifest
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._session = session
         self._batch_tokens = batch_tokens
-
-    def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of each whole text, including special tokens."""
-        return self._tokenizer.count(texts)
 
     @property
     def main_output(self) -> str:
         """Name of the output with the most information, from which answers are read."""
         return self.manifest.outputs[0].name
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        return self._tokenizer
 
     def tokenize(self, texts: Sequence[Given], *, truncate: bool = False) -> list[TokenizedText]:
         """Tokenize texts or pairs of texts.
@@ -48,7 +40,7 @@ class OpenModel(ABC):
             TextError: a text is longer than `manifest.max_length` tokens and `truncate` is not set,
                 or is not valid Unicode.
         """
-        return self._tokenizer.tokenize(texts, truncate=truncate)
+        return self.tokenizer.tokenize(texts, truncate=truncate)
 
     def run(self, texts: Sequence[TokenizedText], output: str) -> Iterator[tuple[Batch, npt.NDArray[np.float32]]]:
         """Yield each batch of `texts` with the graph's output `output` as soon as it is computed."""
@@ -82,7 +74,7 @@ class OpenModel(ABC):
 
     def count_unknown(self, text: TokenizedText) -> int:
         """Count the unknown tokens of `text`."""
-        unknown_id = self._tokenizer.unknown_id
+        unknown_id = self.tokenizer.unknown_id
         return 0 if unknown_id is None else int(np.count_nonzero(text.ids_L == unknown_id))
 
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:

@@ -49,7 +49,9 @@ def test_fewer_dimensions_are_the_first_ones_renormalized(sdk: OpenAI) -> None:
 def test_usage_counts_tokens_including_special_ones(sdk: OpenAI, catalogue: Catalogue) -> None:
     texts = ["return the list", "a"]
     usage = sdk.embeddings.create(model="encoder", input=texts).usage
-    assert usage.prompt_tokens == usage.total_tokens == sum(catalogue.answering(FILLING).model.count_tokens(texts)) == 8
+    assert (
+        usage.prompt_tokens == usage.total_tokens == sum(catalogue.answering(FILLING).model.tokenizer.count(texts)) == 8
+    )
 
 
 def test_the_sdk_completes_prompts_and_usage_counts_prompt_and_completion_tokens(

@@ -62,7 +62,7 @@ def test_the_tokenizer_of_a_package_truncates_long_texts_and_pads_short_ones(enc
 def test_our_inference_still_counts_every_token_of_a_long_text(encoder_package: Path) -> None:
     model = load(encoder_package)
     too_long = "the model " * model.manifest.max_length
-    (alone,), (beside, short) = model.count_tokens([too_long]), model.count_tokens([too_long, "the model"])
+    (alone,), (beside, short) = model.tokenizer.count([too_long]), model.tokenizer.count([too_long, "the model"])
     assert alone == beside > model.manifest.max_length > short
     with pytest.raises(TextTooLongError) as refused:
         model.tokenize([too_long])

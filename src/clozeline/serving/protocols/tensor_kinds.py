@@ -156,7 +156,7 @@ def _following(completer: Completer, asked: Asked) -> AnyQuestion:
 
 
 def _of_next_token(completer: Completer, number: int, candidates: Candidates) -> list[tuple[str, float]]:
-    return [(completer.token_text(token_id), score) for token_id, score in candidates]
+    return [(completer.tokenizer.token_text(token_id), score) for token_id, score in candidates]
 
 
 def _of_only_mask(encoder: Encoder, number: int, masks: list[list[Filled]]) -> list[tuple[str, float]]:
