@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,22 @@ def run_export(model: Path, texts: Path, folder: Path, **changes: object) -> Pat
 
 
 @pytest.fixture(scope="session")
-def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Path, made_once: MadeOnce) -> ExportModel:
+def operators_made_once() -> Iterator[None]:
+    """Let exports in this process share torch's table of operators, which they only read.
+
+    torch makes it again for each export, for 0.5 s of processor time.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
+
+
+@pytest.fixture(scope="session")
+def export_model(
+    tmp_path_factory: pytest.TempPathFactory, validation_texts: Path, made_once: MadeOnce, operators_made_once: None
+) -> ExportModel:
     """`export_model(folder, **params)` runs the export stage; the package's folder, metrics.json beside it.
 
     To trace a model takes seconds: each is traced once for each opset, and its fp32 graph is used again.

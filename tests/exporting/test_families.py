@@ -104,7 +104,7 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory, operators_made_once: None) -> Exported:
     """Export each model once for all tests of it."""
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
     inputs = export_onnx(trained, OPSET, path)
