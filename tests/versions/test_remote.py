@@ -1,8 +1,11 @@
 """What one machine pushes to the remote, another restores; a push that fails loses nothing."""
 
+import os
 import shutil
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -121,3 +124,69 @@ def test_stages_run_while_the_remote_is_unreachable(
     store.num_writes_left = 0
     assert outcomes(toy, monkeypatch) == ["executed"] * len(STAGES)
     assert "nothing is restored from the remote" in caplog.text
+
+
+def times_of_runs(store: ObjectStore) -> dict[str, datetime]:
+    found = store.client().list_objects_v2(Bucket=BUCKET, Prefix="project/runs/")["Contents"]
+    return {item["Key"]: item["LastModified"] for item in found}
+
+
+def test_the_newest_of_several_runs_with_the_same_inputs_is_restored(
+    toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a source that DVC cannot watch, of which each night takes a new snapshot."""
+    monkeypatch.chdir(toy)
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    graph = (toy / "dvc.yaml").read_text()
+    (toy / "dvc.yaml").write_text(graph.replace("    deps: [raw.txt]\n", "", 1))
+    remote.add(toy, URL, store.url)
+    nights = ("one", "one two", "one two three", "four")
+    for text in nights:
+        (toy / "raw.txt").write_text(text)
+        reproduce.reproduce("upper", again=True)
+        remote.push(toy)
+        for record in (toy / ".dvc/cache/runs").glob("*/*/*"):
+            os.utime(record, (record.stat().st_mtime - 3600,) * 2)  # an hour passes
+        time.sleep(1)
+    clone = fresh_clone(toy, tmp_path)
+    assert outcomes(clone, monkeypatch) == ["restored", *["executed"] * (len(STAGES) - 1)]
+    assert (clone / "upper.txt").read_text() == "FOUR"
+
+
+def test_a_push_or_fetch_without_news_leaves_the_times_of_runs_unchanged(
+    toy: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no run would ever be old enough for `clozeline gc`."""
+    remote.add(toy, URL, store.url)
+    outcomes(toy, monkeypatch)
+    records = list((toy / ".dvc/cache/runs").glob("*/*/*"))
+    assert len(records) == len(STAGES)
+    for record in records:
+        os.utime(record, (1_000_000.0,) * 2)
+    remote.push(toy)
+    pushed = times_of_runs(store)
+    remote.push(toy)
+    assert times_of_runs(store) == pushed
+    assert remote.fetch_runs(toy)
+    assert {record.stat().st_mtime for record in records} == {1_000_000.0}
+    shutil.rmtree(toy / ".dvc/cache/runs")
+    assert remote.fetch_runs(toy)
+    fetched = {f"project/{record.relative_to(toy / '.dvc/cache')}": record.stat().st_mtime for record in records}
+    assert fetched == {name: written.timestamp() for name, written in pushed.items()}
+
+
+def test_a_run_that_a_kill_cut_off_is_sent_and_fetched_again(toy: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    remote.add(toy, str(tmp_path / "store"))
+    name = "/".join(["runs", "ab", "ab" * 32, "cd" * 32])
+    here, there = toy / ".dvc/cache" / name, tmp_path / "store" / name
+    for file in (here, there):
+        file.parent.mkdir(parents=True)
+    here.write_text("a record")
+    there.write_text("a re")
+    (here.parent / "cut.tmp").write_text("a temporary file of DVC")
+    remote.push(toy)
+    assert (there.read_text(), len(list(there.parent.iterdir()))) == ("a record", 1)
+    here.write_text("")
+    assert remote.fetch_runs(toy)
+    assert here.read_text() == "a record"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +26,11 @@ from clozeline.storage.beside import held_beside
 from clozeline.storage.sweep import Removal, Store
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import check, has_remote, remote_errors
+from clozeline.versions.stored_files import StoredFile, stored_files
 
 _FOLDER: Final = ".dir"
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
-_TIMES: Final = ("mtime", "LastModified", "last_modified", "updated")
-"""Keys under which the file systems of fsspec give the time at which a file was written."""
 
 
 @contextmanager
@@ -107,8 +106,8 @@ class _Place:
     local_runs: Path
     """Run cache of the project, which has copies of most records of a remote."""
     remote_of: Repo | None = None
-    _infos: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Path → size and time of each file that was listed."""
+    _files: dict[str, StoredFile] = field(default_factory=dict)
+    """Each file that was listed, by its path."""
 
     @cached_property
     def objects(self) -> Mapping[str, str]:
@@ -132,8 +131,8 @@ class _Place:
 
     def young(self, before: datetime) -> set[str]:
         """Return the objects, and the outputs of the runs, that were written since `before`."""
-        objects = {oid for oid, path in self.objects.items() if not self._is_old(path, before)}
-        return objects.union(*(outs for path, outs in self.runs.items() if not self._is_old(path, before)))
+        objects = {oid for oid, path in self.objects.items() if not self._files[path].is_older_than(before)}
+        return objects.union(*(outs for path, outs in self.runs.items() if not self._files[path].is_older_than(before)))
 
     def stores(self, kept: set[str], before: datetime) -> tuple[Store, Store]:
         """Return the run cache and the objects.
@@ -141,7 +140,9 @@ class _Place:
         Runs are removed before objects, so that no run names a missing object. The list of a folder is removed before
         the files in it, because DVC takes the list as proof of the files.
         """
-        old_runs = [path for path, outs in self.runs.items() if self._is_old(path, before) and not outs <= kept]
+        old_runs = [
+            path for path, outs in self.runs.items() if self._files[path].is_older_than(before) and not outs <= kept
+        ]
         old = [path for oid, path in self.objects.items() if oid not in kept]
         lists = [path for path in old if path.endswith(_FOLDER)]
         files = [path for path in old if not path.endswith(_FOLDER)]
@@ -153,16 +154,9 @@ class _Place:
         )
 
     def _listed(self, folder: str) -> list[str]:
-        fs = self.database.fs.fs
-        fs.invalidate_cache()
-        try:
-            found = fs.find(folder, detail=True)
-            # The local file system of DVC gives the paths alone.
-            infos = found if isinstance(found, dict) else {path: fs.info(path) for path in found}
-        except FileNotFoundError:
-            return []
-        self._infos.update(infos)
-        return list(infos)
+        found = {file.path: file for file in stored_files(self.database, folder)}
+        self._files.update(found)
+        return list(found)
 
     def _outs_of(self, run: str) -> frozenset[str]:
         copy = self.local_runs.joinpath(*Path(run).parts[-3:])  # named by the hash of its content
@@ -172,22 +166,11 @@ class _Place:
                 return frozenset(path.md5 for path in stage.outs if path.md5)
         return frozenset({""})
 
-    def _is_old(self, path: str, before: datetime) -> bool:
-        """Whether the file was written before `before`; False if its file system does not say when."""
-        written = next((self._infos[path][key] for key in _TIMES if key in self._infos[path]), None)
-        match written:
-            case int() | float():
-                return datetime.fromtimestamp(written, UTC) < before
-            case str():
-                with suppress(ValueError):
-                    written = datetime.fromisoformat(written)
-        return isinstance(written, datetime) and (written if written.tzinfo else written.replace(tzinfo=UTC)) < before
-
     def _removals(self, paths: Iterable[str], remove: Callable[[Sequence[str]], None]) -> tuple[Removal, ...]:
         ordered, size = sorted(paths), _PER_CALL if self.remote_of else 1
         chunks = [ordered[start : start + size] for start in range(0, len(ordered), size)]
         return tuple(
-            Removal(sum(int(self._infos[path].get("size") or 0) for path in chunk), partial(remove, chunk), len(chunk))
+            Removal(sum(self._files[path].num_bytes for path in chunk), partial(remove, chunk), len(chunk))
             for chunk in chunks
         )
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from clozeline.errors import ArtifactError, ParamsError, TransientError
 from clozeline.versions.project import open_project
+from clozeline.versions.run_cache import fetch_records, push_records
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -65,15 +66,15 @@ def push(root: Path) -> int:
         cached = [HashInfo("md5", oid) for oid in repo.cache.local.all()]
         with remote_errors(repo):
             sent = repo.cloud.push(cached)
-            repo.stage_cache.push(None)  # DVC logs its failures and goes on: the listing below finds them
-            num_missing = len(sent.failed) + len(_runs(repo, is_remote=False) - _runs(repo, is_remote=True))
-        if num_missing:
+        if sent.failed:
             raise TransientError(
                 "not every file was pushed",
-                given=f"{num_missing} of {len(cached)} objects and runs are not at {_url(repo)}",
+                given=f"{len(sent.failed)} of {len(cached)} objects are not at {_url(repo)}",
                 expected="a remote that takes every file",
                 do="push again (`clozeline remote push`): only what is missing is sent",
             )
+        with remote_errors(repo):
+            push_records(repo)
         return len(sent.transferred)
 
 
@@ -88,7 +89,7 @@ def fetch_runs(root: Path) -> bool:
         try:
             check(repo)
             with remote_errors(repo):
-                repo.stage_cache.pull(None)
+                fetch_records(repo)
         except (ArtifactError, TransientError) as error:
             _LOG.warning("nothing is restored from the remote: %s", error)
             return False
@@ -178,9 +179,3 @@ def _settings(settings: Mapping[str, str | int]) -> dict[str, dict[str, object]]
 
 def _url(repo: "Repo") -> str:
     return str(repo.config["remote"][repo.config["core"]["remote"]]["url"])
-
-
-def _runs(repo: "Repo", *, is_remote: bool) -> set[str]:
-    odb = repo.cloud.get_remote_odb(hash_name="md5-dos2unix") if is_remote else repo.cache.legacy
-    folder = odb.fs.join(odb.path, "runs")
-    return {odb.fs.name(file) for file in odb.fs.find(folder)} if odb.fs.exists(folder) else set()

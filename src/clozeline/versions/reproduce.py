@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from clozeline.errors import ClozelineError, TransientError
 from clozeline.storage.atomic import replacing_file
 from clozeline.versions.project import open_project
+from clozeline.versions.run_cache import fetch_no_records
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -79,6 +80,8 @@ def reproduce(name: str, *, again: bool = False) -> int:
         try:
             # DVC then also looks for outputs at the remote, and calls a stage that it only fetched up to date.
             is_fetching = RESTORE_FROM_REMOTE in os.environ
+            if is_fetching:
+                fetch_no_records(repo)  # `remote.fetch_runs` did, once for all stages
             with _dvc_lock_replaced():
                 done = repo.reproduce(name, single_item=True, force=again, pull=is_fetching)
             was_out_of_date = bool(done) or was_missing
