@@ -9,9 +9,9 @@ import asyncio
 import os
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import sqlalchemy as sa
-from prefect.server.database import provide_database_interface
 from sqlalchemy.exc import DBAPIError
 
 _GRACE = timedelta(seconds=110)  # `within` of the automation, and time for the server to start
@@ -19,6 +19,8 @@ _GRACE = timedelta(seconds=110)  # `within` of the automation, and time for the 
 
 async def put_off_deadlines() -> None:
     """Move the end of every open bucket of an automation to `_GRACE` from now, if it is earlier."""
+    from prefect.server.database import provide_database_interface
+
     database = provide_database_interface()
     later = datetime.now(UTC) + _GRACE
     bucket = database.AutomationBucket.__table__
@@ -27,6 +29,13 @@ async def put_off_deadlines() -> None:
             await session.execute(sa.update(bucket).where(bucket.c.end < later).values(end=later))
 
 
+def make_home() -> None:
+    """Create PREFECT_HOME. Prefect creates no folder above it, and without it the database cannot be opened."""
+    if home := os.environ.get("PREFECT_HOME"):
+        Path(home).expanduser().mkdir(parents=True, exist_ok=True)
+
+
 if __name__ == "__main__":
+    make_home()
     asyncio.run(put_off_deadlines())
     os.execvp("prefect", ["prefect", "server", "start"])

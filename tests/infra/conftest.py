@@ -106,7 +106,7 @@ def server(
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     at_home = {
-        "PREFECT_HOME": home / "server",
+        "PREFECT_HOME": home / "work/prefect",  # as in a fresh checkout, it does not exist
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": port,
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
