@@ -1,8 +1,9 @@
 """A feed that differs too much from the last accepted one stops a run before any training."""
 
+import json
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -183,11 +184,11 @@ def labelled(root: Path, rows: Sequence[tuple[str, str]]) -> None:
     (root / "more.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
 
 
-def fine_tune(root: Path) -> None:
+def fine_tune(root: Path, kind: str = "classification", data: str = "more.csv") -> None:
     """Do what the command of the stage `finetune` does for a task on `more.csv`."""
     (root / "params").mkdir(exist_ok=True)
-    params = read_params(with_task(root / "params", "kind: classification", "data: more.csv"))
-    with under_contract("finetune", "more", Path("more.csv"), params, root):
+    params = read_params(with_task(root / "params", f"kind: {kind}", f"data: {data}"))
+    with under_contract("finetune", "more", Path(data), params, root):
         pass
 
 
@@ -232,4 +233,55 @@ def test_conflicting_shifted_or_changed_labels_stop_fine_tuning(tmp_path: Path, 
     labelled(tmp_path, change(rows))
     with pytest.raises(ContractError, match="the labels of task `more`") as caught:
         fine_tune(tmp_path)
+    assert found in str(caught.value.given)
+
+
+Items = list[tuple[str, str]]
+
+
+def sentences(items: Items) -> str:
+    """Sentences in columns; the label is the type of their entity, if they have one."""
+    return "".join(f"{text} O\nAda {label and 'B-'}{label or 'O'}\n\n" for text, label in items)
+
+
+def questions(items: Items) -> str:
+    """Questions as JSON Lines; the label is the answer, if there is one."""
+    return "".join(
+        json.dumps(
+            {
+                "question": f"what about {text}?",
+                "context": f"{text} is good or bad",
+                "answers": {
+                    "text": [label] * bool(label),
+                    "answer_start": [f"{text} is good or bad".find(label)] * bool(label),
+                },
+            }
+        )
+        + "\n"
+        for text, label in items
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "written"),
+    [("tagging", "more.conll", sentences), ("question_answering", "more.jsonl", questions)],
+)
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda items: [*items, *((text, "bad") for text, _ in items[:80:2])], "conflicting labels"),
+        (lambda items: [(text, "") for text, _ in items], "stability index of classes"),
+        (lambda items: [(text, {"good": "", "": "good"}[label]) for text, label in items], "relabelled"),
+    ],
+)
+def test_tags_and_answers_are_under_contract_too(
+    tmp_path: Path, kind: str, data: str, written: Callable[[Items], str], change: Callable[[Items], Items], found: str
+) -> None:
+    items = [(f"text{number}", ("good", "")[number % 2]) for number in range(400)]
+    for accepted in (items, [*items, *((f"new{number}", ("good", "")[number % 2]) for number in range(100))]):
+        (tmp_path / data).write_text(written(accepted))
+        fine_tune(tmp_path, kind, data)
+    (tmp_path / data).write_text(written(change(items)))
+    with pytest.raises(ContractError, match="the labels of task `more`") as caught:
+        fine_tune(tmp_path, kind, data)
     assert found in str(caught.value.given)

@@ -12,9 +12,10 @@ from clozeline.artifacts.preprocess.clean_text import file_of
 from clozeline.contract.accepted import FILE, Accepted
 from clozeline.contract.findings import Clause, broken, label_clauses, text_clauses
 from clozeline.contract.label_profile import LabelProfile
+from clozeline.contract.labelled_items import LABELLED
 from clozeline.contract.text_profile import TextProfile
 from clozeline.errors import ContractError
-from clozeline.params import LabelledParams, Params
+from clozeline.params import Params
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
             Accepted.read(root).model_copy(update={"text": text}).write(root)
         return
     section = params.finetune.get(task or "") if stage == "finetune" else None
-    if task is None or data is None or not isinstance(section, LabelledParams) or section.hub is not None:
+    if task is None or data is None or not isinstance(section, LABELLED) or section.hub is not None:
         yield
         return
     labels = LabelProfile.read(section, root / data)

@@ -9,11 +9,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from clozeline.params import LabelledParams
-from clozeline.records.files.identity import identity_of
-from clozeline.tasks.classification.labelled import Labelled
+from clozeline.contract.labelled_items import labelled_item
+from clozeline.params import FinetuneParams
 from clozeline.tasks.reading import task_records
-from clozeline.tasks.splitting import part_of
 
 _MOST_TEST_ROWS = 2_000
 _DIGEST_CHARACTERS = 16
@@ -33,26 +31,27 @@ class LabelProfile(BaseModel):
     """Digest of a text of the test split → digest of its labels; the 2,000 lowest digests if there are more."""
 
     @classmethod
-    def read(cls, params: LabelledParams, data: Path) -> Self:
+    def read(cls, params: FinetuneParams, data: Path) -> Self:
         """Return the profile of a task's data.
 
         Raises:
             DataError: a file cannot be read.
         """
         labels: dict[str, set[tuple[str, ...]]] = {}
+        classes: dict[str, tuple[str, ...]] = {}
         is_test: dict[str, bool] = {}
-        for part, record in task_records(params, data):
-            item = Labelled.of(record, part, params)
-            if item.labels is not None and all(item.texts):
-                identity = identity_of(*(text.strip() for text in item.texts))
-                labels.setdefault(identity, set()).add(tuple(sorted(set(item.labels))))
-                is_test[identity] = is_test.get(identity, False) or part_of(identity, part, params) == "test"
+        for given, record in task_records(params, data):
+            item = labelled_item(params, record, given)
+            if item is not None:
+                labels.setdefault(item.identity, set()).add(item.labels)
+                classes[item.identity] = item.classes
+                is_test[item.identity] = is_test.get(item.identity, False) or item.part == "test"
         clean = {identity: next(iter(sets)) for identity, sets in labels.items() if len(sets) == 1}
         rows = {_digest(identity): _digest("\n".join(clean[identity])) for identity in clean if is_test[identity]}
         return cls(
             num_texts=len(labels),
             num_conflicts=len(labels) - len(clean),
-            texts_by_label=dict(sorted(Counter(label for of_text in clean.values() for label in of_text).items())),
+            texts_by_label=dict(sorted(Counter(name for identity in clean for name in classes[identity]).items())),
             test_rows={row: rows[row] for row in heapq.nsmallest(_MOST_TEST_ROWS, rows)},
         )
 

@@ -94,7 +94,7 @@ def select(records: Iterable[tuple[Part, Record]], params: QuestionAnsweringPara
     of_context: dict[str, list[Question]] = {}
     for given, record in records:
         count.num_read += 1
-        found = _question(record, given, params, count, answer_count)
+        found = question_of(record, given, params, count, answer_count)
         if found is not None:
             of_context.setdefault(found.context_identity, []).append(found)
     parts: dict[Part, list[Question]] = {"train": [], "validation": [], "test": []}
@@ -123,9 +123,14 @@ def _distinct(questions: Iterable[Question], count: QuestionCount) -> list[Quest
     return list(distinct)
 
 
-def _question(
+def question_of(
     record: Record, given: Part, params: QuestionAnsweringParams, count: QuestionCount, answers: AnswerCount
 ) -> Question | None:
+    """Return the question of a record; None, with its reason in `count`, if it cannot be used.
+
+    Raises:
+        DataError: the record has the wrong shape.
+    """
     question, context = record.text(params.question_field).strip(), record.text(params.context_field)
     if not question:
         count.add("without_question", record.place)

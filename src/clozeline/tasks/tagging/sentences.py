@@ -63,7 +63,7 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
     copies: dict[str, list[Sentence]] = {}
     for given, record in records:
         count.num_read += 1
-        words, tags = _words_and_tags(record, params)
+        words, tags = words_and_tags(record, params)
         if words:
             identity = identity_of(" ".join(words))
             sentence = Sentence(words, tags, identity, part_of(identity, given, params), record.place)
@@ -93,7 +93,12 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
     )
 
 
-def _words_and_tags(record: Record, params: TaggingParams) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def words_and_tags(record: Record, params: TaggingParams) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of a record, and their tags in IOB2.
+
+    Raises:
+        DataError: they are not as many, or a tag is none.
+    """
     words, tags = record.strings(params.tokens_field), record.strings(params.tags_field)
     if len(words) != len(tags):
         raise record.refuse(params.tags_field, f"{len(words)} tags, one for each word, not {len(tags)}")
