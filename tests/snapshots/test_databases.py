@@ -110,6 +110,13 @@ def test_a_query_with_changing_results_is_refused(tmp_path: Path, sqlite: Path, 
         take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
 
 
+def test_a_missing_file_of_sqlite_is_named_and_not_created(tmp_path: Path, asked) -> None:
+    with pytest.raises(DataError, match="no such database") as caught:
+        take_snapshot(asked(f"sqlite:///{tmp_path}/none.db"), Path("unread"), tmp_path / "raw")
+    assert str(tmp_path / "none.db") in str(caught.value.given)
+    assert not (tmp_path / "none.db").exists()
+
+
 def test_a_missing_driver_is_named(tmp_path: Path, asked) -> None:
     with pytest.raises(DataError, match="cannot be opened"):
         take_snapshot(asked("nosuchdb://host/name"), Path("unread"), tmp_path / "raw")

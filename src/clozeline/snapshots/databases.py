@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -75,12 +76,30 @@ def _connected(url: str) -> Iterator[Connection]:
     if address.host and PASSWORD in os.environ:
         address = address.set(password=os.environ[PASSWORD])
     engine: Engine = sqlalchemy.create_engine(address)
+    _require_file(address, engine.dialect.name)
     try:
         with engine.connect() as connection:
             level = _ISOLATION.get(engine.dialect.name)
             yield connection.execution_options(isolation_level=level) if level else connection
     finally:
         engine.dispose()
+
+
+def _require_file(address: sqlalchemy.URL, dialect: str) -> None:
+    """SQLite would create a missing file, empty.
+
+    Raises:
+        DataError: it is missing.
+    """
+    file = address.database
+    if dialect == "sqlite" and file and not file.startswith(("file:", ":memory:")) and not Path(file).is_file():
+        raise DataError(
+            f"{address}: there is no such database",
+            given=f"{Path(file).absolute()} does not exist",
+            expected="a file of SQLite",
+            do="correct `source.url`: `sqlite:///tickets.db` is in the project folder, `sqlite:////data/tickets.db` at"
+            " the root; the last snapshot is unchanged",
+        )
 
 
 def _rows(connection: Connection, query: str, params: SourceParams) -> Iterator[bytes]:
