@@ -40,7 +40,7 @@ def nightly(project: Path = Path()) -> State[object] | None:
     releases: Sequence[Release] = ()
     try:
         pipeline(project, refresh=True)
-        releases = release(project)
+        releases = release(project, waits=True)
     except ClozelineError as error:
         errors.append(error)
     for step in (push, _report):

@@ -19,6 +19,7 @@ from clozeline.orchestration.releasing import (
     decide,
     register,
     require_locked,
+    require_registry,
 )
 from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
@@ -32,13 +33,16 @@ from clozeline.workspace import Workspace, set_defaults, tracking_uri
 
 
 @flow(name="release", validate_parameters=False)
-def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
+def release(project: Path = Path(), accept_held: bool = False, waits: bool = False) -> list[Release]:
     """Release every package that params.yaml exports.
 
     Candidate and champion are measured on the same validation text or test items, and `release.promote` sets the
     condition on the interval of the difference. A candidate is held for a person to decide if the champion cannot
     answer the items, the items are too few to tell, or a task's first version does not beat the trivial answer (with
     `release.beat_baseline`, also the baseline). `accept_held` promotes it if it passes the other gates.
+
+    With `waits`, a registry that does not answer is asked again for 13 minutes, as a scheduled run needs it; without,
+    a person learns it at once, and which command finishes the release.
 
     Raises:
         ArtifactError: a package or a metric file is missing or damaged; a broken package gets no alias.
@@ -49,10 +53,14 @@ def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     workspace = Workspace(project.resolve())
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
+    opened = open_registry.with_options(**RETRIES) if waits else open_registry
+    released = release_package.with_options(**RETRIES) if waits else release_package
     with run_lock(workspace.lock_file, flow_run=flow_run_id()):
-        publisher = open_registry(workspace)
+        if not waits:
+            require_registry(workspace, params)
+        publisher = opened(workspace)
         releases = [
-            release_package.with_options(name=f"release:{package}", task_run_name=package)(
+            released.with_options(name=f"release:{package}", task_run_name=package)(
                 publisher, workspace, params, package, accept_held
             )
             for package in params.export.models
@@ -62,7 +70,7 @@ def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     return releases
 
 
-@task(name="registry", cache_policy=NO_CACHE, persist_result=False, **RETRIES)
+@task(name="registry", cache_policy=NO_CACHE, persist_result=False)
 def open_registry(workspace: Workspace) -> Publisher:
     """Deliver pending messages of earlier runs to MLflow, and close the runs that killed releases left open."""
     address = tracking_uri(workspace)
@@ -72,7 +80,7 @@ def open_registry(workspace: Workspace) -> Publisher:
     return publisher
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, **RETRIES)
+@task(cache_policy=NO_CACHE, persist_result=False)
 def release_package(
     publisher: Publisher, workspace: Workspace, params: Params, package: str, accept_held: bool
 ) -> Release:

@@ -1,8 +1,11 @@
 """Verbs that work on a project: where they may be called, and what they print."""
 
+import contextlib
 import io
+import os
 import shutil
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.cli.lineage import as_tree, wide_enough
 from clozeline.cli.project import project_here
-from clozeline.errors import ArtifactError, ParamsError
+from clozeline.errors import ArtifactError, ParamsError, TransientError
 from clozeline.lineage.trace import Ancestor, Trace
 from clozeline.registry import FetchedPackage, Registered
 from clozeline.registry.versions import Registry
@@ -131,3 +134,33 @@ def test_a_port_in_use_is_named_before_anything_starts(project: Path) -> None:
     assert isinstance(result.exception, ParamsError)
     assert f"--prefect-port {port + 1}" in result.exception.do
     assert not (project / "work/logs").exists()
+
+
+def test_a_release_without_mlflow_says_at_once_what_waits_and_how_to_finish_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "work/outbox").mkdir(parents=True)
+    (project / "work/outbox/journal.jsonl").write_text("{}\n")
+    asked = []
+
+    def hang_up(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the test has ended
+            while True:
+                caller, address = server.accept()
+                asked.append(address)
+                caller.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        threading.Thread(target=hang_up, args=[server], daemon=True).start()
+        result = CliRunner().invoke(app, ["release"])
+        server.shutdown(socket.SHUT_RDWR)
+    assert isinstance(result.exception, TransientError)
+    assert len(asked) == 1, "MLflow's client alone would ask again for 12 s"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3", "later requests are retried"
+    assert result.exception.problem == f"MLflow at {address} does not answer, so nothing was released"
+    assert "dist/encoder" in str(result.exception.given)
+    assert str(project / "work/outbox") in str(result.exception.given)
+    assert result.exception.do.endswith("`clozeline release`")
+    assert not (project / "work/logs").exists(), "no server was started"

@@ -68,3 +68,13 @@ def test_a_nightly_run_with_contract_violations_ends_in_its_own_state(
     assert "60 % fewer texts" in state.message
     with pytest.raises(ContractError):
         nightly(tmp_path)
+
+
+def test_the_release_of_a_nightly_run_waits_for_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project, refresh: None)
+    monkeypatch.setattr("clozeline.flows.nightly.release", lambda project, **options: waits.append(options) or [])
+    monkeypatch.setattr("clozeline.flows.nightly.push", lambda project: None)
+    monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: None)
+    nightly(tmp_path)
+    assert waits == [{"waits": True}]

@@ -18,11 +18,12 @@ from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
 from clozeline.artifacts.finetune.task_metrics import TaskMetrics
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
-from clozeline.errors import ArtifactError, DataError, GateError
+from clozeline.errors import ArtifactError, DataError, GateError, TransientError
 from clozeline.flows.nightly import nightly
 from clozeline.flows.release import Release, release
 from clozeline.inference import latency
 from clozeline.inference.latency import Latency
+from clozeline.orchestration.prefect_adapter import RETRIES
 from clozeline.orchestration.trials import Trials, Tried
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Publisher
@@ -309,6 +310,23 @@ def test_accepting_new_text_does_not_bypass_the_other_gates(released: Path) -> N
         release(released, accept_held=True)
     assert "clozeline-encoder version 2: unigram_ratio is 1.3477, at least 2.0000" in str(caught.value.given)
     assert "clozeline-library version 2: int8_agreement" in str(caught.value.given)
+
+
+@pytest.mark.parametrize(("waits", "tries"), [(False, 1), (True, 5)])
+def test_a_registry_that_stops_answering_is_tried_again_only_in_a_release_that_waits(
+    project: Path, monkeypatch: pytest.MonkeyPatch, waits: bool, tries: int
+) -> None:
+    tried = []
+
+    def away(workspace: Workspace, package: str) -> None:
+        tried.append(package)
+        raise TransientError("the registry does not answer", given="", expected="", do="")
+
+    monkeypatch.setattr("clozeline.flows.release.require_locked", away)
+    monkeypatch.setitem(RETRIES, "retry_delay_seconds", [0.0] * 4)
+    with pytest.raises(TransientError):
+        release(project, waits=waits)
+    assert tried == ["encoder"] * tries
 
 
 def test_a_release_does_not_restore_a_version_that_was_rolled_back(released: Path) -> None:

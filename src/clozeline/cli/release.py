@@ -7,6 +7,7 @@ import typer
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here, sound_project_here
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.params import read_params
 
 if TYPE_CHECKING:
     from clozeline.registry.versions import Registry
@@ -42,8 +43,10 @@ def release(
     with ending_orderly():
         from clozeline.cli import summary
         from clozeline.flows.release import release as release_all
+        from clozeline.orchestration.releasing import require_registry
         from clozeline.orchestration.temporary_server import ensure_prefect_server
 
+        require_registry(workspace, read_params(workspace.root / "params.yaml"))  # before a server is started
         ensure_prefect_server(workspace)
         summary.show_releases(workspace, release_all(workspace.root, accept_held))
 

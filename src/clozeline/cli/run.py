@@ -9,6 +9,7 @@ import typer
 
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import sound_project_here
+from clozeline.errors import ClozelineError, TransientError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -44,14 +45,16 @@ def run(
         ensure_prefect_server(workspace)
         stages = pipeline(workspace.root, refresh=refresh)
         releases: Sequence[Release] = ()
-        refusal: ReleaseRefusedError | None = None
+        failure: ClozelineError | None = None
         if release:
             try:
                 releases = release_all(workspace.root)
             except ReleaseRefusedError as error:
-                refusal, releases = error, error.releases
+                failure, releases = error, error.releases
+            except TransientError as error:
+                failure = error
         summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
         report.write(workspace, datetime.now(UTC))
-        if refusal:
-            refusal.is_reported = False  # show the error again below the tables
-            raise refusal
+        if failure:
+            failure.is_reported = False  # show the error again below the tables
+            raise failure

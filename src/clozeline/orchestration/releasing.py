@@ -13,14 +13,14 @@ from clozeline.artifacts.export.manifest import Manifest, Precision, read_manife
 from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.artifacts.paired_figures import PairedFigures
-from clozeline.errors import ArtifactError, GateError
+from clozeline.errors import ArtifactError, GateError, TransientError
 from clozeline.inference.latency import Latency, as_fast
 from clozeline.lineage.card import release_section
 from clozeline.machine.processor import processor
 from clozeline.orchestration.git_state import git_tags
 from clozeline.orchestration.trials import Trials, Tried
 from clozeline.orchestration.workspace_identity import identity_of
-from clozeline.params import ReleaseParams
+from clozeline.params import Params, ReleaseParams
 from clozeline.registry import CANDIDATE, SIGNATURE, Registered, model_name
 from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.decision import Decision, Outcome
@@ -28,9 +28,11 @@ from clozeline.registry.gates import Gate, forgetting, gates
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.signature import sign, signing_key
 from clozeline.registry.trained import Trained
+from clozeline.tracking.database import require_answer
 from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.outbox import Outbox
 from clozeline.versions.objects import Objects
-from clozeline.workspace import Workspace
+from clozeline.workspace import Workspace, tracking_uri
 
 _MOST_DECISIONS: Final = 5
 
@@ -112,6 +114,29 @@ class HeldError(GateError):
             expected="versions that the gates decide about",
             do="look at the evidence in the report, then `clozeline release --accept`, or leave the champion as it is",
         )
+
+
+def require_registry(workspace: Workspace, params: Params) -> None:
+    """Check that the registry answers, before anything is released.
+
+    Raises:
+        ArtifactError: its server refuses the caller, or its local database is damaged.
+        TransientError: it does not answer.
+    """
+    address = tracking_uri(workspace)
+    try:
+        require_answer(address)
+    except TransientError as error:
+        packages = ", ".join(f"dist/{package}" for package in params.export.models)
+        records = (
+            f"; the records of earlier runs in {workspace.outbox}" if Outbox(workspace.outbox).journal.exists() else ""
+        )
+        raise TransientError(
+            f"MLflow at {address} does not answer, so nothing was released",
+            given=f"waiting for it: {packages}{records}",
+            expected=error.expected,
+            do="start it, or correct MLFLOW_TRACKING_URI; then finish with `clozeline release`",
+        ) from error
 
 
 def require_locked(workspace: Workspace, package: str) -> None:

@@ -19,6 +19,7 @@ from clozeline.tracking.addresses import database_of, files_beside
 from clozeline.tracking.mlflow_adapter import client_of_database, is_of_a_server, refusal_in
 
 EXPERIMENT: Final = "clozeline"
+_ONCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
 
 
 def prepare(tracking_uri: str) -> MlflowClient:
@@ -87,6 +88,32 @@ def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
                 return str(experiment.experiment_id)
         name = f"{EXPERIMENT} in {files.parent}" if known and files else EXPERIMENT
         return client.create_experiment(name, artifact_location=files.as_uri() if files else None)
+
+
+def require_answer(tracking_uri: str) -> None:
+    """Ask MLflow once, without the retries of its client: the answer, or that there is none, is known within seconds.
+
+    Raises:
+        ArtifactError: the server refuses the caller, or a local database is damaged.
+        TransientError: the server does not answer.
+    """
+    with answering(tracking_uri):
+        client = prepare(tracking_uri)
+        if database_of(tracking_uri) is None:
+            with _asking_once():
+                client.search_experiments(max_results=1)
+
+
+@contextmanager
+def _asking_once() -> Iterator[None]:
+    """Let MLflow's client ask once and wait 15 s for the answer. It reads these variables at each call."""
+    before = {name: os.environ.get(name) for name in _ONCE}
+    os.environ.update(_ONCE)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 _REFUSALS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}

@@ -16,8 +16,7 @@ from uuid import uuid4
 
 from clozeline.artifacts.lock import LockedStage, numbers_of
 from clozeline.errors import TransientError
-from clozeline.tracking.addresses import database_of
-from clozeline.tracking.database import answering, prepare
+from clozeline.tracking.database import require_answer
 from clozeline.tracking.delivery import Delivery, DeliveryThread
 from clozeline.tracking.forgiving import forgiving
 from clozeline.tracking.mlflow_messages import WORKSPACE
@@ -188,10 +187,7 @@ def _require_allowed(tracking_uri: str) -> None:
     """Raise at once if the server refuses the caller; a server that is away may come back, and the run need not
     wait."""
     try:
-        with answering(tracking_uri):
-            client = prepare(tracking_uri)
-            if database_of(tracking_uri) is None:
-                client.search_experiments(max_results=1)
+        require_answer(tracking_uri)
     except TransientError as error:
         _LOG.warning("%s at %s: the run goes on, and reports when it answers", error.problem, tracking_uri)
 
