@@ -16,7 +16,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # Stages run as `python`, which has to be this project's interpreter.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test check test-deployment test-clients lint bench drill setup system deploy clean help
+.PHONY: run test check test-deployment test-clients lint bench drill month setup system deploy clean help
 
 run: setup  ## Run every stage from raw text to INT8 packages, release the models, and print the results
 	$(BIN)/clozeline run
@@ -53,6 +53,12 @@ ROUNDS := 20
 
 drill: setup system  ## Kill runs, pushes, releases, a worker and each server (ROUNDS=20; ARGS=--outage-seconds=60 for short outages)
 	@$(BIN)/python -m tests.drill --rounds $(ROUNDS) $(ARGS)
+
+NIGHTS := 30
+SEED := 0
+
+month: setup system  ## Live through thirty nights with kills, outages, bad feeds and bad models, and audit them (NIGHTS=30, SEED=0; an hour or more)
+	@$(BIN)/python -m tests.month --nights $(NIGHTS) --seed $(SEED) $(ARGS)
 
 setup: $(READY)  ## Create .venv with the packages of requirements.lock
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 
 
-def wait_for(what: Callable[[], bool], seconds: float) -> bool:
+def wait_for(what: Callable[[], bool], seconds: float, every_seconds: float = 0.1) -> bool:
     deadline = time.monotonic() + seconds
     while not what() and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(every_seconds)
     return what()
 
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from clozeline.workspace import Workspace
@@ -23,6 +24,7 @@ from tests.drill.project import (
     run_command,
     said,
     start,
+    wait_for_stage,
 )
 from tests.processes import wait_for
 
@@ -75,7 +77,7 @@ def drill_runs(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
         root = root or copy_of(pristine, folder / f"from-{number}")
         stage, way = STAGES[(seed + number) % len(STAGES)], chance.choice(list(WAYS))
         process = run_command(root)
-        _wait_for_stage(process, root, stage)
+        wait_for_stage(root, STAGES[STAGES.index(stage) :], partial(_has_ended, process))
         time.sleep(chance.uniform(0, 2))
         if process.poll() is None:
             WAYS[way](process)
@@ -105,16 +107,8 @@ def _check(root: Path, wanted: str, pending: int, left: list[str], tally: Tally)
         tally.survived += pending if is_same and not left else 0
 
 
-def _wait_for_stage(process: subprocess.Popen[bytes], root: Path, stage: str) -> None:
-    """Wait until a log of `stage` is new, or the command has ended: the stage was up to date."""
-    before = set((root / "work/logs").glob(f"*/{stage}.log"))
-    later = STAGES[STAGES.index(stage) :]
-
-    def is_reached() -> bool:
-        logs = {path for name in later for path in (root / "work/logs").glob(f"*/{name}.log")}
-        return bool(logs - before) or process.poll() is not None
-
-    wait_for(is_reached, _LONGEST_SECONDS)
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None
 
 
 def drill_pushes(folder: Path, rounds: int, seed: int, tally: Tally) -> None:

@@ -5,10 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import uuid4
 
 import httpx
 import psutil
@@ -19,21 +22,22 @@ from tests.processes import wait_for
 
 CHECKOUT = Path(__file__).parents[2]
 _LONGEST_SECONDS = 1800.0
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Prefect:
-    """Server, worker and the deployment `nightly` over the project in `root`."""
+    """Server, worker and the deployments of infra/prefect.yaml over the project in `root`."""
 
-    def __init__(self, root: Path, home: Path, port: int) -> None:
+    def __init__(self, root: Path, home: Path, port: int, variables: Mapping[str, str] = _NONE) -> None:
         self.root = root
         self._home = home
-        self._url = f"http://127.0.0.1:{port}/api"
+        self.url = f"http://127.0.0.1:{port}/api"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         settings = (CHECKOUT / "infra/settings.env").read_text().splitlines()
         self._environment = {
-            **environment(root),
+            **environment(root, **variables),
             **dict(line.partition("=")[::2] for line in settings if line and not line.startswith("#")),
-            "PREFECT_API_URL": self._url,
+            "PREFECT_API_URL": self.url,
             "PREFECT_HOME": str(home),
             "PREFECT_SERVER_API_PORT": str(port),
             "CLOZELINE_HOME": str(root),
@@ -44,8 +48,9 @@ class Prefect:
         self._start("server", [sys.executable, str(CHECKOUT / "infra/prefect/start_server.py")])
         assert wait_for(self._answers, _LONGEST_SECONDS), self.logs()
 
-    def start_worker(self) -> None:
-        self._start("worker", ["prefect", "worker", "start", "--pool", "clozeline", "--type", "process"])
+    def start_worker(self, inside: Sequence[str] = ()) -> None:
+        """Start the worker; `inside`: a command that runs the command after it, as `env` does."""
+        self._start("worker", [*inside, "prefect", "worker", "start", "--pool", "clozeline", "--type", "process"])
 
     def deploy(self) -> None:
         command = [sys.executable, "-m", "clozeline.flows.deploy"]
@@ -62,21 +67,32 @@ class Prefect:
             flow.kill()
         self.kill("worker")
 
-    def begin(self) -> str:
-        """Start a run of `nightly`; return its id."""
-        found = httpx.get(f"{self._url}/deployments/name/nightly/nightly", timeout=60).raise_for_status().json()
-        made = httpx.post(f"{self._url}/deployments/{found['id']}/create_flow_run", json={}, timeout=60)
-        return str(made.raise_for_status().json()["id"])
+    def begin(self, deployment: str = "nightly", **parameters: object) -> str:
+        """Start a run of the deployment; return its id."""
+        found = self.ask("GET", f"/deployments/name/{deployment}/{deployment}")
+        body = {"parameters": parameters, "idempotency_key": uuid4().hex}
+        return str(self.ask("POST", f"/deployments/{found['id']}/create_flow_run", json=body)["id"])
 
     def state(self, run: str) -> str:
-        answer = httpx.get(f"{self._url}/flow_runs/{run}", timeout=60).raise_for_status().json()
-        return str(answer["state"]["type"])
+        return str(self.ask("GET", f"/flow_runs/{run}")["state"]["type"])
 
-    def runs(self) -> list[dict[str, Any]]:
-        """Return the runs of `nightly` except those that its schedule planned, oldest first."""
-        body = {"deployments": {"name": {"any_": ["nightly"]}}, "sort": "EXPECTED_START_TIME_ASC"}
-        answer = httpx.post(f"{self._url}/flow_runs/filter", json=body, timeout=60).raise_for_status()
-        return [run for run in answer.json() if not run["auto_scheduled"]]
+    def runs(self, *deployments: str) -> list[dict[str, Any]]:
+        """Return the runs of the deployments, by default of `nightly`, without those that a schedule planned, oldest
+        first.
+        """
+        body = {"deployments": {"name": {"any_": deployments or ["nightly"]}}, "sort": "EXPECTED_START_TIME_ASC"}
+        return [run for run in self.ask("POST", "/flow_runs/filter", json=body) if not run["auto_scheduled"]]
+
+    def ask(self, method: str, path: str, **given: Any) -> Any:
+        """Return the answer; ask again while the server is busy."""
+        for is_last_try in (*[False] * 20, True):
+            try:
+                return httpx.request(method, f"{self.url}{path}", timeout=60, **given).raise_for_status().json()
+            except httpx.HTTPError:
+                if is_last_try:
+                    raise
+            time.sleep(3)
+        raise AssertionError
 
     def logs(self) -> str:
         """Return the ends of all logs."""
@@ -96,18 +112,21 @@ class Prefect:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self._url}/health", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
 
 @contextmanager
-def prefect_over(root: Path, home: Path) -> Iterator[Prefect]:
-    """Yield a server and a worker over the project in `root`, to which `nightly` is deployed."""
+def prefect_over(root: Path, home: Path, variables: Mapping[str, str] = _NONE) -> Iterator[Prefect]:
+    """Yield a server and a worker over the project in `root`, with what infra/prefect.yaml deploys.
+
+    `variables`: environment of all of them, such as the address of MLflow.
+    """
     for name in ("flows", "infra"):
         shutil.copytree(CHECKOUT / name, root / name)
     with held_ports() as free_port:
-        prefect = Prefect(root, home, free_port())
+        prefect = Prefect(root, home, free_port(), variables)
         try:
             prefect.start_server()
             prefect.deploy()

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -97,6 +97,16 @@ def processes_in(root: Path) -> list[str]:
         if process.info["cwd"] == str(root) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(" ".join(process.info["cmdline"]))
     return found
+
+
+def wait_for_stage(root: Path, stages: Sequence[str], has_ended: Callable[[], bool], seconds: float = 600) -> None:
+    """Wait until a log of one of `stages` is new, or the run has ended: the stages were up to date."""
+
+    def logs() -> set[Path]:
+        return {path for name in stages for path in (root / "work/logs").glob(f"*/{name}.log")}
+
+    before = logs()
+    wait_for(lambda: bool(logs() - before) or has_ended(), seconds, every_seconds=0.5)
 
 
 def orphans(root: Path, seconds: float = 60) -> list[str]:

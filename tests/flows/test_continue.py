@@ -37,6 +37,7 @@ from clozeline.workspace import Workspace
 from tests.chosen_tasks import write_params
 from tests.release_project import ENCODER, EXPORT
 from tests.tiny_models import SENTENCES
+from tests.toy_line import merge
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 CHECKOUT = Path(__file__).parents[2]
@@ -100,16 +101,6 @@ def edit(root: Path, changes: dict[str, object]) -> None:
     merge(tree, changes)
     with (root / "params.yaml").open("w", encoding="utf-8") as file:
         yaml.dump(tree, file)
-
-
-def merge(tree: dict[str, object], changes: dict[str, object]) -> None:
-    for key, value in changes.items():
-        assert key in tree, key
-        inner = tree[key]
-        if isinstance(value, dict) and isinstance(inner, dict):
-            merge(inner, value)
-        else:
-            tree[key] = value
 
 
 def write_text(root: Path, num_lines: int) -> None:

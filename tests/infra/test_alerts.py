@@ -2,13 +2,11 @@
 
 import email
 import email.policy
-import json
 import socketserver
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
@@ -17,47 +15,11 @@ import pytest
 
 from tests.infra.prefect_project import Server
 from tests.processes import wait_for
+from tests.webhooks import Webhooks
 
 pytestmark = pytest.mark.deployment
 
 PENDING = {"state": {"type": "PENDING"}}  # a scheduled run would soon be late
-
-
-class Webhooks(ThreadingHTTPServer):
-    """A receiver that keeps what it accepts, by path, after it has answered 500 as often as told."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Webhook)
-        self.accepted: list[tuple[str, dict[str, Any]]] = []
-        self.num_refused = 0
-        self.refuse_next = 0
-
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/{path}"
-
-    def texts(self, path: str) -> list[str]:
-        return [json.dumps(message) for where, message in self.accepted if where == f"/{path}"]
-
-
-class _Webhook(BaseHTTPRequestHandler):
-    server: Webhooks
-
-    def do_POST(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        is_refused = self.server.refuse_next > 0
-        if is_refused:
-            self.server.refuse_next -= 1
-            self.server.num_refused += 1
-        else:
-            self.server.accepted.append((self.path, message))
-        self.send_response(500 if is_refused else 200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        pass
 
 
 class Mailbox(socketserver.ThreadingTCPServer):
@@ -98,10 +60,8 @@ def _readable(mail: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def webhooks() -> Iterator[Webhooks]:
-    with Webhooks() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with Webhooks().serving() as server:
         yield server
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from moto.server import ThreadedMotoServer
 
 from clozeline.errors import DataError, TransientError
 from clozeline.snapshots import remote_files
+from tests.object_store import KEYS
 from tests.raw_text import take_snapshot
 from tests.text.conftest import params_of
 
@@ -29,12 +30,7 @@ def s3() -> Iterator[str]:
 @pytest.fixture
 def bucket(s3: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
     """Client and name of a bucket of the test's own."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3,
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
+    for name, value in {"AWS_ENDPOINT_URL": s3, **KEYS}.items():
         monkeypatch.setenv(name, value)
     client = boto3.client("s3")
     name = f"texts-{zlib.crc32(request.node.name.encode())}"

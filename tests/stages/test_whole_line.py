@@ -1,8 +1,6 @@
 """Claim: the real dvc.yaml makes the same dvc.lock in any folder, re-runs what a change needs, and the flow agrees."""
 
-import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -16,12 +14,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
+from tests.toy_line import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
 
-PROJECT = Path(__file__).parents[2]
-FILES = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "requirements.lock", "start.lock")
-SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "ka", "le"]
-TOPICS = ("baking", "mining", "sailing")
-NUM_SENTENCES = 450
+TASKS = ("library",)  # the only one that works with the output of any source
 RUNNING = re.compile(r"^Running stage '(.+)':", re.MULTILINE)
 RESTORED = re.compile(r"^Stage '(.+)' is cached - skipping run", re.MULTILINE)
 SHRUNK: Mapping[str, Any] = {
@@ -33,14 +28,7 @@ SHRUNK: Mapping[str, Any] = {
     },
     "tokenize": {"vocab_size": 200},
     "pretrain": {
-        "model": {
-            "size": None,
-            "hidden_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "max_position_embeddings": 64,
-        },
+        "model": TINY_MODEL,
         "max_length": 32,
         "batch_tokens": 512,
         "schedule": {"warmup_steps": 5},
@@ -49,7 +37,7 @@ SHRUNK: Mapping[str, Any] = {
         "checkpoint_every_steps": 30,
         "num_threads": 1,
     },
-    "evaluate": {"num_folds": 3, "max_length": 32, "num_examples": 3, "num_pseudo_documents": 4},
+    "evaluate": TINY_EVALUATION,
     "finetune_defaults": {"shared": {"epochs": 1, "num_threads": 1}},
     "finetune": {"library": {"max_length": 32}},
     "export": {"num_agreement_texts": 8},
@@ -88,7 +76,7 @@ class Line:
         return [file for out in outs for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file()]
 
     def set_knob(self, section: str, knob: str, value: object) -> None:
-        write_params(self.root, {section: {knob: value}}, source=self.root / "params.yaml")
+        write_params(self.root, {section: {knob: value}}, tasks=TASKS, source=self.root / "params.yaml")
 
 
 def all_said(*processes: subprocess.Popen[str]) -> list[str]:
@@ -111,54 +99,12 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def make_line(root: Path) -> Line:
-    for name in FILES:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(PROJECT / name, root / name)
-    shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    (root / ".dvc" / "config.local").write_text(f"[core]\n    site_cache_dir = {root.parent / 'site'}\n")
-    write_params(root, SHRUNK, source=PROJECT / "params.yaml")
-    sentences = root / "texts" / "sentences.jsonl"
-    sentences.parent.mkdir(parents=True)
-    sentences.write_text("".join(json.dumps(record) + "\n" for record in toy_language()))
+    copy_project(root)
+    write_params(root, SHRUNK, tasks=TASKS)
+    write_sentences(root, toy_language(450))
     for arguments in (["init", "--quiet"], ["config", "user.name", "Test"], ["config", "user.email", "test@localhost"]):
         subprocess.run(["git", *arguments], cwd=root, check=True)
     return Line(root)
-
-
-def write_params(root: Path, changes: Mapping[str, Any], source: Path) -> None:
-    yaml = YAML()
-    params = yaml.load(source)
-    # The only task that works with the output of any source.
-    params["finetune"] = {"library": params["finetune"]["library"]}
-    params["export"]["models"] = {"encoder": "encoder", "library": "finetuned/library"}
-    merge(params, changes)
-    yaml.dump(params, root / "params.yaml")
-
-
-def merge(tree: Any, changes: Mapping[str, Any]) -> None:
-    for key, value in changes.items():
-        assert key in tree, f"params.yaml has no {key}"
-        if isinstance(value, Mapping):
-            merge(tree[key], value)
-        else:
-            tree[key] = value
-
-
-def toy_language() -> list[dict[str, str]]:
-    """Return texts of three subject-verb-object clauses; each topic has its own nouns, and all share the verbs."""
-    draw = random.Random(5)
-    words = [first + second + third for first in SYLLABLES for second in SYLLABLES for third in ("n", "sh", "r")]
-    draw.shuffle(words)
-    nouns = {topic: words[60 * place : 60 * place + 60] for place, topic in enumerate(TOPICS)}
-    verbs = words[-40:]
-    records = []
-    for number in range(NUM_SENTENCES):
-        topic = TOPICS[number % len(TOPICS)]
-        clauses = [
-            f"the {draw.choice(nouns[topic])} {draw.choice(verbs)} a {draw.choice(nouns[topic])}" for _ in range(3)
-        ]
-        records.append({"text": f"{' and '.join(clauses)}.", "topic": topic})
-    return records
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.object_store import ObjectStore
+from tests.object_store import KEYS, ObjectStore
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     with ObjectStore().serving() as store:
         yield store

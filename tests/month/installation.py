@@ -1,0 +1,91 @@
+"""The servers of the month, started once: MLflow, Prefect with its worker, an S3 store, and a receiver of alerts."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.drill.prefect import Prefect, prefect_over
+from tests.drill.project import environment
+from tests.mlflow_server import MlflowServer
+from tests.month.project import make_project
+from tests.object_store import KEYS, ObjectStore
+from tests.ports import held_ports
+from tests.processes import wait_for
+from tests.webhooks import Webhooks
+
+_LONGEST_SECONDS = 1800.0
+_ALERTS = "alerts"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The project and its servers."""
+
+    folder: Path
+    root: Path
+    variables: Mapping[str, str]
+    """Environment of the worker and of commands, beside the defaults."""
+    mlflow: MlflowServer
+    prefect: Prefect
+    store: ObjectStore
+    alerts: Webhooks
+
+    def start(self, *command: str, root: Path | None = None) -> subprocess.Popen[str]:
+        """Start `python -m …` in the project, or in the copy of it in `root`."""
+        root = root or self.root
+        more = {**self.variables, "PYTHONPATH": str(root / "src"), "PREFECT_API_URL": self.prefect.url}
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=root,
+            env=environment(root, **more) | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *command: str, root: Path | None = None) -> str:
+        """Run `python -m …`; return what it said."""
+        process = self.start(*command, root=root)
+        said, _ = process.communicate(timeout=_LONGEST_SECONDS)
+        assert process.returncode == 0, f"{command} ended with {process.returncode}:\n{said[-3000:]}"
+        return said
+
+    def alerts_about(self, run: str, state: str) -> list[str]:
+        """Return the messages about this state of the run with this name."""
+        return [text for text in self.alerts.texts(_ALERTS) if run in text and f": {state}*" in text]
+
+    def wait_until_quiet(self) -> None:
+        """Wait until every run has ended, and each crashed one was followed by another."""
+        assert wait_for(self._is_quiet, _LONGEST_SECONDS, every_seconds=2), self.prefect.logs()
+
+    def _is_quiet(self) -> bool:
+        states = [run["state"]["type"] for run in self.prefect.runs("nightly", "drift")]
+        return states[-1] != "CRASHED" and not set(states) & {"SCHEDULED", "PENDING", "RUNNING"}
+
+
+@contextmanager
+def running_installation(folder: Path) -> Iterator[Installation]:
+    """Yield the servers over a new project in `folder`."""
+    (folder / "mlflow").mkdir(parents=True)
+    with held_ports() as free_port, ObjectStore().serving() as store, Webhooks().serving() as alerts:
+        mlflow = MlflowServer(folder / "mlflow", free_port())
+        os.environ.update(KEYS)
+        root = make_project(folder / "project", store.url)
+        variables = {
+            **KEYS,
+            "CLOZELINE_SLACK_URL": alerts.url(_ALERTS),
+            "MLFLOW_TRACKING_URI": mlflow.url,
+            "PYTHONPATH": str(root / "src"),
+        }
+        try:
+            mlflow.start()
+            with prefect_over(root, folder / "prefect", variables) as prefect:
+                yield Installation(folder, root, variables, mlflow, prefect, store, alerts)
+        finally:
+            mlflow.stop()

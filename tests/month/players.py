@@ -1,0 +1,237 @@
+"""What happens in the nights of the month: each event as steps before, during and after the run."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import httpx
+import psutil
+
+from tests.drill.project import wait_for_stage
+from tests.month.installation import Installation
+from tests.month.scenario import STAGES, Event, Night
+from tests.ports import held_ports
+from tests.processes import wait_for
+from tests.toy_line import toy_language
+
+_DAY_HOURS: Final = 24
+_SMALL_DISK_BYTES: Final = 64 * 1024
+"""Less than one checkpoint of the tiny model."""
+_NUM_QUESTIONS: Final = 60
+
+
+@dataclass
+class Month:
+    """What the players share, and what they did."""
+
+    installation: Installation
+    outage_seconds: float
+    kills: Counter[str] = field(default_factory=Counter)
+    outages: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    is_remote_current: bool = False
+    """Whether the last night pushed everything that it made."""
+
+
+Step = Callable[[Month, Night], None]
+
+
+def _nothing(month: Month, night: Night) -> None:
+    """Leave the night as it is."""
+
+
+@dataclass(frozen=True)
+class Player:
+    """Steps of one event."""
+
+    before: Step = _nothing
+    """Before the feed delivers the text of the night."""
+    during: Step = _nothing
+    """From the start of the run on; returns when the event is over."""
+    after: Step = _nothing
+    """When the run has ended."""
+
+
+def _at_the_moment(month: Month, night: Night) -> bool:
+    """Wait for the moment of the event; return whether the run is still active."""
+    prefect = month.installation.prefect
+
+    def has_ended() -> bool:
+        return not {run["state"]["type"] for run in prefect.runs()} & {"SCHEDULED", "PENDING", "RUNNING"}
+
+    wait_for_stage(month.installation.root, STAGES[STAGES.index(night.stage) :], has_ended, seconds=1800)
+    time.sleep(night.delay_seconds)
+    return not has_ended()
+
+
+def _kill_worker(month: Month, night: Night) -> None:
+    if _at_the_moment(month, night):
+        month.installation.prefect.kill_worker_and_flow()
+        month.kills["worker and flow"] += 1
+        month.installation.prefect.start_worker()
+
+
+def _kill_stage(month: Month, night: Night) -> None:
+    _at_the_moment(month, night)
+    for process in psutil.process_iter(["cwd", "cmdline"]):
+        if process.info["cwd"] == str(month.installation.root) and "stage" in (process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+                month.kills["stage"] += 1
+            return
+
+
+def _stop_mlflow(month: Month, night: Night) -> None:
+    _at_the_moment(month, night)
+    month.installation.mlflow.stop()
+    month.outages["MLflow"] += 1
+    time.sleep(month.outage_seconds)
+    month.installation.mlflow.start()
+
+
+def _stop_prefect(month: Month, night: Night) -> None:
+    _at_the_moment(month, night)
+    month.installation.prefect.kill("server")
+    month.outages["Prefect"] += 1
+    time.sleep(month.outage_seconds)
+    month.installation.prefect.start_server()
+
+
+def _close_store(month: Month, night: Night) -> None:
+    """Let the store refuse every write after the next few, in the middle of the push."""
+    _at_the_moment(month, night)
+    month.installation.store.num_writes_left = round(10 * night.delay_seconds)
+    month.outages["store"] += 1
+
+
+def _open_store(month: Month, night: Night) -> None:
+    month.installation.store.num_writes_left = None
+
+
+def _fill_disk(month: Month, night: Night) -> None:
+    """Put the checkpoints on a disk that is smaller than one of them: a mount that only the worker sees."""
+    folder = month.installation.root / "work" / "pretrain"
+    folder.mkdir(parents=True, exist_ok=True)
+    small = ["--size", str(_SMALL_DISK_BYTES), "--tmpfs", str(folder)]
+    month.installation.prefect.kill("worker")
+    month.installation.prefect.start_worker(["bwrap", "--dev-bind", "/", "/", *small, "--"])
+
+
+def _free_disk(month: Month, night: Night) -> None:
+    month.installation.prefect.kill("worker")
+    month.installation.prefect.start_worker()
+
+
+def _clone(month: Month, night: Night) -> None:
+    """Copy what git would hold of the project, with the text of the last night."""
+    kept = shutil.ignore_patterns("work", "data", "models", "dist", "metrics", "plots", "reports", "cache", "tmp")
+    clone = shutil.copytree(month.installation.root, _clone_of(month, night), ignore=kept)
+    (clone / ".dvc" / "config.local").write_text(f"[core]\n    site_cache_dir = {clone.parent / 'site'}\n")
+
+
+def _clone_of(month: Month, night: Night) -> Path:
+    return month.installation.folder / f"colleague-{night.number}" / "project"
+
+
+def _run_of_colleague(month: Month, night: Night) -> None:
+    """Let a colleague run the text of the last night during this one: every stage is restored from the remote."""
+    process = month.installation.start("clozeline", "run", "--no-release", root=_clone_of(month, night))
+    said, _ = process.communicate()
+    if month.is_remote_current and (process.returncode or "executed" in said):
+        month.faults.append(f"night {night.number}: the colleague's stages were not all restored:\n{said[-3000:]}")
+
+
+def _sweep(month: Month, night: Night) -> None:
+    """Two days later, sweep what is no longer needed; the first sweep is killed, and the second goes on."""
+    installation = month.installation
+    installation.store.age(2 * _DAY_HOURS)
+    earlier = time.time() - 2 * _DAY_HOURS * 3600
+    cache = installation.root / ".dvc" / "cache"
+    for path in cache.rglob("*"):
+        os.utime(path, (earlier, earlier))
+    command = ("clozeline", "gc", "--nights", "3", "--min-age-hours", "1", "--shared", "--yes")
+    process = installation.start(*command)
+    before = _num_files(cache)
+    wait_for(lambda: _num_files(cache) < before or process.poll() is not None, 1800)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        month.kills["gc"] += 1
+    process.communicate()
+    installation.run(*command)
+
+
+def _num_files(folder: Path) -> int:
+    return sum(1 for path in folder.rglob("*") if path.is_file())
+
+
+def _drift(month: Month, night: Night) -> None:
+    """Serve the champion, ask it about other texts than before, and let the scheduled comparison see it."""
+    installation = month.installation
+    normal = [record["text"] for record in toy_language(_NUM_QUESTIONS)]
+    chance = random.Random(night.number)
+    strange = ["".join(chance.choices("qxyjw", k=3)) for _ in range(_NUM_QUESTIONS)]
+    with held_ports() as free_port:
+        port = free_port()
+        server = installation.start("clozeline", "serve", "models:/clozeline-encoder@champion", "--port", str(port))
+        try:
+            url = f"http://127.0.0.1:{port}"
+            assert wait_for(lambda: _is_ready(url), 600), "the server does not start"
+            states = []
+            for texts in (normal, normal, strange):
+                for text in texts:
+                    httpx.post(f"{url}/fill-mask", json={"inputs": f"{text} [MASK]"}, timeout=60).raise_for_status()
+                run = installation.prefect.begin("drift", url=url, limits={"min_texts": _NUM_QUESTIONS})
+                wait_for(lambda run=run: installation.prefect.state(run) not in _ACTIVE, 900, every_seconds=1)
+                states.append(installation.prefect.state(run))
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.communicate()
+    if states != ["COMPLETED", "COMPLETED", "FAILED"]:
+        month.faults.append(f"night {night.number}: the runs of `drift` ended {states}")
+    retrained = wait_for(lambda: any(_is_by_drift(run) for run in installation.prefect.runs()), 120, every_seconds=1)
+    if not retrained:
+        month.faults.append(f"night {night.number}: drift started no retraining")
+    installation.wait_until_quiet()
+
+
+_ACTIVE: Final = frozenset({"SCHEDULED", "PENDING", "RUNNING"})
+
+
+def _is_ready(url: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{url}/health/ready", timeout=5).status_code == 200
+    return False
+
+
+def _is_by_drift(run: Mapping[str, object]) -> bool:
+    """Return whether an automation started the run for another reason than a crash."""
+    created_by = json.dumps(run["created_by"])
+    return "clozeline-retrain" in created_by
+
+
+PLAYERS: Final[Mapping[Event, Player]] = {
+    "quiet": Player(),
+    "worker killed": Player(during=_kill_worker),
+    "stage killed": Player(during=_kill_stage),
+    "MLflow away": Player(during=_stop_mlflow),
+    "Prefect away": Player(during=_stop_prefect),
+    "store away": Player(during=_close_store, after=_open_store),
+    "disk full": Player(before=_fill_disk, after=_free_disk),
+    "short feed": Player(),
+    "foreign feed": Player(),
+    "worse model": Player(),
+    "better model": Player(),
+    "drift": Player(before=_drift),
+    "colleague": Player(before=_clone, during=_run_of_colleague),
+    "gc": Player(before=_sweep),
+}
+"""Feeds and params of a night are in project.py."""

@@ -1,0 +1,87 @@
+"""The nights of a month, drawn by a seed: what happens in each, when, and how a person answers its alert."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+Event = Literal[
+    "quiet",
+    "worker killed",
+    "stage killed",
+    "MLflow away",
+    "Prefect away",
+    "store away",
+    "disk full",
+    "short feed",
+    "foreign feed",
+    "worse model",
+    "better model",
+    "drift",
+    "colleague",
+    "gc",
+]
+Answer = Literal["accept", "leave"]
+Ending = Literal["Completed", "Held", "Failed", "ContractBroken"]
+
+STAGES: Final = ("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "export@encoder")
+_LEARNED: Final = frozenset[Ending]({"Completed", "Held"})
+"""Endings of a night that learned its text: the interval of the difference decides between them."""
+ENDINGS: Final[Mapping[Event, frozenset[Ending]]] = {
+    **dict.fromkeys(get_args(Event), _LEARNED),
+    "stage killed": _LEARNED | {"Failed"},  # Failed unless the stage had just ended
+    "store away": _LEARNED | {"Failed"},  # Failed if the store is away for longer than the push tries
+    "disk full": frozenset({"Failed"}),
+    "short feed": frozenset({"ContractBroken"}),
+    "foreign feed": frozenset({"ContractBroken"}),
+    "worse model": frozenset({"Failed"}),
+}
+"""States in which the run of a night may end. All but Completed send an alert."""
+_ONCE: Final = (
+    "drift",
+)  # its automation starts one retraining a day, and a month of this scenario takes an hour or so
+_FIRST_TEXTS: Final = 600
+_MOST_NEW_TEXTS: Final = 60
+
+
+@dataclass(frozen=True)
+class Night:
+    """One night. Its draws depend on the seed alone."""
+
+    number: int
+    num_texts: int
+    """Texts that the feed has had so far."""
+    event: Event
+    stage: str
+    """Stage during which the event happens, if it has a moment."""
+    delay_seconds: float
+    """From the start of that stage to the event."""
+    answer: Answer
+    """Answer to the alert that a version is held. Every other alert needs none: the next night goes on."""
+
+
+def nights(number: int, seed: int) -> list[Night]:
+    """Return the scenario. The first night is quiet; the others have every event once if there are enough of them."""
+    chance = random.Random(seed)
+    several = [event for event in get_args(Event) if event not in _ONCE]
+    events: list[Event] = chance.sample(get_args(Event)[1:], len(get_args(Event)) - 1)
+    events += chance.choices(several, k=max(number - 1 - len(events), 0))
+    events = ["quiet", *_shuffled(events[: number - 1], chance)]
+    num_texts, made = _FIRST_TEXTS, []
+    for place, event in enumerate(events, 1):
+        made.append(
+            Night(
+                number=place,
+                num_texts=num_texts,
+                event=event,
+                stage=chance.choice(STAGES),
+                delay_seconds=round(chance.uniform(0, 5), 1),
+                answer=chance.choice(("accept", "leave")),
+            )
+        )
+        num_texts += chance.randint(_MOST_NEW_TEXTS // 2, _MOST_NEW_TEXTS)
+    return made
+
+
+def _shuffled(events: Sequence[Event], chance: random.Random) -> list[Event]:
+    return chance.sample(events, len(events))

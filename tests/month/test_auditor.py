@@ -1,0 +1,251 @@
+"""The auditor accepts a sound month, and finds what was forged, deleted or left open."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
+from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
+from clozeline.lineage.trace import trace
+from clozeline.params import read_params
+from clozeline.registry.decision import Decision
+from clozeline.registry.gates import Gate, gates
+from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.registry.versions import Registered
+from clozeline.workspace import Workspace
+from tests.month.auditor import Auditor, FlowRun
+from tests.release_project import make_release_project, retrain
+from tests.tiny_packages import write_encoder
+
+NAME = "clozeline-encoder"
+PATHS = MetricPaths.of("encoder", "encoder")
+RUNS = [
+    FlowRun(id=f"{flow}-{night}", flow=flow, state_type="COMPLETED", state_name="Completed", start_time=f"2026-{night}")
+    for night in (1, 2)
+    for flow in ("nightly", "pipeline", "release")
+]
+
+
+def address(root: Path) -> str:
+    return Workspace(root).defaults()["MLFLOW_TRACKING_URI"]
+
+
+def night(root: Path, number: int, before: str | None) -> None:
+    """Do what the flows of a night write: the run of the pipeline with a training, a version, its record, an alias."""
+    publisher, client = Publisher(address(root)), MlflowClient(address(root))
+    run = client.create_run("0", tags={"prefect.flow_run_id": f"pipeline-{number}"})
+    training = client.create_run("0", tags={"dvc.stage": "pretrain"})
+    for step in (5, 10, 15):
+        client.log_metric(training.info.run_id, "loss", 1 / step, step=step)
+    for made in (run, training):
+        client.set_terminated(made.info.run_id)
+    files = {f"metrics/{path}": root / "metrics" / path for path in (PATHS.quality, PATHS.export)}
+    version = publisher.publish(root / "dist/encoder", NAME, Evidence({"dvc.lock": root / "dvc.lock", **files}, {}))
+    trial = better_than_champion() if before else None
+    figures = PackageMetrics.read(root / "metrics", PATHS)
+    decided = gates(read_params(root / "params.yaml").release, figures, trial)
+    promote(publisher, version, before, decided, trial, f"release-{number}")
+
+
+def better_than_champion() -> PairedFigures:
+    return PairedFigures(
+        metric=NATS_PER_BYTE,
+        candidate=1.20,
+        champion=1.25,
+        low=-0.06,
+        high=-0.04,
+        num_items=100,
+        items="data/clean/validation.parquet",
+        items_sha256="0" * 64,
+        champion_bytes_per_token=4.0,
+    )
+
+
+def promote(
+    publisher: Publisher,
+    version: Registered,
+    before: str | None,
+    decided: list[Gate],
+    trial: PairedFigures | None,
+    flow_run: str,
+) -> None:
+    decision = Decision(
+        outcome="promoted",
+        model=NAME,
+        version=version.version,
+        champion_before=before,
+        trial=trial,
+        gates=tuple(decided),
+        prefect_flow_run_id=flow_run,
+    )
+    record = publisher.record(version, decision, f"{uuid4()}.json")  # copies of the template share its artifacts
+    publisher.registry.promote(version, replacing=before, evidence=record)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Project after two nights, each with a promotion. A copy keeps the versions: its database finds their files."""
+    root = tmp_path_factory.mktemp("template") / "project"
+    write_encoder(root.parent / "package")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+        for name, value in Workspace(root).defaults().items():
+            monkeypatch.setenv(name, value)
+        make_release_project(root, dict.fromkeys(("encoder", "library"), root.parent / "package"))
+        night(root, 1, None)
+        retrain(root, "one two three")
+        night(root, 2, "1")
+    return root
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in Workspace(tmp_path / "project").defaults().items():
+        monkeypatch.setenv(name, value)
+    return shutil.copytree(template, tmp_path / "project", symlinks=True)
+
+
+def test_a_sound_month_is_clean(root: Path) -> None:
+    auditor = Auditor(root, address(root))
+    assert auditor.verify_new_champions() == []
+    found = auditor.audit(RUNS)
+    assert (found.lost, found.unverified) == ([], [])
+    assert (found.promotions, found.held) == (2, 0)
+    assert found.is_clean
+
+
+def move_alias(root: Path) -> None:
+    MlflowClient(address(root)).set_registered_model_alias(NAME, "champion", "1")
+
+
+def promote_without_evidence(root: Path) -> None:
+    registry = Publisher(address(root)).registry
+    registry.promote(registry.version(NAME, "1"), why="every gate passed")
+
+
+def promote_with_the_record_of_another_version(root: Path) -> None:
+    registry = Publisher(address(root)).registry
+    registry.promote(registry.version(NAME, "1"), evidence=registry.changes(NAME)[-1].evidence)
+
+
+def promote_on_made_up_gates(root: Path) -> None:
+    publisher = Publisher(address(root))
+    trial = better_than_champion().model_copy(update={"candidate": 1.30, "low": 0.04, "high": 0.06})
+    names = ("perplexity_ratio", "perplexity_ratio_high")
+    decided = [Gate("unigram_ratio", 900.0 / 148.4, "at least", 2.0), *(Gate(n, 0.9, "at most", 1.02) for n in names)]
+    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, trial, "release-2")
+
+
+def promote_with_a_failed_gate(root: Path) -> None:
+    publisher = Publisher(address(root))
+    trial = better_than_champion().model_copy(update={"candidate": 1.25, "low": -0.04, "high": 0.04})
+    figures = PackageMetrics.read(root / "metrics", PATHS)
+    decided = gates(read_params(root / "params.yaml").release, figures, trial)
+    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, trial, "release-2")
+
+
+def promote_without_comparison(root: Path) -> None:
+    publisher = Publisher(address(root))
+    figures = PackageMetrics.read(root / "metrics", PATHS)
+    decided = gates(read_params(root / "params.yaml").release, figures, None)
+    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, None, "release-2")
+
+
+def promote_outside_prefect(root: Path) -> None:
+    publisher = Publisher(address(root))
+    figures = PackageMetrics.read(root / "metrics", PATHS)
+    trial = better_than_champion()
+    decided = gates(read_params(root / "params.yaml").release, figures, trial)
+    promote(publisher, publisher.registry.version(NAME, "1"), "2", decided, trial, "a run of nobody")
+
+
+@pytest.mark.parametrize(
+    ("forge", "fault"),
+    [
+        (move_alias, "version 1 is the champion, but the last change says 2"),
+        (promote_without_evidence, "its evidence is missing"),
+        (promote_with_the_record_of_another_version, "not a record of its own run"),
+        (promote_on_made_up_gates, "perplexity_ratio is 1.22"),
+        (promote_with_a_failed_gate, "perplexity_ratio_high 1.17"),
+        (promote_without_comparison, "no gate perplexity_ratio"),
+        (promote_outside_prefect, "Prefect knows no run a run of nobody"),
+    ],
+)
+def test_a_forged_promotion_is_found(root: Path, forge: Callable[[Path], None], fault: str) -> None:
+    forge(root)
+    found = Auditor(root, address(root)).audit(RUNS)
+    assert any(fault in told for told in found.unverified), found.unverified
+    assert not found.is_clean
+
+
+def test_a_gate_that_holds_may_be_overruled_by_a_person_only(root: Path) -> None:
+    promote_with_a_failed_gate(root)
+    assert Auditor(root, address(root), accepted={(NAME, "1")}).audit(RUNS).is_clean
+
+
+def test_a_deleted_object_is_found(root: Path) -> None:
+    earlier = trace(f"models:/{NAME}/1", Workspace(root)).origin.all()
+    md5 = {ancestor.path: ancestor.md5 for ancestor in earlier}["data/raw"]
+    (root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).unlink()
+    found = Auditor(root, address(root)).audit(RUNS)
+    (fault,) = found.unverified
+    assert f"{NAME} version 1" in fault
+    assert md5 in fault
+
+
+def test_a_champion_that_was_verified_in_time_may_be_swept_later(root: Path) -> None:
+    auditor = Auditor(root, address(root))
+    assert auditor.verify_new_champions() == []
+    MlflowClient(address(root)).delete_registered_model_alias(NAME, "previous")
+    shutil.rmtree(root / ".dvc/cache")
+    assert auditor.audit(RUNS).is_clean, "the workspace still has everything behind version 2"
+
+
+def leave_open(root: Path) -> list[FlowRun]:
+    return [*RUNS, FlowRun("r", "pipeline", "RUNNING", "Running", "2026-3")]
+
+
+def crash(root: Path) -> list[FlowRun]:
+    return [*RUNS, FlowRun("r", "nightly", "CRASHED", "Crashed", "2026-3")]
+
+
+def complete_without_mlflow(root: Path) -> list[FlowRun]:
+    return [*RUNS, FlowRun("r", "pipeline", "COMPLETED", "Completed", "2026-3")]
+
+
+def leave_open_in_mlflow(root: Path) -> list[FlowRun]:
+    MlflowClient(address(root)).create_run("0", run_name="open")
+    return RUNS
+
+
+def lose_a_point(root: Path) -> list[FlowRun]:
+    client = MlflowClient(address(root))
+    training = client.create_run("0", tags={"dvc.stage": "pretrain"})
+    for step in (5, 10, 20):
+        client.log_metric(training.info.run_id, "loss", 1 / step, step=step)
+    client.set_terminated(training.info.run_id)
+    return RUNS
+
+
+@pytest.mark.parametrize(
+    ("lose", "fault"),
+    [
+        (leave_open, "Prefect's run r of pipeline is Running"),
+        (crash, "crashed, and no other run followed"),
+        (complete_without_mlflow, "MLflow has no finished run of Prefect's run r"),
+        (leave_open_in_mlflow, "MLflow's run open is RUNNING"),
+        (lose_a_point, "has gaps: [5, 10, 20]"),
+    ],
+)
+def test_what_was_lost_or_left_open_is_found(root: Path, lose: Callable[[Path], list[FlowRun]], fault: str) -> None:
+    (told,) = Auditor(root, address(root)).audit(lose(root)).lost
+    assert fault in told
+
+
+def test_objects_that_the_remote_lacks_are_lost(root: Path) -> None:
+    assert Auditor(root, address(root)).audit(RUNS, num_missing_in_remote=3).lost == ["the remote lacks 3 objects"]
