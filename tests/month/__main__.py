@@ -1,11 +1,16 @@
-"""`python -m tests.month --nights N --seed S`: a month; the last line is JSON, and the exit code 0 if it was sound."""
+"""`python -m tests.month --nights N --seed S`: a month; the last line is JSON, and the exit code 0 if it was sound.
+
+TERM ends it after the present night, with the audit.
+"""
 
 import argparse
 import logging
+import signal
 import sys
 import tempfile
 import time
 from contextlib import nullcontext
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -22,6 +27,8 @@ from tests.month.scenario import Night, nights
 
 def main() -> int:
     arguments = _arguments()
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the store's requests
     given = arguments.folder
     with (
@@ -29,7 +36,9 @@ def main() -> int:
         running_installation(Path(folder).resolve()) as installation,
     ):
         month, auditor = Month(installation, arguments.outage_seconds), make_auditor(installation)
-        for night in nights(arguments.nights, arguments.seed):
+        scenario, lived = nights(arguments.nights, arguments.seed), 0
+        for night in takewhile(lambda _: not told, scenario):
+            lived = night.number
             started, num_faults = time.monotonic(), len(month.faults)
             ending = _live(month, night, auditor)
             seconds = time.monotonic() - started
@@ -41,7 +50,7 @@ def main() -> int:
         tell(f"{count:4} x {place}")
     for fault in [*month.faults, *found.lost, *found.unverified]:
         tell(f"fault: {fault}")
-    tell(as_json(arguments.nights, month, found))
+    tell(as_json(lived, month, found))
     return int(bool(month.faults) or not found.is_clean)
 
 
