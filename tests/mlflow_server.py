@@ -34,7 +34,7 @@ class MlflowServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not self._answers():
             assert self._process.poll() is None, "the server ended"
             assert time.monotonic() < deadline, "the server does not answer"
