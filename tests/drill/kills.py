@@ -77,7 +77,7 @@ def drill_runs(folder: Path, rounds: int, seed: int, tally: Tally) -> None:
         root = root or copy_of(pristine, folder / f"from-{number}")
         stage, way = STAGES[(seed + number) % len(STAGES)], chance.choice(list(WAYS))
         process = run_command(root)
-        wait_for_stage(root, STAGES[STAGES.index(stage) :], partial(_has_ended, process))
+        wait_for_stage(root, STAGES[STAGES.index(stage) :], partial(_has_ended, process), _LONGEST_SECONDS)
         time.sleep(chance.uniform(0, 2))
         if process.poll() is None:
             WAYS[way](process)
