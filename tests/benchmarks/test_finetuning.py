@@ -74,6 +74,32 @@ def test_both_sides_learn_from_the_same_items_and_are_judged_on_the_same(
         )
 
 
+@pytest.mark.slow
+def test_few_labels_are_learned_beside_a_probe(
+    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = module("finetune_few_labels")
+    texts = [item["text"] for item in module("comparison.generated_tasks").polarity(300, seed=0)]
+    monkeypatch.setattr(few, "weights", lambda: tiny_encoder(tmp_path / "encoder", texts))
+    given = ["--seeds", "2", "--train", "90", "--test", "60", "--epochs", "1", "--threads", "1"]
+    monkeypatch.setattr("sys.argv", ["finetune_few_labels.py", *given])
+    few.main()
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    found = line["sets"]["generated"]
+    assert line["ours_rounds"] == pytest.approx(found["ours"], abs=1e-4)
+    assert line["theirs_rounds"] == pytest.approx(found["probe"], abs=1e-4)
+    assert line["ratio"] == pytest.approx(sum(found["ours"]) / sum(found["probe"]), abs=1e-3)
+    assert found["probe_kept"] in (0, 1, 2)
+    assert found["difference"] == pytest.approx((sum(found["ours"]) - sum(found["probe"])) / 2, abs=1e-3)
+
+
+def test_each_draw_of_few_labels_has_other_texts(module: Module) -> None:
+    labelled, sizes = module("comparison.labelled"), {"test": 20, "validation": 5, "train": 30}
+    one, same, other = (labelled.few_label_parts("generated", sizes, draw).read("train") for draw in (0, 0, 1))
+    assert one == same != other
+    assert len(one) == 30
+
+
 def test_the_parts_share_no_text_and_are_deterministic(module: Module) -> None:
     labelled, generated = module("comparison.labelled"), module("comparison.generated_tasks")
     items = [*generated.questions(80, seed=0), *generated.questions(80, seed=0)]

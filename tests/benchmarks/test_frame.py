@@ -20,6 +20,7 @@ NAMES = [
     "corpus_growth",
     "corpus_increment",
     "finetune_classification",
+    "finetune_few_labels",
     "finetune_qa",
     "finetune_table",
     "finetune_tagging",

@@ -170,6 +170,17 @@ def test_an_untrained_model_is_not_described_as_fine_tuned(ran: Ran) -> None:
     assert "fine-tuned encoder" not in html
 
 
+def test_further_methods_and_the_paired_lead_over_the_baseline_are_shown(ran: Ran) -> None:
+    kept = METRICS["metrics/finetune/library.json"]
+    more = {"beside": [{"name": "a probe", "value": 0.431}], "lead_low": -0.0213, "lead_high": 0.004}
+    write_json(ran.root / "metrics/finetune/library.json", {**kept, "headline": kept["headline"] | more})
+    told = text_of(chapter(build(ran.run).html, "tasks"))
+    assert "a probe" in told
+    assert "43.1 %" in told
+    difference = "-2.1 points to +0.4 points (95 %, paired by test item)."
+    assert escape(f"Difference to {kept['headline']['baseline']}: {difference}") in told
+
+
 def test_a_correlation_is_not_shown_in_per_cent(ran: Ran) -> None:
     kept = METRICS["metrics/finetune/library.json"]
     write_json(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,19 @@ def test_the_first_best_epoch_is_kept_or_the_last_if_none_improved(
     assert [point.step for point in points] == [4, 8, 12, 16, 20]
     torch.testing.assert_close(weights, seen[best - 1], rtol=0, atol=0)
     assert not all(torch.equal(one, other) for one, other in zip(weights, seen[best % NUM_EPOCHS], strict=True))
+
+
+@pytest.mark.parametrize(("scores", "best"), [((3, 1, 2, 3, 0, 0), 0), ((3, 1, 4, 3, 0, 0), 8)])
+def test_the_weights_before_the_first_step_are_kept_unless_later_ones_are_better(
+    tmp_path: Path, scores: tuple[float, ...], best: int
+) -> None:
+    best_look, model = training(tmp_path, scores_of(*scores))
+    before = [weight.clone() for weight in model.state_dict().values()]
+    looks = replace(best_look, validates_start=True).run(Callback(), lambda look: None).looks
+    assert [look.step for look in looks] == [0, 4, 8, 12, 16, 20]
+    assert best_of(looks).step == best
+    after = model.state_dict().values()
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True)) == (best == 0)
 
 
 @pytest.mark.parametrize("killed_after", range(NUM_EPOCHS))

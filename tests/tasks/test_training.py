@@ -15,6 +15,7 @@ from clozeline.tasks.task import Task
 from clozeline.tasks.training import prepare_training
 from clozeline.training.callbacks import Callback
 from tests.every_kind import CASES, EACH, Case, inputs_of, prepare, record, write_records
+from tests.fine_tuning import keep_last_weights
 from tests.tiny_models import small_bert
 
 
@@ -44,9 +45,12 @@ def tokens_of(task: Task) -> set[int]:
     return {token for rows in task.trained_on for ids in rows.ids_T for token in ids.tolist()}
 
 
-def test_embeddings_of_words_outside_the_training_texts_stay_unchanged(save_trained, tmp_path: Path) -> None:
+def test_embeddings_of_words_outside_the_training_texts_stay_unchanged(
+    save_trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import BertForMaskedLM
 
+    keep_last_weights(monkeypatch)
     torch.manual_seed(0)
     encoder = save_trained(BertForMaskedLM(small_bert()))
     case = CASES["classification"][0]

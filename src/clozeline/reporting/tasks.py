@@ -12,13 +12,14 @@ from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.reporting import confusion
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.metric_tables import comparison, in_words, numbers
-from clozeline.reporting.numbers import Format, amount, count, format_of, share
+from clozeline.reporting.numbers import Format, amount, count, difference, format_of, share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined, verdict
 from clozeline.training.curves import CurvePoint
 
 _OTHERS = {
     "hybrid_": "together with BM25",
+    "baseline_probe_": "logistic regression on the frozen encoder",
     "baseline_tfidf_": "TF-IDF + logistic regression",
     "baseline_tfidf_cosine_": "cosine of TF-IDF",
     "baseline_bm25_": "BM25",
@@ -63,15 +64,22 @@ def _headline(run: Run, task: str) -> Markup:
     given = headline(run, task)
     shown = form(given)
     text = f"{shown(given.value)} ({shown(given.low)} – {shown(given.high)})"
-    others = ((given.baseline, given.baseline_value), (given.trivial, given.trivial_value))
     rows = [
         Bar(given.method, given.value, text, given.low, given.high),
-        *(Bar(name, value, shown(value)) for name, value in others),
+        *(Bar(name, value, shown(value)) for name, value in given.compared),
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
     notices = [html("message", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
-    drawn = bars(title, rows, most=1.0, note="The line is the 95 % interval over other items of the same kind.")
+    note = f"The line is the 95 % interval over other items of the same kind.{_lead(given)}"
+    drawn = bars(title, rows, most=1.0, note=note)
     return joined(*notices, drawn)
+
+
+def _lead(given: Headline) -> str:
+    if given.lead_low is None or given.lead_high is None:
+        return ""
+    low, high = (difference(end, form(given)) for end in (given.lead_low, given.lead_high))
+    return f" Difference to {given.baseline}: {low} to {high} (95 %, paired by test item)."
 
 
 def _loss(run: Run, task: str) -> Markup | None:
@@ -102,12 +110,20 @@ def _figures(run: Run, task: str) -> Markup:
     ]
     groups = {name: value for name, value in (judged.model_extra or {}).items() if isinstance(value, dict)}
     details = joined(
-        comparison(f"{task}: figures on the test set", judged.headline.method, figures, _OTHERS),
+        comparison(f"{task}: figures on the test set", _method_alone(judged), figures, _OTHERS),
         _over_seeds(judged),
         html("facts", pairs=others),
         *(_counts(name, numbers(counts), judged.first_places or {}) for name, counts in groups.items()),
     )
     return html("folded", summary="Every figure, and the data behind it", body=details)
+
+
+def _method_alone(judged: TaskMetrics) -> str:
+    """Return the method of the figures without a prefix. The headline may be of two methods together, which have the
+    prefix `hybrid_`.
+    """
+    is_hybrid = any(key.startswith("hybrid_") for key in judged.model_extra or {})
+    return "fine-tuned encoder alone" if is_hybrid else judged.headline.method
 
 
 def _over_seeds(judged: TaskMetrics) -> Markup | None:

@@ -102,7 +102,7 @@ def _log_headline(task: str, report: TaskReport) -> None:
 
 
 def _in_words(top: Headline) -> str:
-    beside = f"{top.baseline} {top.baseline_value:.3f}, {top.trivial} {top.trivial_value:.3f}"
+    beside = ", ".join(f"{name} {value:.3f}" for name, value in top.compared)
     return f"{top.metric} {top.value:.3f} (95 %: {top.low:.3f} to {top.high:.3f}); beside it {beside}"
 
 
@@ -141,6 +141,8 @@ def _log_kept_epoch(name: str, looks: Sequence[ScoredLook]) -> None:
             "%s: the validation score is %.4f at all %d validation passes, so the last weights are kept",
             *(name, kept.validation_score, len(looks)),
         )
+    elif len(looks) > 1 and kept.step == 0:
+        _LOG.info("%s: no epoch is better than the fitted head on the frozen encoder, which is kept", name)
     elif len(looks) > 1:
         _LOG.info("%s: epoch %g is kept, validation score %.4f", name, kept.epoch, kept.validation_score)
 
@@ -180,7 +182,7 @@ class _Watch(Callback):
 
     def look(self, look: ScoredLook) -> None:
         self._bar.advance(look.step - self._bar.done)
-        after = f"epoch {look.epoch:g}" if look.step else "untrained"
+        after = f"epoch {look.epoch:g}" if look.step else "before training"
         _LOG.info("%s: validation score %.4f", after, look.validation_score)
         self._tell({"validation_score": look.validation_score}, look.step)
 

@@ -67,6 +67,8 @@ class BestLook:
     loop: Loop[Any]
     plan: Plan
     validation_score: Callable[[], float]
+    validates_start: bool = False
+    """Whether the weights before the first step are validated too, and kept if no later ones are better."""
 
     def run(self, callback: Callback, on_look: Callable[[ScoredLook], None]) -> Trained:
         """Train from the newest checkpoint, or from the start. A resumed run ends with the same bytes.
@@ -115,7 +117,8 @@ class BestLook:
     def _resume(self) -> tuple[State, list[ScoredLook], Best | None]:
         saved = self.loop.checkpoints.load_newest()
         if saved is None:
-            return State(), [], None
+            looks = [ScoredLook(0, 0.0, self.validation_score())] if self.validates_start else []
+            return State(), looks, self._better_of(None, looks) if looks else None
         looks = [ScoredLook(**look) for look in saved["validation_looks"]]
         weights = saved["validation_best"]
         best = None if weights is None else Best(best_of(looks), weights)

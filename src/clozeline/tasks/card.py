@@ -66,8 +66,10 @@ def _figures(metrics: TaskMetrics) -> Iterator[str]:
     yield f"| method | {top.metric} |"
     yield "|---|---|"
     yield f"| {top.method} | {top.value:.4f} ({top.low:.4f} to {top.high:.4f}) |"
-    yield f"| {top.baseline} | {top.baseline_value:.4f} |"
-    yield f"| {top.trivial} | {top.trivial_value:.4f} |"
+    yield from (f"| {name} | {value:.4f} |" for name, value in top.compared)
+    if top.lead_low is not None and top.lead_high is not None:
+        yield ""
+        yield f"{top.method} - {top.baseline}: {top.lead_low:+.4f} to {top.lead_high:+.4f} (95 %, paired by test item)."
     if seeds := metrics.over_seeds:
         yield ""
         yield f"Over {seeds.num_seeds} seeds: mean {seeds.mean:.4f}, standard deviation {seeds.deviation:.4f}."

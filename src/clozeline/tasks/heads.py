@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from torch import nn
+
 from clozeline.encoder.checkpoints import Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.tasks import mean_layer
 from clozeline.tokenizer.folder import write
 from clozeline.tokenizer.vocabulary.opening import open_published
 
@@ -21,12 +24,15 @@ _LEAST_OF_VOCABULARY = 0.95
 """Smallest plausible ratio of tokens to rows of the embedding, which is rounded up."""
 
 
-def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object]) -> TaskModel:
+def build(
+    encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object], *, reads_mean: bool = False
+) -> TaskModel:
     """Return the encoder with a fresh head drawn from `seed`, without touching the global random state.
 
     Args:
         encoder: folder of a trained encoder.
         changes: configuration of the head (`id2label`, …); names that the family's configuration lacks are ignored.
+        reads_mean: whether a fresh classifier on the first token gets the layer of `mean_layer`.
 
     Raises:
         ArtifactError: the folder holds no model, its family has no such head, it requires custom code, or it is causal
@@ -44,8 +50,13 @@ def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object
     for name, value in changes.items():
         if hasattr(config, name):
             setattr(config, name, value)
+    has_mean_layer = reads_mean and mean_layer.add_to(config)
     model, missing = opened(checkpoint, config, kind, seed)
-    check_whole(encoder, model.of_encoder(missing), do="train or save it again")
+    added = mean_layer.names(model) if has_mean_layer and isinstance(model, Model) else frozenset()
+    lost = [name for name in model.of_encoder(missing) if name not in added]
+    check_whole(encoder, lost, do="train or save it again")
+    if has_mean_layer and isinstance(model, Model):
+        mean_layer.write_to(model)
     if kind == "text-classification" and _classifies_at_a_blind_token(model):
         raise ArtifactError(
             f"{encoder} cannot be fine-tuned to classify texts",
@@ -60,6 +71,13 @@ def _classifies_at_a_blind_token(model: TaskModel) -> bool:
     if isinstance(model, Model):
         return model.encoder.architecture.is_causal and model.head.shape.pooling == "first"
     return bool(getattr(model.config, "is_decoder", False))
+
+
+def output_layer(model: TaskModel) -> nn.Linear:
+    """Return the last layer of the head, which computes the logits."""
+    in_encoder = {id(inner) for inner in model.base_model.modules()}
+    linear = [inner for inner in model.modules() if isinstance(inner, nn.Linear) and id(inner) not in in_encoder]
+    return linear[-1]
 
 
 def tells_pairs_apart(model: TaskModel) -> bool:

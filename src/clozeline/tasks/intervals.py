@@ -13,6 +13,8 @@ _NORMAL_QUANTILE_95 = 1.959963984540054
 """0.975 quantile of the normal distribution, for a two-sided interval of 95 %."""
 _NUM_SAMPLES = 1000
 _SEED = 0
+Figure = Callable[[npt.NDArray[np.int64]], float]
+"""Function: indices of items → the figure on them."""
 
 
 def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
@@ -25,7 +27,12 @@ def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
-def bootstrap_interval(figure: Callable[[npt.NDArray[np.int64]], float], num_items: int) -> tuple[float, float]:
+def paired_interval(ours: Figure, baseline: Figure, num_items: int) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two figures (`ours` - `baseline`) on the same items."""
+    return bootstrap_interval(lambda places_N: ours(places_N) - baseline(places_N), num_items)
+
+
+def bootstrap_interval(figure: Figure, num_items: int) -> tuple[float, float]:
     """Return the 95 % interval by the percentile bootstrap (Efron 1979), for a figure that is not a share, such as F1.
 
     Args:

@@ -58,7 +58,7 @@ KINDS: Mapping[str, TaskKind] = {
         data="a text or pair and its labels: Parquet, JSON Lines, CSV, TSV; or a file or folder for each label",
         metric="accuracy, macro-F1, Matthews, F1 of one class; multi-label: micro-F1, macro-F1, exact match",
         reference="scikit-learn",
-        baseline="TF-IDF + logistic regression; largest class",
+        baseline="TF-IDF + logistic regression, and logistic regression on the frozen encoder; largest class",
     ),
     "tagging": TaskKind(
         prepare=Tagging,
@@ -80,7 +80,7 @@ KINDS: Mapping[str, TaskKind] = {
         prepare=_similarity,
         answers="an embedding for each text; the cosine of two is their similarity",
         data="pairs with scores, or pairs that belong together; or docstrings: Parquet, JSON Lines, CSV, TSV",
-        metric="scored pairs: Spearman, Pearson; other pairs: recall@k, MRR over all second texts",
+        metric="scored pairs: Spearman, Pearson; other pairs: recall@k, MRR over all second texts, with BM25 and alone",
         reference="SciPy; a comparison of every pair",
         baseline="scored pairs: cosine of TF-IDF; the same for all. Other pairs: BM25; a random order",
     ),

@@ -10,6 +10,7 @@ from clozeline.artifacts.finetune.plots import ScoredLook
 from clozeline.artifacts.finetune.task_metrics import OverSeeds
 from clozeline.tasks import lora
 from clozeline.tasks.best_look import BestLook, Trained, best_of
+from clozeline.tasks.classification.probe import NAME as PROBE
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.narrow_embedding import widen
 from clozeline.tasks.task import Task, TaskInputs, TaskReport
@@ -66,7 +67,10 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         trained = run(training, seed)
         lora.merge(task.model)
         widen(task.model)
-        yield Finished(seed, task, trained, task.test(), training.loop.checkpoints)
+        report = task.test()
+        if trained.looks and training.validates_start and best_of(trained.looks).step == 0:
+            report = replace(report, headline=report.headline.model_copy(update={"method": PROBE}))
+        yield Finished(seed, task, trained, report, training.loop.checkpoints)
 
 
 def is_better(one: Finished, other: Finished | None) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -94,3 +94,11 @@ class Task(Protocol):
 
     def save(self, out: Path) -> None:
         """Write the model into the folder as transformers' Auto classes load it."""
+
+
+@runtime_checkable
+class StartsFitted(Protocol):
+    """A task whose head can be fitted on the frozen encoder before the first step."""
+
+    def fit_head(self) -> None:
+        """Fit the head, so that the model answers before the first step of training."""

@@ -12,7 +12,7 @@ from clozeline.storage.fingerprints import code_of, fingerprint
 from clozeline.tasks import depths, lora
 from clozeline.tasks.best_look import BestLook, Plan
 from clozeline.tasks.narrow_embedding import narrow
-from clozeline.tasks.task import Task, TaskInputs
+from clozeline.tasks.task import StartsFitted, Task, TaskInputs
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
@@ -51,6 +51,9 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     hardware = _hardware(params)
     _select_trained_weights(task, inputs)
     task.model.to(hardware.precision.device)
+    fitted = task if plan.total_steps and isinstance(task, StartsFitted) else None
+    if fitted is not None:
+        fitted.fit_head()
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(
         model=task.model,
@@ -67,7 +70,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
         hardware=hardware,
         seed=inputs.seed,
     )
-    return BestLook(loop, plan, task.validation_score)
+    return BestLook(loop, plan, task.validation_score, validates_start=fitted is not None)
 
 
 def _hardware(params: FinetuneParams) -> Hardware[Any]:

@@ -24,6 +24,15 @@ LABELLED = {"text_field": "text", "label_field": "label"}
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
 SCORED = {"score_field": "score", "first_field": "sentence1", "second_field": "sentence2"}
+_ONE_LABEL: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "banking77": ("category", {}),
+    "sentence-polarity": ("label", {"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"}),
+    "subjectivity": ("label", {"objective": "plot.tok.gt9.5000", "subjective": "quote.tok.gt9.5000"}),
+    "sci-cite": ("label", {}),
+}
+"""Set → field of the label, and files by label if the label is the file."""
+_FILES = {"banking77": "train.csv", "sci-cite": "train.txt"}
+"""File of a set that is not a folder of files by label."""
 Item = dict[str, Any]
 Sizes = Mapping[str, int]
 """Part → number of items; parts are filled in this order."""
@@ -60,6 +69,25 @@ def polarity_parts(sizes: Sizes) -> Parts:
     items = polarity(folder) if folder else generated_tasks.polarity(2 * sum(sizes.values()), seed=0)
     name = "sentence-polarity" if folder else "generated"
     return _written("polarity", name, cut(items, sizes, lambda it: it["text"]))
+
+
+def few_label_sets() -> list[str]:
+    """Return the names of the sets of single texts with one label; without known sets a generated one."""
+    return ["generated"] if labelled() is None else list(_ONE_LABEL)
+
+
+def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
+    """Return parts of a set; each draw gives others."""
+    folder = labelled()
+    if folder is None:
+        items: Iterable[Item] = generated_tasks.polarity(2 * sum(sizes.values()), seed=draw)
+    else:
+        label_field, files = _ONE_LABEL[name]
+        inner = _FILES.get(name, "")
+        fields = {**LABELLED, "label_field": label_field}
+        read = _items(folder / name / inner, fields, label_files.readers(files or None))
+        items = [{"text": item["text"], "label": item[label_field]} for item in read]
+    return _written(f"few-{draw}", name, cut(items, sizes, lambda it: it["text"], draw=draw))
 
 
 def entity_parts(sizes: Sizes) -> Parts:
@@ -100,21 +128,26 @@ def scored_pairs() -> list[Item]:
 
 
 def cut(
-    items: Iterable[Item], sizes: Sizes, group_of: Callable[[Item], str], own: Callable[[Item], str] = lambda _: ""
+    items: Iterable[Item],
+    sizes: Sizes,
+    group_of: Callable[[Item], str],
+    own: Callable[[Item], str] = lambda _: "",
+    draw: int = 0,
 ) -> dict[str, list[Item]]:
-    """Return parts of `sizes` items, drawn at random with a fixed seed.
+    """Return parts of `sizes` items, drawn at random.
 
     Args:
         items: the items to draw from; only the first item of each text is used.
         sizes: number of items of each part.
         group_of: returns the text that items may share; items that share it are in one part.
         own: returns the text that tells items of one group apart.
+        draw: seed of the choice.
     """
     groups: dict[str, dict[str, Item]] = {}
     for item in items:
         groups.setdefault(identity_of(group_of(item)), {}).setdefault(identity_of(own(item)), item)
     names = sorted(groups)
-    random.Random(0).shuffle(names)
+    random.Random(draw).shuffle(names)
     parts: dict[str, list[Item]] = {part: [] for part in sizes}
     for part, size in sizes.items():
         while names and len(parts[part]) < size:

@@ -15,7 +15,7 @@ import pytest
 from clozeline.artifacts.finetune.task_metrics import TaskMetrics
 from tests.fine_tuning import metrics_of
 from tests.model_cards import card_in
-from tests.stages.finetune.topics import TOPICS, Finetune, rows_of, topic_records
+from tests.stages.finetune.topics import PARAMS, TOPICS, Finetune, rows_of, topic_records
 
 
 def classes_of(folder: Path) -> dict[str, dict[str, str]]:
@@ -49,6 +49,17 @@ def test_the_headline_is_the_accuracy_with_its_baselines(run: Finetune) -> None:
     assert headline["trivial_value"] == metrics["majority_accuracy"]
 
 
+def test_the_fitted_head_is_a_baseline_and_is_kept_if_training_ruins_the_model(run: Finetune) -> None:
+    ruined = {"learning_rate": 100.0, "weight_decay": 0.0, "clip_norm": 1e9}
+    metrics = metrics_of(run("out", epochs=1, warmup_fraction=0.0, optimizer=PARAMS.optimizer.model_dump() | ruined))
+    headline = metrics["headline"]
+    assert metrics["best_epoch"] == 0
+    assert metrics["accuracy"] == metrics["baseline_probe_accuracy"] > metrics["majority_accuracy"]
+    assert headline["method"] == "logistic regression on the frozen encoder"
+    assert headline["beside"] == [{"name": headline["method"], "value": metrics["accuracy"]}]
+    assert headline["lead_low"] <= metrics["accuracy"] - metrics["baseline_tfidf_accuracy"] <= headline["lead_high"]
+
+
 def test_the_model_card_has_the_figures_the_data_and_the_encoder(
     run: Finetune, small_encoder: Path, tmp_path: Path
 ) -> None:
@@ -58,7 +69,7 @@ def test_the_model_card_has_the_figures_the_data_and_the_encoder(
     card = card_in(out / "model")
     headline = metrics_of(out)["headline"]
     told = f"{headline['value']:.4f} ({headline['low']:.4f} to {headline['high']:.4f})"
-    assert f"| fine-tuned encoder | {told} |" in card.sections["Figures"]
+    assert f"| {headline['method']} | {told} |" in card.sections["Figures"]
     assert f"| largest class | {headline['trivial_value']:.4f} |" in card.sections["Figures"]
     assert hashlib.sha256((tmp_path / "data.parquet").read_bytes()).hexdigest() in card.sections["Task"]
     assert card.facts == {"license": "mit"}

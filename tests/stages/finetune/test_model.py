@@ -15,12 +15,12 @@ from clozeline.language_modelling import language_model
 from clozeline.params import read_params
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.classification.selection import select
-from tests.fine_tuning import contents, metrics_of, without_card
+from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import PARAMS, Finetune, params, rows_of, topic_records
 
 
 def test_an_encoder_that_detects_replaced_tokens_is_fine_tuned_as_any_other(
-    run: Finetune, small_encoder: Path, tmp_path: Path
+    run: Finetune, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It starts from the discriminator's weights; a step changes each by at most the learning rate."""
     (tmp_path / "tokenizer").mkdir()
@@ -32,6 +32,7 @@ def test_an_encoder_that_detects_replaced_tokens_is_fine_tuned_as_any_other(
     torch.nn.init.normal_(pair.base_model.embeddings.tokens.weight, std=1.0)
     (tmp_path / "pair").mkdir()
     language_model.save(pair, tmp_path / "tokenizer", tmp_path / "pair")
+    keep_last_weights(monkeypatch)
     out = run("out", encoder=tmp_path / "pair", epochs=1)
     assert 0 < metrics_of(out)["accuracy"] < 1
     stock = AutoModelForSequenceClassification.from_pretrained(out / "model", local_files_only=True)

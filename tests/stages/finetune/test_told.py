@@ -25,7 +25,8 @@ def test_the_last_log_line_is_the_headline_with_interval_and_baselines(
     at = next(place for place, told in enumerate(caplog.messages) if told.startswith("small: on the test split"))
     assert caplog.messages[at] == (
         f"small: on the test split accuracy {top['value']:.3f} (95 %: {top['low']:.3f} to {top['high']:.3f}); beside "
-        f"it TF-IDF + logistic regression {top['baseline_value']:.3f}, largest class {top['trivial_value']:.3f}"
+        f"it logistic regression on the frozen encoder {top['beside'][0]['value']:.3f}, "
+        f"TF-IDF + logistic regression {top['baseline_value']:.3f}, largest class {top['trivial_value']:.3f}"
     )
     behind = [told for told in caplog.messages[at + 1 :] if "no better than" in told]
     assert len(behind) == (top["value"] <= top["baseline_value"])
@@ -40,7 +41,7 @@ def test_a_model_that_learned_nothing_is_reported(
     monkeypatch.setattr(SingleLabel, "logits", lambda self, part: np.zeros((len(part), len(self.labels))))
     metrics = metrics_of(run("out", epochs=3))
     told = [record.message for record in caplog.records if record.name == finetune.__name__][-3:]
-    assert re.search(r"score is 0\.\d+ at all 3 validation passes", told[0])
+    assert re.search(r"score is 0\.\d+ at all 4 validation passes", told[0])
     assert metrics["best_epoch"] == 3
     assert re.search(r"small: accuracy 0\.\d+ is no better than TF-IDF .* \(0\.\d+\)", told[1])
     assert told[2] == f"small: the model answers `{metrics['only_answer']}` to every item of the test split"

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from clozeline.tasks.classification.single_label import SingleLabel
-from tests.fine_tuning import contents, metrics_of, without_card
+from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import Finetune
 
 CURVES = ("training.csv", "validation.csv")
@@ -35,7 +35,7 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bytes(
         run("parts")
     assert len(list((tmp_path / "work" / "small").glob("*/step-*"))) == 1
     assert contents(run("parts")) == contents(whole)
-    assert next(asked) == 5
+    assert next(asked) == 6
     assert list((tmp_path / "work" / "small").iterdir()) == []
 
 
@@ -62,12 +62,15 @@ def test_loss_and_validation_curves_of_the_kept_model_are_written(run: Finetune)
     out = run("out", epochs=2)
     losses, looks = ([*csv.DictReader((out / name).read_text().splitlines())] for name in CURVES)
     assert float(losses[-1]["loss"]) < float(losses[0]["loss"])
-    assert [float(look["epoch"]) for look in looks] == [1, 2]
+    assert [float(look["epoch"]) for look in looks] == [0, 1, 2]
     assert looks[-1]["step"] == losses[-1]["step"]
     assert max(float(look["validation_score"]) for look in looks) == metrics_of(out)["validation_score"]
 
 
-def test_splitting_batches_for_memory_does_not_change_the_figures(run: Finetune) -> None:
+def test_splitting_batches_for_memory_does_not_change_the_figures(
+    run: Finetune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_last_weights(monkeypatch)
     whole, parts = run("whole", epochs=1), run("parts", epochs=1, micro_batch_tokens=64)
     assert contents(whole)["model/model.safetensors"] != contents(parts)["model/model.safetensors"]
     assert metrics_of(whole) == metrics_of(parts)
@@ -83,8 +86,9 @@ KNOBS = {
 
 @pytest.mark.parametrize("name", KNOBS)
 def test_a_training_knob_takes_effect_and_the_task_is_still_learned(
-    run: Finetune, small_encoder: Path, name: str
+    run: Finetune, small_encoder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keep_last_weights(monkeypatch)
     out = run("out", epochs=2, **KNOBS[name])
     assert metrics_of(out)["accuracy"] > 0.6 > metrics_of(out)["majority_accuracy"]
     model = AutoModelForSequenceClassification.from_pretrained(out / "model")

@@ -116,9 +116,9 @@ def test_attention_is_fused_unless_it_uses_dropout(
     calls = []
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(k) or fused(*a, **k))
     model.train()(INPUT_IDS_BL)
-    assert len(calls) == (0 if attention_dropout else 2)
+    assert len(calls) == (0 if attention_dropout else 3)
     model.eval()(INPUT_IDS_BL)
-    assert len(calls) == (2 if attention_dropout else 4)
+    assert len(calls) == (3 if attention_dropout else 6)
     heads.save(model, tmp_path, 64, tmp_path / "out")
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", attn_implementation="sdpa").eval()
     with torch.inference_mode():

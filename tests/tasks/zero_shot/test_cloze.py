@@ -142,7 +142,7 @@ def test_the_finetune_stage_evaluates_a_zero_shot_task_without_training(
     assert told["best_epoch"] == 0
     assert told["headline"]["baseline"] == "TF-IDF + logistic regression"
     assert told["headline"]["method"] == "zero-shot encoder with a prompt"
-    assert "untrained: validation score" in caplog.text
+    assert "before training: validation score" in caplog.text
     assert "epoch" not in caplog.text
     assert told["records"]["num_used"] == 80
     before, after = (

@@ -7,6 +7,13 @@ from clozeline.artifacts.record import MetricFile, Record
 _CORRELATIONS = frozenset({"matthews", "spearman"})
 
 
+class Beside(Record):
+    """The same figure of a further method, for comparison; no gate reads it."""
+
+    name: str
+    value: float
+
+
 class Headline(Record):
     """The figure by which a task is compared with its baselines and with the previous version. Higher is better; 1 is
     perfect.
@@ -25,11 +32,22 @@ class Headline(Record):
     trivial_value: float
     method: str = "fine-tuned encoder"
     """Method that `value` belongs to."""
+    lead_low: float | None = None
+    lead_high: float | None = None
+    """`lead_low` and `lead_high` are the ends of a 95 % interval of `value` - `baseline_value`, paired by test item;
+    None for kinds that do not measure it."""
+    beside: tuple[Beside, ...] = ()
 
     @property
     def is_share(self) -> bool:
         """Whether the figure is a share, shown in per cent; a correlation is not."""
         return self.metric not in _CORRELATIONS
+
+    @property
+    def compared(self) -> tuple[tuple[str, float], ...]:
+        """Names and values of all other methods: further methods, the baseline, the trivial answer."""
+        further = tuple((method.name, method.value) for method in self.beside)
+        return (*further, (self.baseline, self.baseline_value), (self.trivial, self.trivial_value))
 
     @property
     def unbeaten(self) -> tuple[tuple[str, float], ...]:

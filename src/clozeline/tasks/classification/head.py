@@ -29,7 +29,16 @@ def build(
     }
     if problem == "multi_label_classification":  # the other problem is the default of transformers
         changes["problem_type"] = problem
-    return heads.build(encoder, "text-classification", seed, changes)
+    return heads.build(encoder, "text-classification", seed, changes, reads_mean=True)
+
+
+def features(model: TaskModel, batch: EncodedBatch) -> Tensor:
+    """Return `feature_BF`, which the output layer of the head reads."""
+    read: list[Tensor] = []
+    with heads.output_layer(model).register_forward_pre_hook(lambda _, given: read.append(given[0])):
+        model(**batch.inputs)
+    (feature_BF,) = read
+    return feature_BF
 
 
 def class_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:

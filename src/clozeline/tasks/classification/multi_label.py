@@ -14,15 +14,17 @@ from torch.nn import functional
 
 from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
 from clozeline.artifacts.finetune.shown_item import ShownItem
-from clozeline.artifacts.finetune.task_metrics import Headline
+from clozeline.artifacts.finetune.task_metrics import Beside, Headline
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Shares, tfidf_label_shares
 from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets, whole
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
+from clozeline.tasks.classification.probe import NAME as PROBE
+from clozeline.tasks.classification.probe import Logits
 from clozeline.tasks.encoded import TargetedBatch
-from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.intervals import bootstrap_interval, paired_interval
 from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 
 NO_LABEL = "(none)"
@@ -49,11 +51,10 @@ class MultiLabel(ClassifierOnTexts):
         )
         return losses_BC.mean(dim=1).sum()
 
-    def validation_score(self) -> float:
+    def score_of(self, logits_TC: Logits) -> float:
         """Return the headline figure at the best threshold."""
-        actual_TC = self._actual(self.validation)
-        share_TC = self._shares(self.validation)
-        return self._figure(actual_TC, share_TC > self._threshold(share_TC))
+        share_TC = _shares(logits_TC)
+        return self._figure(self._actual(self.validation), share_TC > self._threshold(share_TC))
 
     def test(self) -> TaskReport:
         actual_TC = self._actual(self.test_part)
@@ -97,7 +98,7 @@ class MultiLabel(ClassifierOnTexts):
         return part.targets_T > 0.5
 
     def _shares(self, part: ClassifiedRows) -> Shares:
-        return 1 / (1 + np.exp(-self.logits(part).astype(np.float64)))
+        return _shares(self.logits(part))
 
     def _figure(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
         return FIGURES[self.metric](actual_TC, whole(predicted_TC, actual_TC))
@@ -115,6 +116,11 @@ class MultiLabel(ClassifierOnTexts):
         )
         return test_TC > self._threshold(validation_TC)
 
+    def _by_probe(self) -> Iterator[LabelSets]:
+        """Yield the label sets of the head that was fitted on the frozen encoder, if it was."""
+        if self.probe_validation_TC is not None and self.probe_test_TC is not None:
+            yield _shares(self.probe_test_TC) > self._threshold(_shares(self.probe_validation_TC))
+
     def _most_frequent(self) -> LabelSets:
         is_most_C = np.arange(len(self.labels)) == self._actual(self.train).sum(axis=0).argmax()
         return np.tile(is_most_C, (len(self.test_part), 1))
@@ -122,9 +128,14 @@ class MultiLabel(ClassifierOnTexts):
     def _headline(
         self, actual_TC: LabelSets, predicted_TC: LabelSets, counting_TC: LabelSets, frequent_TC: LabelSets
     ) -> Headline:
-        low, high = bootstrap_interval(
-            lambda places: self._figure(actual_TC[places], predicted_TC[places]), len(actual_TC)
+        num_texts = len(actual_TC)
+        low, high = bootstrap_interval(lambda places: self._figure(actual_TC[places], predicted_TC[places]), num_texts)
+        lead_low, lead_high = paired_interval(
+            lambda places: self._figure(actual_TC[places], predicted_TC[places]),
+            lambda places: self._figure(actual_TC[places], counting_TC[places]),
+            num_texts,
         )
+        beside = [Beside(name=PROBE, value=self._figure(actual_TC, given_TC)) for given_TC in self._by_probe()]
         return Headline(
             metric=self.metric,
             value=self._figure(actual_TC, predicted_TC),
@@ -134,6 +145,9 @@ class MultiLabel(ClassifierOnTexts):
             baseline_value=self._figure(actual_TC, counting_TC),
             trivial="most frequent label",
             trivial_value=self._figure(actual_TC, frequent_TC),
+            lead_low=lead_low,
+            lead_high=lead_high,
+            beside=tuple(beside),
         )
 
     def _pairs(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> Iterator[tuple[str, str]]:
@@ -158,6 +172,10 @@ class MultiLabel(ClassifierOnTexts):
         labels = self.test_part.labels
         names = ([labels[place] for place in np.flatnonzero(is_given_C)] for is_given_C in is_given_TC)
         return [", ".join(of_text) or NO_LABEL for of_text in names]
+
+
+def _shares(logits_TC: Logits) -> Shares:
+    return 1 / (1 + np.exp(-logits_TC.astype(np.float64)))
 
 
 def _weights(is_true_TC: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:

@@ -3,7 +3,8 @@
 Shapes: T texts, B rows of a batch, C classes.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
 from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out, write_test_items
@@ -19,7 +21,8 @@ from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
-from clozeline.tasks.encoded import TargetedBatch
+from clozeline.tasks.classification.probe import Features, Logits, best_probe
+from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import InputsOf, TaskInputs
@@ -28,12 +31,19 @@ from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 
 Problem = Literal["single_label_classification", "multi_label_classification"]
+_MOST_FITTED = 20_000
+"""Training texts that the probe is fitted on; more add time rather than accuracy."""
 
 
-class ClassifierOnTexts:
+class ClassifierOnTexts(ABC):
     """An encoder with a head on the mean of its last hidden states, and the texts of the task."""
 
     problem: Problem
+    probe_validation_TC: Logits | None = None
+    probe_test_TC: Logits | None = None
+    """Answers of the fitted head on the frozen encoder, for the validation and the test split; None if it was not
+    fitted.
+    """
 
     def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         params = inputs.params
@@ -76,13 +86,49 @@ class ClassifierOnTexts:
         for write, part in ((write_held_out, self.selection.validation), (write_test_items, self.selection.test)):
             write(out, [HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in part])
 
-    def logits(self, part: ClassifiedRows) -> npt.NDArray[np.float32]:
+    def fit_head(self) -> None:
+        """Fit the output layer by logistic regression on the frozen encoder, as strongly regularized as is best on the
+        validation split; and keep its answers for the test split, as a baseline.
+        """
+        fitted_T = np.linspace(0, len(self.train) - 1, min(len(self.train), _MOST_FITTED)).astype(np.int64)
+        validation_TF = self._features(self.validation)
+        output = heads.output_layer(self.model)
+        probe = best_probe(
+            self._features(self.train, fitted_T),
+            self.train.targets_T[fitted_T],
+            lambda probe: self.score_of(probe.logits(validation_TF)),
+            is_balanced=self.params.class_weights == "balanced",
+            has_bias=output.bias is not None,
+        )
+        probe.write_to(output)
+        self.probe_validation_TC = probe.logits(validation_TF)
+        self.probe_test_TC = probe.logits(self._features(self.test_part))
+
+    @abstractmethod
+    def score_of(self, logits_TC: Logits) -> float:
+        """Return the headline figure of logits for the validation split."""
+
+    def validation_score(self) -> float:
+        """Return the headline figure."""
+        return self.score_of(self.logits(self.validation))
+
+    def logits(self, part: ClassifiedRows) -> Logits:
         """Return `logits_TC` of every text of a split."""
-        logits_TC = np.zeros((len(part), len(self.labels)), dtype=np.float32)
-        batches = measuring_batches(part.rows.length_T, self.inputs)
-        for rows_B, logits_BC in answers(self.model, batches, part.encoded, classifier.class_logits):
-            logits_TC[rows_B] = logits_BC.float().cpu().numpy()
-        return logits_TC
+        return self._outputs(part, np.arange(len(part)), classifier.class_logits)
+
+    def _features(self, part: ClassifiedRows, row_T: Ids | None = None) -> Features:
+        return self._outputs(part, np.arange(len(part)) if row_T is None else row_T, classifier.features)
+
+    def _outputs(
+        self, part: ClassifiedRows, row_T: Ids, compute: Callable[[heads.TaskModel, EncodedBatch], Tensor]
+    ) -> npt.NDArray[np.float32]:
+        """Return what `compute` gives for these rows of a split, in their order."""
+        batches = measuring_batches(part.rows.length_T[row_T], self.inputs)
+        found = answers(self.model, batches, lambda place_B: part.encoded(row_T[place_B]), compute)
+        pieces = [(place_B, output_BX.float().cpu().numpy()) for place_B, output_BX in found]
+        place_T = np.concatenate([place_B for place_B, _ in pieces])
+        outputs_TX: npt.NDArray[np.float32] = np.concatenate([output_BX for _, output_BX in pieces])
+        return outputs_TX[np.argsort(place_T)]
 
     def num_truncated(self, part: ClassifiedRows) -> int:
         """Return the number of texts of a split whose end is cut off."""

@@ -12,16 +12,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.artifacts.finetune.shown_item import ShownItem
-from clozeline.artifacts.finetune.task_metrics import Headline
+from clozeline.artifacts.finetune.task_metrics import Beside, Headline
 from clozeline.errors import ParamsError
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
+from clozeline.tasks.classification.probe import NAME as PROBE
+from clozeline.tasks.classification.probe import Logits
 from clozeline.tasks.classification.scores import FIGURES, Classes, f1_of, score
 from clozeline.tasks.encoded import TargetedBatch
-from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.intervals import bootstrap_interval, paired_interval
 from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 
 _MOST_NAMED = 10
@@ -47,9 +49,9 @@ class SingleLabel(ClassifierOnTexts):
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         return functional.cross_entropy(logits_BC, inputs.targets_B, weight=weight_C, reduction="sum")
 
-    def validation_score(self) -> float:
-        """Return the headline figure."""
-        return self._figure(self.validation.targets_T, self._answers(self.validation))
+    def score_of(self, logits_TC: Logits) -> float:
+        class_T: Classes = logits_TC.argmax(axis=1)
+        return self._figure(self.validation.targets_T, class_T)
 
     def test(self) -> TaskReport:
         labels = self.test_part.labels
@@ -66,6 +68,7 @@ class SingleLabel(ClassifierOnTexts):
             "matthews": ours.matthews,
             "baseline_tfidf_accuracy": counting.accuracy,
             "baseline_tfidf_macro_f1": counting.macro_f1,
+            **self._of_probe(actual_T),
             "majority_accuracy": float((largest_T == actual_T).mean()),
             **self._f1s(actual_T, predicted_T, counting_T, largest_T),
             **self.counts(),
@@ -112,6 +115,18 @@ class SingleLabel(ClassifierOnTexts):
         num_classes = len(self.test_part.labels)
         return {name: self._f1_of_positive(actual_T, class_T, num_classes) for name, class_T in predictions.items()}
 
+    def _of_probe(self, actual_T: Classes) -> dict[str, float]:
+        """Return the figures of the head that was fitted on the frozen encoder, if it was."""
+        if self.probe_test_TC is None:
+            return {}
+        found = score(actual_T, self.probe_test_TC.argmax(axis=1), self.test_part.labels)
+        return {"baseline_probe_accuracy": found.accuracy, "baseline_probe_macro_f1": found.macro_f1}
+
+    def _beside(self, actual_T: Classes) -> tuple[Beside, ...]:
+        if self.probe_test_TC is None:
+            return ()
+        return (Beside(name=PROBE, value=self._figure(actual_T, self.probe_test_TC.argmax(axis=1))),)
+
     def _headline(self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes) -> Headline:
         if self.metric == "accuracy":
             ours = score(actual_T, predicted_T, self.test_part.labels)
@@ -120,6 +135,11 @@ class SingleLabel(ClassifierOnTexts):
             low, high = bootstrap_interval(
                 lambda places: self._figure(actual_T[places], predicted_T[places]), len(actual_T)
             )
+        lead_low, lead_high = paired_interval(
+            lambda places: self._figure(actual_T[places], predicted_T[places]),
+            lambda places: self._figure(actual_T[places], counting_T[places]),
+            len(actual_T),
+        )
         return Headline(
             metric=self.metric,
             value=self._figure(actual_T, predicted_T),
@@ -130,6 +150,9 @@ class SingleLabel(ClassifierOnTexts):
             trivial="largest class",
             trivial_value=self._figure(actual_T, largest_T),
             method=self.method,
+            lead_low=lead_low,
+            lead_high=lead_high,
+            beside=self._beside(actual_T),
         )
 
     def _examples(self, answers: Sequence[tuple[str, str]]) -> list[ShownItem]:

@@ -16,8 +16,8 @@ from clozeline.artifacts.finetune.model.held_out import (
     write_test_items,
 )
 from clozeline.artifacts.finetune.shown_item import ShownItem
-from clozeline.artifacts.finetune.task_metrics import Headline
-from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.artifacts.finetune.task_metrics import Beside, Headline
+from clozeline.tasks.intervals import Figure, bootstrap_interval, paired_interval
 from clozeline.tasks.scores.ranking import (
     Ranked,
     ScoresOf,
@@ -84,6 +84,12 @@ class Figures:
     baseline_bm25_mrr: float
     hybrid_recall: float
     """Recall of the fusion of vectors and BM25, which `clozeline search` uses."""
+    hybrid_recall_low: float
+    hybrid_recall_high: float
+    hybrid_lead_low: float
+    hybrid_lead_high: float
+    """`hybrid_lead_low` and `hybrid_lead_high` are the ends of a 95 % interval of hybrid_recall - baseline_bm25_recall,
+    paired by first text."""
     hybrid_recall_at_1: float
     hybrid_mrr: float
     random_order_recall: float
@@ -120,11 +126,14 @@ class BelongingPairs(OnPairs):
         cosines, num_truncated = self._cosines(questions)
         words = bm25(questions.firsts, questions.seconds)
         found, beside, both = ranked_by_each(scorer_with_fusion(cosines, words), questions.belonging)
-        is_found_Q = found.recall_at(k)
-        low, high = bootstrap_interval(lambda places_Q: float(is_found_Q[places_Q].mean()), len(is_found_Q))
+        alone, by_words, by_both = (_recall_on(it, k) for it in (found, beside, both))
+        num_questions = len(questions.firsts)
+        low, high = bootstrap_interval(alone, num_questions)
+        hybrid_low, hybrid_high = bootstrap_interval(by_both, num_questions)
+        lead_low, lead_high = paired_interval(by_both, by_words, num_questions)
         seen = count_seen(questions.second_identities, self.inputs.pretraining_text)
         figures = Figures(
-            recall=float(is_found_Q.mean()),
+            recall=float(found.recall_at(k).mean()),
             recall_low=low,
             recall_high=high,
             recall_at_1=float(found.recall_at(1).mean()),
@@ -133,6 +142,10 @@ class BelongingPairs(OnPairs):
             baseline_bm25_recall_at_1=float(beside.recall_at(1).mean()),
             baseline_bm25_mrr=float(beside.reciprocal.mean()),
             hybrid_recall=float(both.recall_at(k).mean()),
+            hybrid_recall_low=hybrid_low,
+            hybrid_recall_high=hybrid_high,
+            hybrid_lead_low=lead_low,
+            hybrid_lead_high=lead_high,
             hybrid_recall_at_1=float(both.recall_at(1).mean()),
             hybrid_mrr=float(both.reciprocal.mean()),
             random_order_recall=chance_of_recall(len(questions.seconds), questions.belonging, k),
@@ -194,14 +207,24 @@ def _shown(questions: Questions, found: Ranked) -> list[ShownItem]:
     ]
 
 
+def _recall_on(found: Ranked, k: int) -> Figure:
+    is_found_Q = found.recall_at(k)
+    return lambda places_Q: float(is_found_Q[places_Q].mean())
+
+
 def _headline(figures: Figures, k: int) -> Headline:
+    """Return the recall of vectors and BM25 together, by which `clozeline search` answers, beside each of them."""
     return Headline(
         metric=f"recall_at_{k}",
-        value=figures.recall,
-        low=figures.recall_low,
-        high=figures.recall_high,
+        value=figures.hybrid_recall,
+        low=figures.hybrid_recall_low,
+        high=figures.hybrid_recall_high,
         baseline="BM25",
         baseline_value=figures.baseline_bm25_recall,
         trivial="a random order",
         trivial_value=figures.random_order_recall,
+        method="fine-tuned encoder together with BM25",
+        lead_low=figures.hybrid_lead_low,
+        lead_high=figures.hybrid_lead_high,
+        beside=(Beside(name="fine-tuned encoder alone", value=figures.recall),),
     )

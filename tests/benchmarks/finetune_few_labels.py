@@ -1,0 +1,113 @@
+"""Classifiers from few labels: the finetune stage, compared with a linear probe on the same frozen encoder.
+
+The encoder is all-MiniLM-L6-v2. Each data set that lies beside the project (or in the folder that
+CLOZELINE_BENCHMARK_LABELLED names; without them a generated one) gives 2,000 labelled texts, a tenth of them for
+validation. Each round draws its own texts and is trained with its own seed. The ratio is the accuracy of the model that
+the stage keeps / that of logistic regression on the frozen encoder, both means over the data sets; the goal is 1. For
+each set the line has both accuracies of each round, that of TF-IDF, the mean difference with its standard error, the
+seconds of the stage, and how often no epoch was better than the probe, so that the probe was kept.
+"""
+
+import argparse
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+from comparison.alternation import Comparison, Rounds, finish, report_progress
+from comparison.finetuning import params_of, run_stage
+from comparison.labelled import Parts, Sizes, few_label_parts, few_label_sets
+from comparison.machine import available_cores
+from comparison.sentences import weights
+from comparison.their_tasks import PARTS
+
+_LOG = logging.getLogger(__name__)
+SIZES: Sizes = {"test": 1000, "validation": 200, "train": 1800}
+
+
+@dataclass(frozen=True)
+class Round:
+    """Accuracies of one data set and seed on its test texts."""
+
+    ours: float
+    probe: float
+    tfidf: float
+    seconds: float
+    """Of the whole stage, with its baselines and the search for contamination."""
+    keeps_probe: bool
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="SET", help="default: every set")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--train", type=int, default=SIZES["train"], metavar="TEXTS")
+    parser.add_argument("--test", type=int, default=SIZES["test"], metavar="TEXTS")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--learning-rate", type=float, default=5e-5)
+    chosen = parser.parse_args()
+    sizes = {**SIZES, "train": chosen.train, "validation": chosen.train // 9, "test": chosen.test}
+    recipe = {"epochs": chosen.epochs, "optimizer": {"learning_rate": chosen.learning_rate}}
+    knobs = {**recipe, "num_threads": chosen.threads}
+    sets = {
+        name: [measured(few_label_parts(name, sizes, seed), knobs, seed) for seed in range(chosen.seeds)]
+        for name in chosen.names or few_label_sets()
+    }
+    finish(result(sets, chosen.threads, {**sizes, "epochs": chosen.epochs, "learning_rate": chosen.learning_rate}))
+
+
+def measured(parts: Parts, knobs: Mapping[str, Any], seed: int) -> Round:
+    task = {"kind": "classification", "data": "parts", "splits": {part: f"{part}.jsonl" for part in PARTS}}
+    started = perf_counter()
+    with TemporaryDirectory() as folder:
+        figures = run_stage("task", params_of({**task, **knobs}), seed, weights(), parts.folder, Path(folder))
+    found = Round(
+        ours=figures["accuracy"],
+        probe=figures["baseline_probe_accuracy"],
+        tfidf=figures["baseline_tfidf_accuracy"],
+        seconds=perf_counter() - started,
+        keeps_probe=figures["best_epoch"] == 0,
+    )
+    _LOG.info("%s, seed %d: %s", parts.data, seed, found)
+    return found
+
+
+def result(sets: Mapping[str, Sequence[Round]], num_threads: int, facts: Mapping[str, Any]) -> Comparison:
+    by_seed = list(zip(*sets.values(), strict=True))
+    return Comparison(
+        name="finetune_few_labels",
+        unit="accuracy",
+        rounds=Rounds(
+            tuple(fmean(found.ours for found in of_seed) for of_seed in by_seed),
+            tuple(fmean(found.probe for found in of_seed) for of_seed in by_seed),
+        ),
+        higher_is_better=True,
+        goal=1.0,
+        num_threads=num_threads,
+        facts={**facts, "sets": {name: _facts(rounds) for name, rounds in sets.items()}},
+    )
+
+
+def _facts(rounds: Sequence[Round]) -> dict[str, Any]:
+    differences = [found.ours - found.probe for found in rounds]
+    error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
+    return {
+        "ours": [round(found.ours, 4) for found in rounds],
+        "probe": [round(found.probe, 4) for found in rounds],
+        "tfidf": [round(found.tfidf, 4) for found in rounds],
+        "difference": round(fmean(differences), 4),
+        "standard_error": None if error is None else round(error, 4),
+        "seconds": [round(found.seconds, 1) for found in rounds],
+        "probe_kept": sum(found.keeps_probe for found in rounds),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Claim: the probe is scikit-learn's logistic regression on the features, for classes and for labels."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from clozeline.tasks.classification.probe import Features, Probe, best_probe
+
+DRAW = np.random.default_rng(0)
+FEATURE_TF: Features = (DRAW.normal(size=(200, 6)) * 3 + 5).astype(np.float32)
+
+
+def class_T(num_classes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    noise_T = DRAW.normal(size=len(FEATURE_TF))
+    return np.digitize(FEATURE_TF[:, 0] + noise_T, np.linspace(3, 7, num_classes - 1))
+
+
+fitted = partial(best_probe, score=lambda probe: 0.0, is_balanced=False, has_bias=True)
+
+
+def scaled(feature_TF: Features) -> Features:
+    centred_TF = feature_TF - feature_TF.mean(axis=0, dtype=np.float64)
+    return centred_TF / centred_TF.std()
+
+
+@pytest.mark.parametrize("num_classes", [2, 4])
+def test_classes_get_the_probabilities_of_scikit_learn(num_classes: int) -> None:
+    right_T = class_T(num_classes)
+    share_TC = torch.from_numpy(fitted(FEATURE_TF, right_T).logits(FEATURE_TF)).softmax(dim=1)
+    reference = LogisticRegression(C=0.01, max_iter=300).fit(scaled(FEATURE_TF), right_T)
+    np.testing.assert_allclose(share_TC, reference.predict_proba(scaled(FEATURE_TF)), atol=1e-4)
+
+
+def test_each_label_has_its_own_regression() -> None:
+    is_true_TC = np.stack([class_T(2), class_T(2), np.zeros(200), np.ones(200)], axis=1).astype(np.float32)
+    share_TC = torch.from_numpy(fitted(FEATURE_TF, is_true_TC).logits(FEATURE_TF)).sigmoid().numpy()
+    for column in (0, 1):
+        reference = LogisticRegression(C=0.01, max_iter=300).fit(scaled(FEATURE_TF), is_true_TC[:, column])
+        np.testing.assert_allclose(share_TC[:, column], reference.predict_proba(scaled(FEATURE_TF))[:, 1], atol=1e-4)
+    assert share_TC[:, 2].max() < 0.01
+    assert share_TC[:, 3].min() > 0.99
+
+
+def strength(probe: Probe) -> float:
+    return float(np.abs(probe.weight_CF).sum())
+
+
+@pytest.mark.parametrize(("score", "choose"), [(strength, max), (lambda probe: 0.0, min)])
+def test_the_best_probe_is_chosen_and_of_equal_ones_the_most_regularized(
+    score: Callable[[Probe], float], choose: Callable[..., float]
+) -> None:
+    seen: list[float] = []
+
+    def noted(probe: Probe) -> float:
+        seen.append(strength(probe))
+        return score(probe)
+
+    chosen = best_probe(FEATURE_TF, class_T(3), noted, is_balanced=False, has_bias=True)
+    assert strength(chosen) == choose(seen)
+    assert len(set(seen)) == len(seen) > 1
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_an_output_layer_gives_the_logits_of_the_probe(has_bias: bool) -> None:
+    output = nn.Linear(6, 3, bias=has_bias)
+    probe = best_probe(FEATURE_TF, class_T(3), strength, is_balanced=False, has_bias=has_bias)
+    probe.write_to(output)
+    with torch.inference_mode():
+        logits_TC = output(torch.from_numpy(FEATURE_TF))
+    np.testing.assert_allclose(logits_TC, probe.logits(FEATURE_TF), atol=1e-4)
+
+
+def test_balanced_classes_make_rare_ones_likelier() -> None:
+    right_T = (DRAW.normal(size=200) > 1.5).astype(np.int64)
+    plain, balanced = (fitted(FEATURE_TF, right_T, is_balanced=given).logits(FEATURE_TF) for given in (False, True))
+    assert (balanced[:, 1] - balanced[:, 0]).mean() > (plain[:, 1] - plain[:, 0]).mean() + 1
