@@ -1,8 +1,11 @@
-"""infra/Dockerfile passes its linter, and has exact versions, every Python package from the lock and no root."""
+"""infra/Dockerfile passes its linter; images have exact versions, locked packages, a bill of materials and no root."""
 
+import json
 import re
+import shlex
 import subprocess
 import sys
+import venv
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -13,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/Dockerfile"
 TEXT = FILE.read_text(encoding="utf-8")
 STAGES = dict(re.findall(r"^FROM \S+ AS (\w+)\n((?:(?!FROM ).*\n)*)", TEXT, re.MULTILINE))
+SBOM = re.compile(r"^RUN --mount=type=bind,from=inventory\S+ \\\n +(\S+/cyclonedx-py .+)$", re.MULTILINE)
 PYTHON = re.findall(r"^FROM python:([\d.]+)", TEXT, re.MULTILINE)[0]
 LOCKED = {
     canonicalize_name(line.partition("==")[0])
@@ -49,8 +53,8 @@ def test_every_image_runs_as_a_non_root_user() -> None:
 
 
 def test_every_package_is_installed_at_its_locked_version() -> None:
-    installs = re.findall(r"^RUN pip install (.+)$", TEXT, re.MULTILINE)
-    assert installs
+    installs = re.findall(r"^(?:RUN| +&&) \S*pip install (.+)$", TEXT, re.MULTILINE)
+    assert len(installs) == TEXT.count("pip install")
     for words in installs:
         assert words.startswith(("-c requirements.lock ", "-r requirements.lock", "--no-deps -e .")), words
         if words.startswith("-c"):
@@ -62,11 +66,37 @@ def test_the_lock_pins_everything_that_the_images_install() -> None:
     """Constraints pin only the packages they name; a package missing from the lock could get any version."""
     pulled = closure(Requirement("mlflow[auth]"), Requirement("psycopg[binary]"), Requirement("boto3"))
     pulled |= closure(Requirement("prefect"), Requirement("asyncpg"), Requirement("clozeline"))
+    pulled |= closure(Requirement("cyclonedx-bom"))
     assert pulled - LOCKED - {"clozeline"} == set()
 
 
 def test_the_serving_image_holds_no_training_and_no_orchestrator() -> None:
     assert closure(Requirement("clozeline")).isdisjoint({"torch", "transformers", "datasets", "prefect", "dvc"})
+
+
+def test_every_image_on_python_lists_its_packages_after_the_last_is_installed() -> None:
+    on_python = re.findall(r"^FROM python AS (\w+)$", TEXT, re.MULTILINE)
+    assert on_python == ["inventory", "mlflow", "prefect", "worker", "serving"]
+    for name in on_python[1:]:
+        assert len(SBOM.findall(STAGES[name])) == 1, name
+        assert "install" not in SBOM.split(STAGES[name])[1], name
+
+
+def test_the_command_of_the_images_lists_the_packages_of_a_python_environment(tmp_path: Path) -> None:
+    venv.create(tmp_path / "image", symlinks=True)
+    described = next((tmp_path / "image").glob("lib/python*/site-packages")) / "toy-1.2.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.4\nName: toy\nVersion: 1.2\nLicense-Expression: MIT\n")
+    (command,) = {found[1] for found in SBOM.finditer(TEXT)}
+    out = tmp_path / "python.cdx.json"
+    told = command.replace("/usr/share/sbom/python.cdx.json", str(out)).replace("/usr/local", str(tmp_path / "image"))
+    words = shlex.split(told)
+    words[0] = str(Path(sys.executable).with_name(Path(words[0]).name))
+    subprocess.run(words, check=True, capture_output=True)  # it also validates
+    listed = json.loads(out.read_bytes())
+    assert {"serialNumber", "timestamp"}.isdisjoint({*listed, *listed["metadata"]}), "the same packages, the same bytes"
+    (toy,) = listed["components"]
+    assert (toy["purl"], toy["licenses"][0]["license"]["id"]) == ("pkg:pypi/toy@1.2", "MIT")
 
 
 def closure(*roots: Requirement) -> set[str]:

@@ -30,6 +30,7 @@ from clozeline.exporting.package_files import write_client_config, write_tokeniz
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import read_sample
+from clozeline.exporting.sbom import write_sbom
 from clozeline.exporting.scarcity import warn_of_few_items, warn_of_few_texts
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
@@ -103,6 +104,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         climbed = ladder.climb(proof, calibration.texts)
         half = _half(graph, folder, proof) if params.half else None
         write_card(model, folder, draft, climbed, proof.quality)
+        write_sbom(folder, out.name, draft)
         manifest = _manifest(folder, draft, climbed, half)
         write_manifest(folder, manifest)
         record = _record(folder, proof.num_texts, difference, climbed, manifest)

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from clozeline.artifacts.export.manifest import CARD, FILES, HALF_GRAPH, read_manifest, verify
+from clozeline.artifacts.export.manifest import CARD, FILES, HALF_GRAPH, SBOM, read_manifest, verify
 from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT
@@ -54,7 +54,7 @@ def half_package(small_encoder: Path, export_model: ExportModel) -> Path:
 
 def test_an_fp16_graph_is_packaged_with_its_measured_figures(half_package: Path, encoder_package: Path) -> None:
     manifest, metrics = read_manifest(half_package), metrics_of(half_package)
-    assert {file.name for file in half_package.iterdir()} == {*FILES, CARD, HALF_GRAPH}
+    assert {file.name for file in half_package.iterdir()} == {*FILES, CARD, HALF_GRAPH, SBOM}
     verify(half_package, manifest)
     assert manifest.half is not None
     assert manifest.half.is_passed
@@ -80,7 +80,7 @@ def test_a_failing_fp16_graph_is_left_out_and_reported(
     monkeypatch.setattr("clozeline.exporting.proof.LARGEST_HALF", 1e-3)
     package = export_model(small_encoder, half=True)
     manifest = read_manifest(package)
-    assert {file.name for file in package.iterdir()} == {*FILES, CARD}
+    assert {file.name for file in package.iterdir()} == {*FILES, CARD, SBOM}
     assert manifest.half is not None
     assert [check.name for check in manifest.half.checks if not check.is_passed] == ["largest_value"]
     assert manifest.served == "int8"

@@ -20,7 +20,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
-from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, read_manifest, record_of, verify
+from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, SBOM, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.ladder import Climbed, Passed
@@ -35,7 +35,7 @@ from tests.trained_models import PROJECT
 
 
 def test_a_package_is_complete_and_passes_verification(encoder_package: Path, classifier_package: Path) -> None:
-    for package, more in ((encoder_package, {CARD}), (classifier_package, {CARD, CONFIG})):
+    for package, more in ((encoder_package, {CARD, SBOM}), (classifier_package, {CARD, CONFIG, SBOM})):
         assert {file.name for file in package.iterdir()} == {*FILES, *more}
         assert set(read_manifest(package).files) == {*FILES, *more} - {FILES.manifest}
         verify(package, read_manifest(package))

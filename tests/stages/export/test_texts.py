@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, Manifest, read_manifest
+from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest
 from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.proof import Proof
@@ -34,7 +34,7 @@ def test_a_head_is_tested_on_held_out_items_that_the_package_does_not_contain(
 ) -> None:
     folder: Path = request.getfixturevalue(package)
     manifest = read_manifest(folder)
-    assert {file.name for file in folder.iterdir()} <= {*FILES, CARD, CONFIG}
+    assert {file.name for file in folder.iterdir()} <= {*FILES, CARD, CONFIG, SBOM}
     assert [output.name for output in manifest.outputs] == outputs
     assert {rung.metric for rung in manifest.ladder} == {metric}
     assert metrics_of(folder)["num_agreement_texts"] == num_texts

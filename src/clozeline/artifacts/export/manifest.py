@@ -54,6 +54,9 @@ CONFIG = "config.json"
 CARD = "README.md"
 """The model card: data, figures and limits, for people and for the model hub."""
 
+SBOM = "sbom.cdx.json"
+"""Bill of materials in CycloneDX: files, base model, Python packages that serve. Older packages have none."""
+
 
 def data_file(graph: str) -> str:
     """Name of the external-data file of `graph`, used when one file cannot hold the weights."""
