@@ -34,5 +34,5 @@ def prefect_server(quiet_tools: None, free_port: Callable[[], int]) -> Iterator[
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("prefect.testing.utilities._find_available_port", free_port)
-        with prefect_test_harness(server_startup_timeout=120):
+        with prefect_test_harness(server_startup_timeout=600):
             yield

@@ -17,7 +17,8 @@ from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.workspace import Workspace
 
 HOST: Final = "127.0.0.1"
-_READY_WITHIN_SECONDS: Final = 120.0
+_READY_WITHIN_SECONDS: Final = 300.0
+"""On a busy machine a server starts within minutes. One that ends by itself is noticed at once."""
 
 
 @dataclass(frozen=True)
