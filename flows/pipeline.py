@@ -22,6 +22,7 @@ from clozeline.orchestration.starting import require_start, settle_for, settle_s
 from clozeline.params import Params, read_params
 from clozeline.registry.signature import signing_key
 from clozeline.versions.graph import StageNode, read_stage_graph
+from clozeline.versions.own_outputs import refuse_own_outputs
 from clozeline.versions.project import require_writable_cache
 from clozeline.workspace import Workspace, set_defaults
 
@@ -39,7 +40,8 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
         refresh: take a new snapshot of a source that DVC cannot watch: a URL, a database, a branch on the hub.
 
     Raises:
-        ParamsError: params.yaml or dvc.yaml is wrong, or there is no key to sign releases with; nothing was started.
+        ParamsError: params.yaml or dvc.yaml is wrong, a model to start from is an output of a stage, or there is no key
+            to sign releases with; nothing was started.
         DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
         StorageError: DVC's cache is not writable, or the disk has too little room; nothing was started.
         ArtifactError: MLflow's local database is damaged, or its server refuses the caller; or there is no champion to
@@ -57,6 +59,7 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
         is_due = refresh and not params.preprocess.source.is_watched
         again = {_SNAPSHOT} if is_due else ()
         graph = read_stage_graph(workspace.root, again=again)
+        refuse_own_outputs(params.starting_models, (out for node in graph for out in node.outs), workspace.root)
         require_writable_cache(workspace.root)
         if settle_start(workspace, graph, params):
             graph = read_stage_graph(workspace.root, again=again)

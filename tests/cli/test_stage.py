@@ -37,6 +37,25 @@ def test_a_task_without_a_section_in_params_is_refused_with_those_that_have_one(
     assert "library" in str(stage("finetune", "task=libary", monkeypatch=monkeypatch))
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "arguments"),
+    [
+        ("pretrain", {"start": "models/encoder"}, "start tokens tokenizer metrics curve looks timing work"),
+        ("tokenize", {"algorithm": "existing", "existing": "models/encoder"}, "start clean tokenizer metrics work"),
+    ],
+)
+def test_a_stage_that_would_begin_with_its_own_output_never_asks_the_hub(
+    name: str, values: dict[str, str], arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_values(tmp_path, **values)
+    monkeypatch.chdir(tmp_path)
+    given = [f"{argument}={argument}" for argument in arguments.split()]
+    error = CliRunner().invoke(app, ["stage", name, *given, "out=models/encoder"]).exception
+    assert isinstance(error, ParamsError)
+    assert "is an output of this project" in error.problem
+    assert "cp -r models/encoder" in error.do
+
+
 LOCK = StartLock(model="clozeline-encoder", version="3", text="ab", files={"config.json": "c0"}, architecture={})
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError, StorageError
+from clozeline.errors import DataError, ParamsError, StorageError
 from clozeline.flows.pipeline import pipeline
 from tests.orchestration.test_inputs import set_param
 from tests.toy_project import with_own_stages
@@ -30,6 +30,17 @@ def test_labels_in_an_unknown_format_stop_the_flow_before_any_stage(toy: Path) -
     with pytest.raises(DataError, match=r"mine\.xlsx has a format that cannot be read"):
         pipeline(project)
     assert not (project / "data").exists()
+    assert not (project / "work/mlflow").exists()
+
+
+def test_a_start_that_dvc_would_delete_stops_the_flow_and_keeps_its_files(toy: Path) -> None:
+    project = with_own_stages(toy)
+    (project / "models/encoder").mkdir(parents=True)
+    (project / "models/encoder/config.json").write_text("{}")
+    set_param(project, "start: null", "start: models/encoder")
+    with pytest.raises(ParamsError, match=r"`pretrain\.start` is an output of this project"):
+        pipeline(project)
+    assert (project / "models/encoder/config.json").exists()
     assert not (project / "work/mlflow").exists()
 
 

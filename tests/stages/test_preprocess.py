@@ -56,6 +56,16 @@ def good(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize(("num_short", "is_told"), [(5, False), (30, True)])
+def test_many_texts_that_are_too_short_are_reported_with_the_knob(
+    tmp_path: Path, good: Path, num_short: int, is_told: bool, caplog
+) -> None:
+    good.write_text(good.read_text() + "".join(f"\n\nshort {number}" for number in range(num_short)))
+    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
+    told = f"{num_short} of {100 + num_short} texts are shorter than 20 characters: lower `preprocess.min_characters`"
+    assert (told in caplog.text) == is_told
+
+
 def test_the_stage_writes_the_splits_and_an_account_of_every_text(tmp_path: Path, good: Path, caplog) -> None:
     caplog.set_level("INFO")
     run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics" / "preprocess.json")

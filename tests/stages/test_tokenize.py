@@ -231,12 +231,19 @@ def test_unknown_characters_are_counted(tmp_path: Path) -> None:
     assert figures["train"]["unknown_tokens"] == 0
 
 
-def test_a_vocabulary_too_large_leaves_earlier_outputs_unchanged(clean: Path, tmp_path: Path) -> None:
+def test_text_without_words_leaves_earlier_outputs_unchanged(clean: Path, tmp_path: Path) -> None:
     run(clean, tmp_path / "out")
     before = contents(tmp_path / "out")
-    with pytest.raises(DataError, match="larger than the training text supports"):
-        run(clean, tmp_path / "out", vocab_size=100_000)
+    empty = write_clean(tmp_path / "empty", train=[" "], validation=["kato"])
+    with pytest.raises(DataError, match="there is no text"):
+        run(empty, tmp_path / "out")
     assert contents(tmp_path / "out") == before
+
+
+def test_a_vocabulary_larger_than_the_text_supports_is_as_large_as_possible(clean: Path, tmp_path: Path) -> None:
+    figures = run(clean, tmp_path / "out", vocab_size=100_000)
+    assert figures["vocab_size"] < 100_000
+    assert figures["train"]["unknown_tokens"] == 0
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])

@@ -83,6 +83,15 @@ def test_every_text_is_kept_or_has_a_reason(tmp_path, params_of, texts) -> None:
     assert sum(split.bytes for split in report.splits.values()) == sum(len(text.encode()) for text in kept)
 
 
+def test_a_wide_character_counts_as_three_letters_of_the_shortest_text(tmp_path, params_of, texts) -> None:
+    chinese, korean, short = "人人生而自由在尊严上一律平等", "모든인간은태어날때부터", "人人生而自由"
+    report = build(write_lines(tmp_path, [*texts, chinese, korean, short]), tmp_path / "out", params_of())
+    kept = sides(tmp_path / "out")
+    assert chinese in kept
+    assert korean in kept
+    assert report.dropped["too_short"] == 2, "its own, and six characters that count as 18 of 20 letters"
+
+
 def test_a_long_text_is_cut_and_its_parts_stay_together(tmp_path, params_of, texts) -> None:
     build(write_lines(tmp_path, texts), tmp_path / "out", params_of(max_characters=500))
     long = texts[-1]

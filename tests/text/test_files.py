@@ -74,6 +74,32 @@ def test_plain_text_is_divided_into_documents_as_configured(
     assert texts(path, params_of(one_document_per=unit)) == expected
 
 
+SENTENCES = [f"{'word ' * (number % 9 + 1)}in sentence {number}\n" for number in range(30)]
+
+
+def test_in_a_file_without_blank_lines_each_line_is_a_document(tmp_path, params_of, caplog) -> None:
+    caplog.set_level("INFO")
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "texts" / name).write_text("".join(SENTENCES))
+    assert texts(tmp_path / "texts", params_of()) == SENTENCES * 2
+    assert caplog.text.count("`source.one_document_per`") == 1, "one message for all files"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([*SENTENCES, "\n", "the end\n"], "a blank line"),
+        (["wrapped at one width, as in a book\n"] * 29 + ["the end\n"], "wrapped lines"),
+        (SENTENCES[:10], "too few lines to tell"),
+    ],
+)
+def test_other_plain_text_is_divided_at_blank_lines_only(tmp_path, params_of, lines: list[str], reason: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("".join(lines))
+    assert len(texts(path, params_of())) == 1 + ("\n" in lines), reason
+
+
 def test_plain_text_that_begins_like_json_stays_text(tmp_path, params_of) -> None:
     path = tmp_path / "code.txt"
     path.write_text("{ this is C }\n")

@@ -19,6 +19,10 @@ from clozeline.params import Params, read_params
 PARAMS = Path("params.yaml")
 _SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess"})
 """Section of params.yaml by stage, where the stage has none of its own name."""
+_OWN_OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"tokenize": ("tokenizer", "out"), "pretrain": ("out",)}
+)
+"""Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,9 +49,11 @@ def stage(
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
         return
     from clozeline.contract.before_training import under_contract
+    from clozeline.versions.own_outputs import refuse_own_outputs
 
     run = _stage_named(name)
     given = _arguments_for(run, name, params, start, arguments)
+    refuse_own_outputs(params.starting_models, [given[out] for out in _OWN_OUTPUTS.get(name, ())], Path.cwd())
     try:
         with under_contract(name, given.get("task"), given.get("data"), params, Path.cwd()):
             run(**given)

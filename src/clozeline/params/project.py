@@ -99,6 +99,15 @@ class Params(Section):
             )
 
     @property
+    def starting_models(self) -> dict[str, str | None]:
+        """Folders or hub names of the models that stages begin with, by key; null: none."""
+        start = self.pretrain.start
+        return {
+            "pretrain.start": None if start == FROM_CHAMPION else start,
+            "tokenize.existing": self.tokenize.existing,
+        }
+
+    @property
     def encoder_package(self) -> str | None:
         """Name in `export.models` of the pre-trained encoder, or of its generator; None if it is not exported."""
         return next((name for name, folder in self.export.models.items() if folder in ("encoder", _GENERATOR)), None)

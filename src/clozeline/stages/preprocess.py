@@ -10,9 +10,12 @@ from clozeline.params import PreprocessParams
 from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.kept_results import KeptResults
 from clozeline.text.corpus import build_corpus
+from clozeline.text.documents import DropReason
 from clozeline.text.sources import named_as_in_source, open_snapshot
 
 _LOG = logging.getLogger(__name__)
+_MOST_SHORT = 0.1
+"""Share of texts that may be too short without a warning."""
 
 
 def run(params: PreprocessParams, *, seed: int, raw: Path, out: Path, metrics: Path, work: Path) -> None:
@@ -35,3 +38,9 @@ def run(params: PreprocessParams, *, seed: int, raw: Path, out: Path, metrics: P
         raise DataError(problem, given=given, expected=expected, do=do) from error
     found.write(metrics)
     _LOG.info("%s", found.summary())
+    num_short = found.dropped[DropReason.TOO_SHORT.value]
+    if num_short > _MOST_SHORT * found.documents_in:
+        _LOG.warning(
+            "%s of %s texts are shorter than %s characters: lower `preprocess.min_characters` to keep them",
+            *(f"{number:,}" for number in (num_short, found.documents_in, params.min_characters)),
+        )

@@ -42,7 +42,7 @@ def run(
 
     Raises:
         ArtifactError: a file of `clean` is missing or damaged.
-        DataError: the text does not support the vocabulary, or the given tokenizer cannot be used.
+        DataError: the text is empty, or the given tokenizer cannot be used.
     """
     parts = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
     for path in parts.values():

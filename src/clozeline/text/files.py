@@ -42,7 +42,7 @@ def open_files(path: Path, params: SourceParams) -> Source:
 def read_files(files: Sequence[RawFile], params: SourceParams) -> Source:
     meter = Meter()
     return Source(
-        units=(unit for file in files for unit in _units(file, params, meter)),
+        units=(unit for place, file in enumerate(files) for unit in _units(file, params, meter, is_first=place == 0)),
         total_bytes=total_bytes_of(files),
         meter=meter,
     )
@@ -52,9 +52,9 @@ def total_bytes_of(files: Sequence[RawFile]) -> int:
     return sum(file.path.stat().st_size for file in files)
 
 
-def _units(file: RawFile, params: SourceParams, meter: Meter) -> Iterator[RawUnit]:
+def _units(file: RawFile, params: SourceParams, meter: Meter, *, is_first: bool) -> Iterator[RawUnit]:
     fields = TextFields(params.text_field, params.label_field)
-    settings = LineSettings(str(file.path), file.label, fields, params.one_document_per)
+    settings = LineSettings(str(file.path), file.label, fields, params.one_document_per, is_first)
     return _FORMATS.get(format_of(Path(file.name)), _in_lines)(file.path, settings, meter)
 
 

@@ -1,11 +1,12 @@
 """Formats that are read line by line: plain text, JSON Lines, CSV, and the output of wikiextractor."""
 
 import html
+import logging
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from clozeline.errors import DataError
 from clozeline.records.files.json_values import parsed
@@ -14,7 +15,13 @@ from clozeline.records.files.streams import Block
 from clozeline.text.documents import Document
 from clozeline.text.from_records import TextFields, documents_of
 
+_LOG = logging.getLogger(__name__)
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
+_NUM_SHAPE_LINES, _NUM_SHAPE_CHARACTERS = 1000, 1_000_000
+"""Size of a plain text's beginning, which shows whether paragraphs or lines are its documents."""
+_MIN_SHAPE_LINES = 20
+_FULL_LINE, _WRAPPED_SHARE = 0.8, 0.6
+"""A text counts as wrapped at one width if this share of its lines has at least 0.8 of the longest line's length."""
 _WIKIEXTRACTOR_HEAD = re.compile(r'<doc id="[^"]*".*?title="([^"]*)".*>\s*$')
 
 
@@ -26,6 +33,8 @@ class LineSettings:
     label: str
     fields: TextFields
     one_document_per: str
+    is_first: bool = False
+    """First file of the source: what is said of it holds for files like it."""
 
 
 LineReader = Callable[[Iterator[str], LineSettings], Iterator[Document]]
@@ -122,6 +131,16 @@ def _is_object(line: str) -> bool:
 
 
 def _paragraphs(lines: Iterable[str], settings: LineSettings) -> Iterator[str]:
+    """Yield texts separated by blank lines; in a file that begins with many unwrapped lines and no blank one, lines."""
+    lines = iter(lines)
+    first = _first_lines(lines)
+    if _has_a_text_per_line(first):
+        if settings.is_first:
+            message = "%s, and files like it: no line is blank, so each is a document (`source.one_document_per`)"
+            _LOG.info(message, settings.file)
+        yield from chain(first, lines)
+        return
+    lines = chain(first, lines)
     block: list[str] = []
     size = 0
     for line in lines:
@@ -134,6 +153,27 @@ def _paragraphs(lines: Iterable[str], settings: LineSettings) -> Iterator[str]:
             block, size = [], 0
     if block:
         yield "".join(block)
+
+
+def _first_lines(lines: Iterator[str]) -> list[str]:
+    first: list[str] = []
+    num_characters = 0
+    for line in islice(lines, _NUM_SHAPE_LINES):
+        first.append(line)
+        num_characters += len(line)
+        if num_characters >= _NUM_SHAPE_CHARACTERS:
+            break
+    return first
+
+
+def _has_a_text_per_line(lines: Sequence[str]) -> bool:
+    """Tell whether `lines` look like a text each: several, none blank, and not wrapped at one width."""
+    lengths = [len(line.strip()) for line in lines]
+    if len(lengths) < _MIN_SHAPE_LINES or not all(lengths):
+        return False
+    width = max(lengths)
+    num_full = sum(length >= _FULL_LINE * width for length in lengths)
+    return num_full < _WRAPPED_SHARE * len(lengths)
 
 
 def _whole(lines: Iterable[str], settings: LineSettings) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Work of a worker on a batch of raw units: extract, clean, cut, filter by length, key by content, sketch."""
 
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -13,6 +14,9 @@ from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit, Source
 from clozeline.text.sketch_columns import with_sketches
 from clozeline.words.shingles import Banding
+
+_LETTERS_OF_WIDE = 3
+"""Letters of an alphabet that say about as much as one Han, Kana or Hangul character."""
 
 if TYPE_CHECKING:
     from clozeline.params import PreprocessParams
@@ -99,8 +103,13 @@ def _add(rows: _Rows, document: Document, settings: PreparationSettings) -> None
     rows.num_split += len(parts) > 1
     parent = rows.num_ordinals
     for part in parts:
-        if len(part) < settings.min_characters:
+        if len(part) < settings.min_characters and _in_letters(part) < settings.min_characters:
             rows.dropped[DropReason.TOO_SHORT] += 1
         else:
             rows.rows.append((content_key(part), rows.num_ordinals, parent, part, document.source, document.title))
         rows.num_ordinals += 1
+
+
+def _in_letters(text: str) -> int:
+    """Return the length of `text`, with each wide character (UAX #11) counted as several letters."""
+    return sum(_LETTERS_OF_WIDE if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

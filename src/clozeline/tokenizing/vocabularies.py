@@ -5,6 +5,7 @@ walks over hash maps that are seeded differently in each process. Where that wal
 it beforehand (which characters are kept, which ids they get) or restores a fixed order afterwards.
 """
 
+import logging
 import string
 import unicodedata
 from collections import Counter
@@ -27,6 +28,7 @@ from clozeline.tokenizing.word_cache import WordCache
 TextBatches = Callable[[], Iterator[Sequence[str]]]
 """Function whose every call starts a new pass over the training texts."""
 
+_LOG = logging.getLogger(__name__)
 _SPECIAL = list(SPECIAL_TOKENS.values())
 _UNKNOWN = SPECIAL_TOKENS["unk_token"]
 _PREFIX = "##"
@@ -53,20 +55,20 @@ class Algorithm:
 
 
 def learn(params: TokenizeParams, batches: TextBatches) -> Tokenizer:
-    """Learn a vocabulary of exactly `params.vocab_size` entries from `batches`.
+    """Learn a vocabulary of `params.vocab_size` entries from `batches`, or of as many as a short text supports.
 
     Raises:
-        DataError: the text is empty, or too short for a vocabulary of this size.
+        DataError: the text is empty.
     """
     algorithm = ALGORITHMS[params.algorithm]
     tokenizer = algorithm.train(algorithm.untrained(params), params, batches)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if size < params.vocab_size:
-        raise DataError(
-            "the vocabulary is larger than the training text supports",
-            given=f"`vocab_size`: {params.vocab_size}",
-            expected=f"at most {size}, the pieces that occur {params.min_frequency} times or more in this text",
-            do=f"set `vocab_size` to {size} or less, lower `min_frequency`, or add text",
+        if not any(text.strip() for batch in batches() for text in batch):
+            raise _no_text()
+        _LOG.info(
+            "the vocabulary has %s entries, not %s: so many pieces occur %s times or more in the training text",
+            *(f"{number:,}" for number in (size, params.vocab_size, params.min_frequency)),
         )
     frame_with_special_tokens(tokenizer, SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"])
     return tokenizer
@@ -180,6 +182,15 @@ def _normalizer(form: normalizers.Normalizer, params: TokenizeParams) -> normali
     return normalizers.Sequence([form, normalizers.Lowercase()]) if params.lowercase else form
 
 
+def _no_text() -> DataError:
+    return DataError(
+        "there is no text to learn a vocabulary from",
+        given="an empty training split",
+        expected="at least some thousand words",
+        do="see in metrics/preprocess.json why texts were dropped",
+    )
+
+
 def _alphabet(tokenizer: Tokenizer, vocab_size: int, batches: TextBatches) -> list[str]:
     """Return the most frequent characters that the alphabet may hold, sorted; ties go to the lower code point.
 
@@ -188,12 +199,7 @@ def _alphabet(tokenizer: Tokenizer, vocab_size: int, batches: TextBatches) -> li
     """
     counts = _character_counts(tokenizer.normalizer, batches)
     if not counts.any():
-        raise DataError(
-            "there is no text to learn a vocabulary from",
-            given="an empty training split",
-            expected="at least some thousand words",
-            do="see in metrics/preprocess.json why texts were dropped",
-        )
+        raise _no_text()
     by_count = np.argsort(-counts, kind="stable")
     num_covering = int(np.searchsorted(np.cumsum(counts[by_count]), _CHARACTER_COVERAGE * counts.sum())) + 1
     kept = by_count[: min(num_covering, int(_MOST_ALPHABET_SHARE * vocab_size))]
