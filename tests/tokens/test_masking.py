@@ -141,14 +141,22 @@ def test_the_mask_of_a_word_or_span_does_not_depend_on_other_rows(unit: str) -> 
     assert (part.is_target_N == whole.is_target_N[order_N]).all()
 
 
+@pytest.mark.parametrize("start", [30, 60])
 @pytest.mark.parametrize("unit", ["word", "span"])
-def test_no_word_or_span_reaches_from_a_row_to_a_distant_row_of_its_document(unit: str) -> None:
+def test_no_word_or_span_reaches_from_a_row_into_another_row_of_its_document(unit: str, start: int) -> None:
     """P4: a row that begins in the middle of a word has the same mask whichever row precedes it in the batch."""
     documents, masker = np.arange(300)[:, None] * 100, Masker.create(UNITS[unit], VOCABULARY, 7, SPELLING)
-    first, second = documents + np.arange(30), documents + np.arange(60, 90)
+    first, second = documents + np.arange(30), documents + np.arange(start, start + 30)
+    input_ids_N, document_N, position_N = tokens()
+    input_ids_N[position_N == 20] = 3  # a special token, after which spans begin anew
     together, alone = (
-        masker.mask(0, *(array_N[order_N.ravel()] for array_N in tokens()))
-        for order_N in (np.concatenate([first, second], axis=1), second)
+        masker.mask(
+            0, *(array_N[order_N.ravel()] for array_N in (input_ids_N, document_N, position_N)), row_N=row_N.ravel()
+        )
+        for order_N, row_N in (
+            (np.concatenate([first, second], axis=1), np.arange(18_000).reshape(300, 60) // 30),
+            (second, np.arange(9_000).reshape(300, 30) // 30),
+        )
     )
     assert (together.is_target_N.reshape(300, 60)[:, 30:] == alone.is_target_N.reshape(300, 30)).all()
 

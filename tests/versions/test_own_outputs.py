@@ -16,14 +16,14 @@ def test_an_output_is_refused_with_a_folder_that_works(name: str, tmp_path: Path
         refuse_own_outputs({"pretrain.start": name}, OUTS, tmp_path)
     assert caught.value.given == f"pretrain.start: {name}"
     assert f"cp -r {name} my-start" in caught.value.do
-    assert "`pretrain.start: champion`" in caught.value.do
+    assert "`start: champion`" in caught.value.do
 
 
 def test_an_absolute_path_or_a_link_to_an_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "models/encoder").mkdir(parents=True)
     (tmp_path / "mine").symlink_to("models/encoder")
     for name in ("mine", str(tmp_path / "models/encoder")):
-        with pytest.raises(ParamsError, match="tokenize.existing"):
+        with pytest.raises(ParamsError, match=r"tokenize\.existing"):
             refuse_own_outputs({"pretrain.start": None, "tokenize.existing": name}, OUTS, tmp_path)
 
 

@@ -116,7 +116,7 @@ class ByWordClass:
 
     def groups(self, asked: Asked, judged: Judged) -> Ids:
         tokens = asked.tokens
-        follows_N = follows(tokens.document_N, tokens.position_N)
+        follows_N = follows(tokens.row_N, tokens.position_N)
         continues_N = self.spelling.continues_word(tokens.input_ids_N, follows_N)
         is_continued_N = np.append(continues_N[1:], False)
         class_N = np.where(continues_N, 2, np.where(is_continued_N, 1, 0))

@@ -179,8 +179,7 @@ def _attention_mask(tokens: RowTokens) -> Tensor | None:
 
 
 def _masked_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
-    masked = masker.mask(epoch, tokens.input_ids_N, tokens.document_N, tokens.position_N, progress)
-    return hidden_batch(split, tokens, masked)
+    return hidden_batch(split, tokens, _masked(masker, tokens, epoch, progress))
 
 
 def _next_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
@@ -188,8 +187,11 @@ def _next_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: i
 
 
 def _replaced_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
-    masked = masker.mask(epoch, tokens.input_ids_N, tokens.document_N, tokens.position_N, progress)
-    return detection_batch(split, tokens, masked, masker.seed, epoch)
+    return detection_batch(split, tokens, _masked(masker, tokens, epoch, progress), masker.seed, epoch)
+
+
+def _masked(masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> Masked:
+    return masker.mask(epoch, tokens.input_ids_N, tokens.document_N, tokens.position_N, progress, tokens.row_N)
 
 
 def detection_batch(split: Split, tokens: RowTokens, masked: Masked, seed: int, epoch: int) -> DetectionBatch:

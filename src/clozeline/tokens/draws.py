@@ -67,10 +67,10 @@ def fine_uniform(hashes: Hashes) -> Uniforms:
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def follows(document_N: Ids, position_N: Ids) -> Flags:
-    """Return whether the preceding token of the array also precedes it in the document."""
-    follows_N = np.zeros(len(document_N), dtype=bool)
-    follows_N[1:] = (document_N[1:] == document_N[:-1]) & (position_N[1:] == position_N[:-1] + 1)
+def follows(row_N: Ids, position_N: Ids) -> Flags:
+    """Return whether the preceding token of the array also precedes it in the row."""
+    follows_N = np.zeros(len(row_N), dtype=bool)
+    follows_N[1:] = (row_N[1:] == row_N[:-1]) & (position_N[1:] == position_N[:-1] + 1)
     return follows_N
 
 

@@ -87,7 +87,15 @@ class Masker:
             ordinary_ids=np.flatnonzero(~is_fixed_V),
         )
 
-    def mask(self, epoch: int, input_ids_N: Ids, document_N: Ids, position_N: Ids, progress: float = 0.0) -> Masked:
+    def mask(
+        self,
+        epoch: int,
+        input_ids_N: Ids,
+        document_N: Ids,
+        position_N: Ids,
+        progress: float = 0.0,
+        row_N: Ids | None = None,
+    ) -> Masked:
         """Choose targets at the current rate; replace each by [MASK], by a random token, or not at all.
 
         Args:
@@ -97,9 +105,11 @@ class Masker:
             position_N: position of each token in its document.
             progress: share of the training that is done, 0-1: the point between `mask_rate` and `final_mask_rate`. A
                 higher rate hides everything that a lower one hides, and more.
+            row_N: row of each token, at whose edges words and spans end; None: each document is one row.
         """
         hash_N = token_hashes(self.seed, epoch, Stream.TARGET, document_N, position_N)
-        tokens = Tokens(self.seed, epoch, input_ids_N, document_N, position_N, self.is_special_V, hash_N)
+        rows = document_N if row_N is None else row_N
+        tokens = Tokens(self.seed, epoch, input_ids_N, document_N, position_N, rows, self.is_special_V, hash_N)
         chosen_N = self.unit.numbers(tokens) < self.unit.threshold(rate_at(self.params, progress))
         is_target_N = chosen_N & ~self.is_fixed_V[input_ids_N]
         # The bits of a target decide its replacement: 24 of them choose the kind, and all 64, mixed once more, choose

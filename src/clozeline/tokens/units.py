@@ -43,6 +43,8 @@ class Tokens:
     input_ids_N: Ids
     document_N: Ids
     position_N: Ids
+    row_N: Ids
+    """Row of each token: the next row of the same document may be in another batch."""
     is_special_V: Flags
     hash_N: Hashes
     """Bits of each token in stream TARGET."""
@@ -78,7 +80,7 @@ class WordUnit:
     spelling: Spelling
 
     def numbers(self, tokens: Tokens) -> Uniforms:
-        follows_N = follows(tokens.document_N, tokens.position_N)
+        follows_N = follows(tokens.row_N, tokens.position_N)
         continues_N = self.spelling.continues_word(tokens.input_ids_N, follows_N)
         index_N = np.arange(len(continues_N))
         first_N = np.maximum.accumulate(np.where(continues_N, 0, index_N))
@@ -117,7 +119,7 @@ def _places(tokens: Tokens) -> Ids:
     is_special_N = tokens.is_special_V[tokens.input_ids_N]
     if not is_special_N.any():
         return tokens.position_N
-    follows_N = follows(tokens.document_N, tokens.position_N)
+    follows_N = follows(tokens.row_N, tokens.position_N)
     first_N = np.maximum.accumulate(np.where(follows_N, 0, np.arange(len(follows_N))))
     num_special_N = np.cumsum(is_special_N)
     return tokens.position_N + _NEW_SEGMENT * (num_special_N - num_special_N[first_N])

@@ -1,4 +1,4 @@
-"""Models to start from that are outputs of the project. DVC deletes a stage's outputs before the stage can read them."""
+"""Models to start from that are outputs of the project: DVC deletes the outputs of a stage before it runs."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ def refuse_own_outputs(named: Mapping[str, str | None], outs: Iterable[str | Pat
             raise ParamsError(
                 f"`{key}` is an output of this project, which DVC deletes before the stage that writes it runs",
                 given=f"{key}: {name}",
-                expected="a folder that no stage writes, a name on the hub, or `pretrain.start: champion`",
-                do=f"to train the released encoder further, set `pretrain.start: champion`; otherwise copy the model, "
-                f"for example `cp -r {name} my-start`, and set `{key}: my-start`",
+                expected="a folder that no stage writes, or a name on the hub",
+                do=f"copy the model, for example `cp -r {name} my-start`, and set `{key}: my-start`; to train the "
+                "released encoder further, `start: champion` is enough",
             )
