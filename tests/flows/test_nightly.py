@@ -8,7 +8,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import Completed, Crashed, Running
 
-from clozeline.errors import ContractError
+from clozeline.errors import ContractError, TransientError
 from clozeline.flows.nightly import nightly
 from clozeline.orchestration.restarts import _last_crashes, leave_to, living_run
 from clozeline.orchestration.run_lock import run_lock
@@ -78,3 +78,20 @@ def test_the_release_of_a_nightly_run_waits_for_mlflow(tmp_path: Path, monkeypat
     monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: None)
     nightly(tmp_path)
     assert waits == [{"waits": True}]
+
+
+def test_a_failed_push_fails_the_nightly_run_after_the_release_and_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+
+    def push(project: Path) -> None:
+        raise TransientError("the remote does not answer", given="s3://team", expected="a store", do="try again later")
+
+    monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project, refresh: done.append("pipeline"))
+    monkeypatch.setattr("clozeline.flows.nightly.release", lambda project, **options: done.append("release") or [])
+    monkeypatch.setattr("clozeline.flows.nightly.push", push)
+    monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: done.append("report"))
+    state = nightly(tmp_path, return_state=True)
+    assert (state.name, done) == ("Failed", ["pipeline", "release", "report"])
+    assert "the remote does not answer" in state.message

@@ -107,6 +107,7 @@ def test_the_readme_explains_every_variable(compose: Any) -> None:
         "CLOZELINE_SIGNING_KEY",
         "PREFECT_API_URL",
         "PREFECT_HOME",
+        "PREFECT_UI_URL",
         *receivers,
     }
     assert explained == {*compose.secrets, *compose.settings, *by_hand}
