@@ -75,7 +75,7 @@ def running_installation(folder: Path) -> Iterator[Installation]:
     (folder / "mlflow").mkdir(parents=True)
     with held_ports() as free_port, ObjectStore().serving() as store, Webhooks().serving() as alerts:
         mlflow = MlflowServer(folder / "mlflow", free_port())
-        os.environ.update(KEYS)
+        os.environ.update(KEYS, MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR="false")
         root = make_project(folder / "project", store.url)
         variables = {
             **KEYS,
