@@ -20,7 +20,7 @@ Logits = npt.NDArray[np.float32]
 Scaled = npt.NDArray[np.float64]
 NAME = "logistic regression on the frozen encoder"
 _INVERSE_REGULARIZATIONS = (0.01, 0.1, 1.0, 10.0)
-_MOST_STEPS = 300
+_MOST_STEPS = 100
 _CERTAIN_LOGIT = 10.0
 """Logit of a label that all training texts have; of one that none has, its negative."""
 
