@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 
@@ -30,28 +32,31 @@ def dangling(store: Path) -> list[str]:
     return [md5 for md5 in named if not (store / "files/md5" / md5[:2] / md5[2:]).exists()]
 
 
-def sweep_killed_at(root: Path, num_files: int) -> bool:
-    """Sweep in a child that is killed before it removes its file number `num_files`; return whether it was."""
+def is_killed_at(num_files: int, change: Callable[[], object], places: Iterable[str]) -> bool:
+    """Call `change` in a child that is killed before it removes its file number `num_files` in one of `places`; return
+    whether it was.
+    """
     child = os.fork()
     if child:
         status = os.waitpid(child, 0)[1]
-        assert status == 0 or os.WIFSIGNALED(status), f"the sweep failed: {status}"
+        assert status == 0 or os.WIFSIGNALED(status), f"it failed: {status}"
         return status != 0
     left = num_files
 
     def kill(event: str, given: tuple[object, ...]) -> None:
         nonlocal left
-        if event in _REMOVING and any(place in str(given[0]) for place in _SWEPT):
+        if event in _REMOVING and any(place in str(given[0]) for place in places):
             left -= 1
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(kill)
-    sweep_project(Workspace(root), LAST_TWO, shared=True, is_dry=False)
+    change()
     os._exit(0)
 
 
 if __name__ == "__main__":
     root, store = map(Path, sys.argv[1:])
-    kills = takewhile(lambda num_files: sweep_killed_at(root, num_files), count(1))
+    sweep = partial(sweep_project, Workspace(root), LAST_TWO, shared=True, is_dry=False)
+    kills = takewhile(lambda num_files: is_killed_at(num_files, sweep, _SWEPT), count(1))
     sys.stdout.write(json.dumps([dangling(root / ".dvc/cache") + dangling(store) for _ in kills]))

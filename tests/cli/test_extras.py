@@ -24,6 +24,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "embed": ("embed text", None),
     "evaluate": ("evaluate --model encoder --text params.yaml", "train"),
     "fill": ("fill [MASK]", None),
+    "forget": ("forget params.yaml", "train"),
     "gc": ("gc", "flows"),
     "history": ("history", None),
     "lineage": ("lineage models:/x@champion", None),

@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from prefect.logging import disable_run_logger
 from ruamel.yaml import YAML
 
+from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
 from clozeline.artifacts.start_lock import START_LOCK, StartLock
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.flows.pipeline import StageResult, pipeline
@@ -78,7 +79,8 @@ def make_project(root: Path, package: Path) -> Path:
     (root / ".dvc" / "config").write_text(f"[core]\n    no_scm = true\n    site_cache_dir = {root.parent / 'site'}\n")
     (root / ".dvcignore").write_text("work\n")
     shutil.copytree(CHECKOUT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(CHECKOUT / START_LOCK, root)
+    for lock in (START_LOCK, FORGOTTEN_LOCK):
+        shutil.copy(CHECKOUT / lock, root)
     shutil.copytree(package, root / "package")
     (root / "package.py").write_text(PACKAGE_PY)
     yaml = YAML()

@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from clozeline.artifacts.lock import Lock
+from clozeline.cli import app
 from clozeline.errors import ArtifactError
 from clozeline.lineage.trace import Trace, ancestry, trace
 from clozeline.lineage.verification import verify
+from clozeline.registry.forgotten import mark
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.workspace import Workspace
 from tests.release_project import make_release_project, retrain
@@ -128,3 +131,28 @@ def test_a_registered_package_that_another_lock_made_is_named(traced: Trace, wor
         verify(traced, workspace)
     assert "not the package that was registered" in str(caught.value.given)
     assert "not the output of export@encoder" in str(caught.value.given)
+
+
+def test_what_was_forgotten_is_said_to_be_so_and_the_rest_is_still_checked(
+    traced: Trace, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = ("data/raw", "data/clean")
+    for ancestor in traced.origin.all():
+        if ancestor.path in removed:
+            (workspace.root / ".dvc/cache/files/md5" / ancestor.md5[:2] / ancestor.md5[2:]).unlink(missing_ok=True)
+            shutil.rmtree(workspace.root / ancestor.path)
+    with pytest.raises(ArtifactError, match="broken"):
+        verify(traced, workspace)
+    mark(traced.version, removed, workspace.defaults()["MLFLOW_TRACKING_URI"], was_trained_on=True)
+    assert verify(trace(URI, workspace), workspace) == 3
+    monkeypatch.chdir(workspace.root)
+    told = CliRunner().invoke(app, ["lineage", URI, "--verify"])
+    assert told.exit_code == 0
+    assert "verified: 3 files and folders exist" in told.output
+    assert "forgotten: data/clean, data/raw;" in told.output
+    shutil.rmtree(workspace.root / "models")
+    shutil.rmtree(workspace.root / ".dvc/cache")
+    with pytest.raises(ArtifactError, match="broken") as caught:
+        verify(trace(URI, workspace), workspace)
+    assert "models/encoder" in str(caught.value.given)
+    assert "data/clean" not in str(caught.value.given)

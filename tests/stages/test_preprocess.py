@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
 from clozeline.errors import ClozelineError, DataError, StorageError
 from clozeline.params import PreprocessParams, SourceParams
 from clozeline.stages import preprocess, snapshot
@@ -40,8 +41,9 @@ def params(kind: str = "files") -> PreprocessParams:
 def run(params: PreprocessParams, *, seed: int, source: Path, out: Path, metrics: Path) -> None:
     """Run both stages from the source on."""
     raw = out.with_name(f".{out.name}-raw")
-    snapshot.run(params, source=source, out=raw)
-    preprocess.run(params, seed=seed, raw=raw, out=out, metrics=metrics, work=out.with_name(".work"))
+    none = out.with_name(FORGOTTEN_LOCK)
+    snapshot.run(params, source=source, forgotten=none, out=raw)
+    preprocess.run(params, seed=seed, raw=raw, forgotten=none, out=out, metrics=metrics, work=out.with_name(".work"))
 
 
 def paragraphs(count: int) -> str:

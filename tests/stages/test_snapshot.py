@@ -18,7 +18,7 @@ from clozeline.versions.reproduce import AGAIN, outcome_of
 STAGE = """
 stages:
   snapshot:
-    cmd: python -m clozeline stage snapshot source=texts out=data/raw
+    cmd: python -m clozeline stage snapshot source=texts forgotten=forgotten.lock out=data/raw
     deps: [texts]
     params: [preprocess.source]
     outs: [data/raw]

@@ -11,6 +11,7 @@ from clozeline.cli import (
     choosing,
     demo,
     evaluate,
+    forget,
     gc,
     lineage,
     plan,
@@ -55,6 +56,7 @@ for verbs in (
     report,
     status,
     gc,
+    forget,
     ui,
     stage,
 ):

@@ -39,6 +39,10 @@ def lineage(
     if verify:
         num_checked = verification.verify(traced, workspace)
         typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
+        if traced.forgotten:
+            typer.echo(
+                f"forgotten: {', '.join(sorted(traced.forgotten))}; a text in them was removed by `clozeline forget`"
+            )
 
 
 def wide_enough(tree: "Tree") -> "Console":
@@ -57,17 +61,18 @@ def as_tree(traced: "Trace") -> "Tree":
     tree = Tree(traced.uri)
     version = tree.add(f"{traced.version}, package sha256 {traced.version.package_sha256[:12]}")
     run = version.add(f"MLflow run {traced.version.run_id}, git commit {traced.commit or '(not in a checkout)'}")
-    _add(run, traced.origin, set())
+    _add(run, traced, traced.origin, set())
     return tree
 
 
-def _add(tree: "Tree", ancestor: "Ancestor", listed: set[str]) -> None:
+def _add(tree: "Tree", traced: "Trace", ancestor: "Ancestor", listed: set[str]) -> None:
     of_source = "a source, copied by snapshot" if ancestor.has_copy else "a source"
     made_by = f"made by {ancestor.stage}" if ancestor.stage else of_source
     if ancestor.path in listed:
         tree.add(f"{ancestor.path} (see above)")
         return
     listed.add(ancestor.path)
-    branch = tree.add(f"{ancestor.path}  md5 {ancestor.md5}, {made_by}")
+    state = ", forgotten" if ancestor.path in traced.forgotten else ""
+    branch = tree.add(f"{ancestor.path}  md5 {ancestor.md5}, {made_by}{state}")
     for parent in ancestor.parents:
-        _add(branch, parent, listed)
+        _add(branch, traced, parent, listed)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
 from clozeline.params import Params
 from clozeline.stages import preprocess, snapshot, tokenize
 
@@ -31,11 +32,13 @@ def standard_library(params: Params, folder: Path) -> DemoCorpus:
     text = params.preprocess.model_copy(
         update={"source": source, "validation_fraction": 0.05, "holdout_fraction": 0.0, "min_characters": 60}
     )
-    snapshot.run(text, source=lock, out=folder / "raw")
+    none = folder / FORGOTTEN_LOCK
+    snapshot.run(text, source=lock, forgotten=none, out=folder / "raw")
     preprocess.run(
         text,
         seed=params.seed,
         raw=folder / "raw",
+        forgotten=none,
         out=folder / "clean",
         metrics=folder / "preprocess.json",
         work=folder / "work" / "preprocess",

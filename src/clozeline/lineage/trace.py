@@ -6,6 +6,7 @@ from typing import Final
 
 from clozeline.artifacts.lock import Lock
 from clozeline.registry import MODEL_PREFIX, FetchedPackage, Registered, fetch
+from clozeline.registry.forgotten import mark_of
 from clozeline.registry.packages import find_version
 from clozeline.registry.publishing import LOCK, Publisher
 from clozeline.workspace import Workspace, tracking_uri
@@ -49,6 +50,12 @@ class Trace:
     """Git commit that it was released from; None outside a checkout."""
     origin: Ancestor
     """The package `dist/<model>`."""
+    forgotten: frozenset[str] = frozenset()
+    """Paths that were removed because a text in them was forgotten."""
+
+    def stored(self) -> list[Ancestor]:
+        """Return the ancestors whose bytes are kept: without sources that a snapshot holds, and what was forgotten."""
+        return [one for one in self.origin.all() if not one.has_copy and one.path not in self.forgotten]
 
 
 def trace(uri: str, workspace: Workspace) -> Trace:
@@ -67,6 +74,7 @@ def trace(uri: str, workspace: Workspace) -> Trace:
         package=fetch(f"models:/{version.name}/{version.version}", workspace),
         commit=publisher.commit_of(version),
         origin=ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}"),
+        forgotten=mark_of(version, tracking_uri(workspace)).paths,
     )
 
 

@@ -11,7 +11,8 @@ from clozeline.workspace import Workspace
 def verify(traced: Trace, workspace: Workspace) -> int:
     """Check that every file from the registered package back to the raw text exists and is unchanged.
 
-    A source with a snapshot may have changed since: the snapshot is checked in its place.
+    A source with a snapshot may have changed since: the snapshot is checked in its place. What was removed because a
+    text in it was forgotten is not looked for.
 
     Returns:
         Number of files and folders checked.
@@ -23,7 +24,7 @@ def verify(traced: Trace, workspace: Workspace) -> int:
     faults = []
     if package_sha256(traced.package.folder) != traced.version.package_sha256:
         faults.append(f"{traced.package.folder}: not the package that was registered")
-    ancestors = [ancestor for ancestor in traced.origin.all() if not ancestor.has_copy]
+    ancestors = traced.stored()
     with Objects.open(workspace.root) as objects:
         if objects.md5_of(traced.package.folder) != traced.origin.md5:
             faults.append(f"{traced.package.folder}: not the output of {traced.origin.stage} ({traced.origin.md5})")

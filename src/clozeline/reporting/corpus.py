@@ -26,6 +26,7 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "near_duplicate": "similarity to an earlier text of at least preprocess.near_duplicate_similarity",
         "two_splits": "similar to earlier texts of two splits",
         "full_group": "similar to the texts of a validation or holdout group that has as many as it may have",
+        "forgotten": "a text that `clozeline forget` named",
     }
 )
 """Reasons of stage `preprocess` for dropping a text, in words."""

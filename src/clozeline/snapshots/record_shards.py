@@ -17,6 +17,7 @@ import pyarrow as pa
 from clozeline.artifacts.snapshot.manifest import SnapshotFile
 from clozeline.params import SourceParams
 from clozeline.records.files.fields import Fields
+from clozeline.snapshots.redaction import redacted_line
 from clozeline.snapshots.store import Store
 
 _SHARD_BYTES = 64_000_000
@@ -38,11 +39,18 @@ def line_of(record: dict[str, Any]) -> bytes:
 
 def keep_records(lines: Iterable[bytes], store: Store) -> tuple[SnapshotFile, ...]:
     """Keep every line, in the order of the source where it has no earlier order."""
+    if store.forgotten:
+        lines = filter(None, (redacted_line(line, store.forgotten) for line in lines))
     earlier = store.earlier.files
     unseen = Counter(_key_of(line) for file in earlier for line in _lines_of(store, file))
     new = list(_keep_shards(_not_in(lines, unseen), store, store.earlier.number + 1))
     gone = +unseen
     return (*chain.from_iterable(_keep_rest(file, gone, store) for file in earlier), *new)
+
+
+def keep_earlier_records(store: Store) -> tuple[SnapshotFile, ...]:
+    """Keep the records of the earlier snapshot."""
+    return keep_records((line for file in store.earlier.files for line in _lines_of(store, file)), store)
 
 
 def _keep_rest(file: SnapshotFile, gone: Counter[bytes], store: Store) -> Iterator[SnapshotFile]:

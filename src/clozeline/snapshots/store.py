@@ -1,4 +1,6 @@
-"""Files of a snapshot by the sha256 of their content. Content of the earlier snapshot is linked, not copied."""
+"""Files of a snapshot by the sha256 of their content. Content of the earlier snapshot is linked, not copied, and
+forgotten texts are left out.
+"""
 
 import hashlib
 import os
@@ -7,9 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
+from secrets import token_hex
 from typing import BinaryIO, Final
 
+from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.artifacts.snapshot.manifest import Earlier, SnapshotFile
+from clozeline.snapshots.redaction import redact
 from clozeline.storage.fingerprints import sha256_of
 
 _JSON_LINES: Final = (".jsonl", ".ndjson")
@@ -20,9 +25,11 @@ _BLOCK_BYTES: Final = 1 << 20
 class Store:
     """Writes the files of a snapshot into its folder."""
 
-    def __init__(self, folder: Path, earlier: Earlier) -> None:
+    def __init__(self, folder: Path, earlier: Earlier, forgotten: Forgotten = NOTHING) -> None:
         self.earlier = earlier
+        self.forgotten = forgotten
         self._folder = folder
+        self._is_earlier_clean = earlier.manifest is None or earlier.manifest.forgotten == forgotten.digest
         self._of_size: dict[int, dict[str, SnapshotFile]] = defaultdict(dict)
         """Earlier files by size, then by sha256."""
         self._of_name: dict[str, list[SnapshotFile]] = defaultdict(list)
@@ -42,6 +49,10 @@ class Store:
         A file of JSON Lines that grew at its end keeps its earlier parts, and its new lines become another part: as new
         content the whole file would follow all other files, and its old texts would count as new ones.
         """
+        with self.incoming() as redacted:
+            return self._keep_parts(name, redacted if redact(source, name, self.forgotten, redacted) else source)
+
+    def _keep_parts(self, name: str, source: Path) -> tuple[SnapshotFile, ...]:
         size_bytes = source.stat().st_size
         known = self._of_size.get(size_bytes, {})
         if known and (same := known.get(sha256_of(source))):
@@ -53,7 +64,7 @@ class Store:
             return kept
         with self.incoming() as beside:
             _copy_from(num_kept_bytes, source, beside)
-            return (*kept, self.keep(name, beside))
+            return (*kept, self._keep(name, beside))
 
     def _parts_in(self, source: Path, name: str, size_bytes: int) -> Sequence[SnapshotFile]:
         """Return the parts of an earlier file with which `source` begins; empty if it is no such file.
@@ -75,16 +86,29 @@ class Store:
 
     def keep(self, name: str, beside: Path) -> SnapshotFile:
         """Move a file that `incoming` named to its place."""
+        with self.incoming() as redacted:
+            if redact(beside, name, self.forgotten, redacted):
+                redacted.replace(beside)
+        return self._keep(name, beside)
+
+    def _keep(self, name: str, beside: Path) -> SnapshotFile:
         size_bytes, sha256 = beside.stat().st_size, sha256_of(beside)
         same = self._of_size.get(size_bytes, {}).get(sha256)
         if same:
-            return self.keep_earlier(same, name)
+            return self._link(same, name)
         file = SnapshotFile(name=name, sha256=sha256, size_bytes=size_bytes, snapshot=self.earlier.number + 1)
         beside.replace(self._place_of(file))
         return file
 
     def keep_earlier(self, file: SnapshotFile, name: str) -> SnapshotFile:
-        """Keep a file of the earlier snapshot under `name`."""
+        """Keep a file of the earlier snapshot under `name`. A text may have been forgotten since."""
+        with self.incoming() as beside:
+            if not self._is_earlier_clean and redact(self.earlier.path_of(file), name, self.forgotten, beside):
+                left = self._keep(name, beside)
+                return file.model_copy(update={"name": name, "sha256": left.sha256, "size_bytes": left.size_bytes})
+        return self._link(file, name)
+
+    def _link(self, file: SnapshotFile, name: str) -> SnapshotFile:
         place = self._place_of(file)
         if not place.exists():
             link_or_copy(self.earlier.path_of(file), place)
@@ -93,7 +117,7 @@ class Store:
     @contextmanager
     def incoming(self) -> Iterator[Path]:
         """Yield the path of a file to write and then to `keep`."""
-        beside = self._folder / "incoming"
+        beside = self._folder / f"incoming-{token_hex(4)}"
         try:
             yield beside
         finally:

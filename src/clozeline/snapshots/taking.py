@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.artifacts.snapshot.manifest import Earlier, Snapshot, SnapshotFile
 from clozeline.errors import DataError
 from clozeline.machine.workers import Workers
@@ -13,8 +14,16 @@ from clozeline.snapshots.store import Store
 _LOG = logging.getLogger(__name__)
 
 
-def take(params: SourceParams, source: Path, earlier: Earlier, folder: Path, workers: Workers) -> Snapshot:
-    """Copy the source into the empty folder `folder`, after the files that the `earlier` snapshot already had.
+def take(
+    params: SourceParams,
+    source: Path,
+    earlier: Earlier,
+    folder: Path,
+    workers: Workers,
+    forgotten: Forgotten = NOTHING,
+) -> Snapshot:
+    """Copy the source without the `forgotten` texts into the empty folder `folder`, after the files that the `earlier`
+    snapshot already had.
 
     Args:
         source: local file or folder, as `params.path` names it.
@@ -24,7 +33,7 @@ def take(params: SourceParams, source: Path, earlier: Earlier, folder: Path, wor
         TransientError: a server did not answer, or the source changed while it was read.
     """
     earlier = _of_same_source(earlier, params)
-    store = Store(folder, earlier)
+    store = Store(folder, earlier, forgotten)
     snapshot = _taken(params, source, store, workers)
     snapshot.write(folder)
     new = [file for file in snapshot.files if file.snapshot == earlier.number + 1]
@@ -64,7 +73,14 @@ def _taken(params: SourceParams, source: Path, store: Store, workers: Workers) -
     else:
         files = ordered(_kept_files(params, source, store), store.earlier.files, store.earlier.number + 1)
         raw_bytes = sum(file.size_bytes for file in files)
-    return Snapshot(kind=params.kind, place=params.place, revision=revision, raw_bytes=raw_bytes, files=files)
+    return Snapshot(
+        kind=params.kind,
+        place=params.place,
+        revision=revision,
+        raw_bytes=raw_bytes,
+        forgotten=store.forgotten.digest,
+        files=files,
+    )
 
 
 def _kept_files(params: SourceParams, source: Path, store: Store) -> tuple[SnapshotFile, ...]:

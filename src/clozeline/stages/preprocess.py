@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from clozeline.artifacts.snapshot.forgotten import Forgotten
 from clozeline.errors import DataError
 from clozeline.machine.cores import available_cores
 from clozeline.machine.workers import worker_processes
@@ -18,20 +19,25 @@ _MOST_SHORT = 0.1
 """Share of texts that may be too short without a warning."""
 
 
-def run(params: PreprocessParams, *, seed: int, raw: Path, out: Path, metrics: Path, work: Path) -> None:
+def run(
+    params: PreprocessParams, *, seed: int, raw: Path, forgotten: Path, out: Path, metrics: Path, work: Path
+) -> None:
     """Write one Parquet file for each split into `out`, and the counts of kept and dropped texts to `metrics`.
 
-    `work` keeps prepared text for later runs; it may be removed at any time.
+    `work` keeps prepared text for later runs; it may be removed at any time. `forgotten`: file with the tombstones of
+    texts to leave out; the snapshot may hold one in a form that only cleaning reveals.
 
     Raises:
-        ArtifactError: the snapshot `raw` is missing, incomplete, or of another source.
+        ArtifactError: the snapshot `raw` is missing, incomplete, or of another source; or `forgotten` cannot be used.
         DataError: the source is empty, damaged, not of its kind, or too small to split.
         StorageError: the disk is full.
     """
-    source = open_snapshot(raw, params.source)
+    source, texts = open_snapshot(raw, params.source), Forgotten.read(forgotten)
     try:
         with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
-            found = build_corpus(source, params, seed=seed, out=folder, kept=KeptResults(work), workers=workers)
+            found = build_corpus(
+                source, params, seed=seed, forgotten=texts, out=folder, kept=KeptResults(work), workers=workers
+            )
     except DataError as error:
         parts = (error.problem, str(error.given), error.expected, error.do)
         problem, given, expected, do = (named_as_in_source(part, raw, params.source) for part in parts)

@@ -4,6 +4,7 @@ model."""
 import logging
 from pathlib import Path
 
+from clozeline.artifacts.snapshot.forgotten import Forgotten
 from clozeline.artifacts.snapshot.manifest import Earlier
 from clozeline.machine.cores import available_cores
 from clozeline.machine.workers import worker_processes
@@ -16,20 +17,24 @@ from clozeline.versions.last_output import last_output
 _LOG = logging.getLogger(__name__)
 
 
-def run(params: PreprocessParams, *, source: Path, out: Path) -> None:
+def run(params: PreprocessParams, *, source: Path, forgotten: Path, out: Path) -> None:
     """Write the files of the source and their manifest into `out`; after a failure `out` is as it was.
 
+    `forgotten`: file with the tombstones of texts to leave out.
+
     Raises:
+        ArtifactError: `forgotten` is damaged, or its key is missing.
         DataError: the source is missing, empty, not readable, or not of its kind.
         TransientError: a server did not answer, or the source changed while it was read.
         StorageError: the disk is full.
     """
     # DVC removes `out` before it runs a stage, and then only its cache has the last snapshot.
+    texts = Forgotten.read(forgotten)
     last = last_output(Path.cwd(), out)
     earlier = Earlier.among(last)
     try:
         with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
-            take(params.source, source, earlier, folder, workers)
+            take(params.source, source, earlier, folder, workers, texts)
     except BaseException:
         if earlier.manifest and not out.exists():
             _put_back(last, out)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SimilarityMetrics, dropped_in_words
+from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.errors import DataError
 from clozeline.machine.workers import Workers
 from clozeline.params import PreprocessParams
@@ -51,7 +52,14 @@ class _Placed:
 
 
 def build_corpus(
-    source: Source, params: PreprocessParams, *, seed: int, out: Path, kept: KeptResults, workers: Workers
+    source: Source,
+    params: PreprocessParams,
+    *,
+    seed: int,
+    out: Path,
+    kept: KeptResults,
+    workers: Workers,
+    forgotten: Forgotten = NOTHING,
 ) -> CorpusMetrics:
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
@@ -63,7 +71,8 @@ def build_corpus(
     """
     spool = out / "spool"
     spool.mkdir()
-    counts = _read(source, params, spool, kept, workers)
+    batches = PreparedBatches(PreparationSettings.of(params, source, forgotten), kept)
+    counts = _read(source, batches, spool, workers)
     if not counts.read:
         raise DataError(
             f"{params.source.place}: the source holds no text",
@@ -97,9 +106,8 @@ def build_corpus(
     )
 
 
-def _read(source: Source, params: PreprocessParams, spool: Path, kept: KeptResults, workers: Workers) -> _Counts:
+def _read(source: Source, batches: PreparedBatches, spool: Path, workers: Workers) -> _Counts:
     counts = _Counts()
-    batches = PreparedBatches(PreparationSettings.of(params, source), kept)
     num_buckets = num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes)
     bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
     with closing(source.units), BucketWriter(spool, num_buckets) as writer, bar:

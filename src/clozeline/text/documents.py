@@ -23,6 +23,8 @@ class DropReason(StrEnum):
     """It resembles earlier texts of two splits."""
     FULL_GROUP = "full_group"
     """It resembles a group of validation or holdout that takes no more texts."""
+    FORGOTTEN = "forgotten"
+    """It consists of texts that must be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

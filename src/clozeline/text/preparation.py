@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, TEXT, TITLE
+from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.records.files.identity import KEY_BYTES, content_key
 from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit, Source
@@ -40,14 +41,16 @@ class PreparationSettings:
     max_characters: int
     decode_entities: bool
     banding: Banding
+    forgotten: Forgotten = NOTHING
 
     @classmethod
-    def of(cls, params: "PreprocessParams", source: Source) -> Self:
+    def of(cls, params: "PreprocessParams", source: Source, forgotten: Forgotten) -> Self:
         return cls(
             min_characters=params.min_characters,
             max_characters=params.max_characters,
             decode_entities=source.decode_entities,
             banding=Banding.finding(params.same_side_similarity),
+            forgotten=forgotten,
         )
 
 
@@ -94,9 +97,10 @@ def prepare(batch: Batch) -> PreparedBatch:
 
 def _add(rows: _Rows, document: Document, settings: PreparationSettings) -> None:
     rows.num_read += 1
-    text = clean(document.text, decode_entities=settings.decode_entities)
+    cleaned = clean(document.text, decode_entities=settings.decode_entities)
+    text = settings.forgotten.cut(cleaned).strip()
     if document.dropped or not text:
-        rows.dropped[document.dropped or DropReason.EMPTY] += 1
+        rows.dropped[document.dropped or (DropReason.FORGOTTEN if cleaned else DropReason.EMPTY)] += 1
         rows.num_ordinals += 1
         return
     parts = split_long(text, settings.max_characters)

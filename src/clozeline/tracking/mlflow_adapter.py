@@ -163,3 +163,8 @@ def client_of_database(tracking_uri: str) -> MlflowClient:
 
     commands.main(["upgrade", tracking_uri], standalone_mode=False)
     return MlflowClient(tracking_uri, registry_uri=tracking_uri)
+
+
+def remove_stored_file(address: str, path: str, tracking_uri: str) -> None:
+    """Remove the file `path` stored at `address`, a run's."""
+    _store_at(address, tracking_uri).delete_artifacts(path)

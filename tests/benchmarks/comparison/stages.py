@@ -17,6 +17,7 @@ from clozeline.params.recipes import laid_over
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 _CONTINUING = ("tokenize", "pretrain")
+_FORGETTING = {"snapshot", "preprocess"}
 """Stages that may continue from the champion, which no benchmark does."""
 
 PROJECT = Path(__file__).parents[3]
@@ -51,6 +52,7 @@ def run_stage(name: str, folder: Path, changes: Mapping[str, Any], **paths: Path
     command = [sys.executable, "-m", "clozeline", "stage", name]
     command += [f"{key}={path.resolve()}" for key, path in paths.items()]
     command += ["start=start.lock"] if name in _CONTINUING else []
+    command += ["forgotten=forgotten.lock"] if name in _FORGETTING else []
     _LOG.info("stage %s", name)
     started = time.perf_counter()
     with subprocess.Popen(command, cwd=folder, stdout=sys.stderr) as process:

@@ -43,6 +43,8 @@ class Snapshot(Record):
     """Commit of a hub dataset."""
     raw_bytes: int
     """Size of the text as the source stores it; 0 if the source does not tell."""
+    forgotten: str | None = None
+    """Digest of the tombstones of the texts that were left out; None: there were none."""
     files: tuple[SnapshotFile, ...]
     """Ordered by `snapshot`, then by name."""
 

@@ -36,12 +36,24 @@ def _bz2(stream: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, bz2.BZ2File(stream))
 
 
-_DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
-    b"\x1f\x8b": _gzip,
-    b"BZh": _bz2,
-    b"\x28\xb5\x2f\xfd": _zstd,
+_DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], BinaryIO]] = {
+    None: _as_it_is,
+    "gzip": _gzip,
+    "bz2": _bz2,
+    "zstd": _zstd,
 }
-"""Decompressors by magic bytes, because a suffix can be wrong."""
+_MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
+"""Compressions by magic bytes, because a suffix can be wrong."""
+
+
+def compression_of(path: Path) -> str | None:
+    """Return the compression of a file, by the name that Arrow has for it; None if there is none."""
+    with path.open("rb") as file:
+        return _compression_of(file.read(4))
+
+
+def _compression_of(head: bytes) -> str | None:
+    return next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
 
 
 @contextmanager
@@ -52,8 +64,7 @@ def decompressed(path: Path, meter: Meter) -> Iterator[BinaryIO]:
         DataError: the compressed data are truncated or damaged; raised while reading inside the block.
     """
     with path.open("rb") as file:
-        head = file.peek(4)[:4]
-        decompress = next((opener for magic, opener in _DECOMPRESSORS.items() if head.startswith(magic)), _as_it_is)
+        decompress = _DECOMPRESSORS[_compression_of(file.peek(4)[:4])]
         with decompress(file) as stream, meter.reading(file), _damage_named(path, file):
             yield stream
 

@@ -33,8 +33,11 @@ def ours_seconds(raw: Path, tokenizer: Path) -> float:
         started = time.perf_counter()
         clean = folder / "clean"
         copied, metrics = folder / "raw", folder / "preprocess.json"
-        snapshot.run(params.preprocess, source=raw, out=copied)
-        preprocess.run(params.preprocess, seed=0, raw=copied, out=clean, metrics=metrics, work=folder / "work")
+        none = folder / "forgotten.lock"
+        snapshot.run(params.preprocess, source=raw, forgotten=none, out=copied)
+        preprocess.run(
+            params.preprocess, seed=0, raw=copied, forgotten=none, out=clean, metrics=metrics, work=folder / "work"
+        )
         _LOG.info("ours: snapshot and preprocess took %.1f s", time.perf_counter() - started)
         out, metrics = folder / "tokens", folder / "tokenize.json"
         tokenize.run(
