@@ -33,11 +33,11 @@ class Objects:
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
         """Return a description of what is missing or damaged in `path` at `md5`; None if every byte is available."""
         fault = self._fault_in_cache(md5)
-        if fault is not None and has_remote(self._repo):
-            self._fetch(md5)
-            fault = self._fault_in_cache(md5)
         if fault is None or self.md5_of(self._root / path) == md5 or self._md5_in_git(path, commit) == md5:
             return None
+        if has_remote(self._repo):
+            self._fetch(md5)
+            fault = self._fault_in_cache(md5)
         return fault
 
     def md5_of(self, path: Path) -> str | None:
