@@ -91,6 +91,14 @@ def test_a_lesson_lowers_the_loss_and_gets_the_answers_right(
         assert answer.guesses[0][0] == question.truth
 
 
+def test_a_lesson_asks_only_for_tokens_with_the_least_share_of_the_text(
+    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozeline.demo.lesson._LEAST_SHARE", 0.5)
+    params = short(tiny_pretraining, "clm", 1).model_copy(update={"batch_tokens": 256})
+    assert teach(params, corpus, 1, tmp_path / "work", []).questions == ()
+
+
 def test_a_lesson_is_deterministic(corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path) -> None:
     params = short(tiny_pretraining, "clm", 10).model_copy(update={"batch_tokens": 256})
     lessons = [teach(params, corpus, 1, tmp_path / str(turn), []) for turn in range(2)]

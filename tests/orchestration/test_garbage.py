@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,14 @@ def test_a_dry_run_removes_nothing_and_shows_the_real_command(
     done = CliRunner().invoke(app, ["gc", "--nights", "2", "--yes"])
     assert done.output.endswith("MB were removed; `clozeline status` shows the free disk space\n")
     assert len(before - files(pushed)) == 4, "the files of old runs: DVC's objects are too young"
+
+
+def test_nothing_is_removed_beside_an_active_run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozeline.orchestration.garbage.run_lock", partial(run_lock, wait_seconds=0))
+    before = files(workspace)
+    with run_lock(workspace.lock_file), pytest.raises(TransientError, match="another run is active"):
+        swept(workspace)
+    assert files(workspace) == before
 
 
 def test_queued_records_are_delivered_to_mlflow_before_the_sweep(workspace: Workspace) -> None:

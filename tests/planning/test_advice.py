@@ -42,6 +42,12 @@ def test_each_piece_of_advice_is_given_only_if_it_applies(changes: dict[str, Any
     assert told not in advice_on(vocab_size=512)
 
 
+def test_a_step_fits_exactly_if_all_its_parts_do() -> None:
+    total = Plan.of(PARAMS, 8192).memory.total
+    assert "does not fit" not in advice_on(memory=total)
+    assert "does not fit" in advice_on(memory=total - 1)
+
+
 @pytest.mark.slow
 def test_the_zoo_has_every_family_in_every_size_and_larger_sizes_are_larger() -> None:
     table = zoo(PARAMS.model, 512)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError, ParamsError
@@ -169,6 +170,19 @@ def test_damaged_runs_are_removed_with_their_empty_folders_which_break_dvc(root:
     assert swept(root)["DVC cache: runs"].num_removable == 4
     assert [folder for folder in (root / ".dvc/cache/runs").rglob("*") if folder.name != folder.name[:2]] == []
     assert outcomes(root, "one") == ["executed", "executed"]
+
+
+def test_a_run_is_removed_with_the_first_of_its_outputs(root: Path, one: Lock) -> None:
+    """DVC would take the run for complete, and restore only what is left."""
+    (needed,) = Lock.read(root / "dvc.lock").stages["upper"].outs
+    folder = str(one.stages["pages"].outs[0].md5)
+    (run,) = (path for path in (root / ".dvc/cache/runs").rglob("*") if path.is_file() and folder in path.read_text())
+    record = YAML(typ="safe").load(run.read_text())
+    record["outs"].append({"path": needed.path, "hash": "md5", "md5": needed.md5})
+    with run.open("w") as file:
+        YAML(typ="safe").dump(record, file)
+    swept(root)
+    assert not run.exists()
 
 
 def test_a_cache_outside_the_project_is_swept_only_together_with_the_remote(root: Path, tmp_path: Path) -> None:

@@ -68,6 +68,16 @@ def test_latin_1_bytes_are_named_with_line_and_offset(tmp_path: Path) -> None:
     assert "iconv -f ISO-8859-1" in caught.value.do
 
 
+def test_bad_bytes_are_named_with_their_place_in_the_file_in_every_block(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    before = b"a line of text\n" * 30_000
+    path.write_bytes(before + b"caf\xe9\n")
+    *whole, last = read_blocks(path, Meter())
+    assert whole, "the file has more than one block"
+    with pytest.raises(DataError, match=rf"long\.txt, line 30001, byte {len(before) + 3}: not UTF-8"):
+        list(last.lines())
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 def test_utf_16_is_recognized_with_and_without_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "wide.txt"
