@@ -4,7 +4,7 @@ import torch
 from clozeline.encoder.dropout import DropoutOf16Bits
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.97])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.97, 1 - 2**-16])
 def test_dropout_drops_its_rate_and_keeps_the_mean(rate: float) -> None:
     torch.manual_seed(1)
     of_ones = DropoutOf16Bits(rate)(torch.ones(1000, 1001))

@@ -37,6 +37,13 @@ def test_intervals_have_their_nominal_coverage() -> None:
     assert 0.88 * 200 <= held <= 0.99 * 200
 
 
+def test_the_interval_of_a_mean_ends_1_96_standard_errors_from_it() -> None:
+    values_D1 = np.random.default_rng(0).normal(3.0, 0.5, (400, 1))
+    ends = ratio_intervals(values_D1, np.ones_like(values_D1), seed=1, num_samples=4000)[:, 0]
+    standard_error = values_D1.std() / 400**0.5
+    assert (ends - values_D1.mean()) / standard_error == pytest.approx([-1.96, 1.96], abs=0.15)
+
+
 def test_many_tokens_in_one_document_do_not_narrow_the_interval() -> None:
     loss_D1, targets_D1 = documents(60, seed=0)
     longer = ratio_intervals(100 * loss_D1, 100 * targets_D1, seed=1, num_samples=500)[:, 0]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,6 +130,17 @@ def test_the_served_outputs_are_checked_and_not_only_the_logits(
     write_graph(graph, package / FILES.int8)
     assert failed(rung_of(package).checks) == [figure]
     assert failed(half_of(package).checks) == [figure]
+
+
+@pytest.mark.parametrize(
+    ("agreement", "ratio", "limits"), [(0.95, 0.99, (0.95, 0.99)), (0.8, 0.5, (0.9, 0.97)), (0.95, 1.1, (0.95, 1.0))]
+)
+def test_an_earlier_rung_raises_the_limits_and_never_lowers_them(
+    agreement: float, ratio: float, limits: tuple[float, float]
+) -> None:
+    before: Any = SimpleNamespace(agreement=SimpleNamespace(low=agreement), metric_ratio=SimpleNamespace(low=ratio))
+    gates = proof.no_worse_than(before, GATES.model_copy(update={"min_metric_ratio": 0.97}))
+    assert (gates.min_agreement, gates.min_metric_ratio) == limits
 
 
 def test_one_text_is_too_few_to_pass_the_gates(package: Path) -> None:

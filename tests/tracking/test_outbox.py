@@ -151,6 +151,17 @@ def test_a_message_that_the_server_always_refuses_is_dropped_and_counted(outbox:
     assert delivery.num_lost == 1
 
 
+def test_files_that_could_not_be_stored_are_sent_again_in_their_order(outbox: Outbox, tmp_path: Path) -> None:
+    file = tmp_path / "stage.log"
+    file.write_text("done")
+    for run in ("first", "second", "third"):
+        outbox.add_file(run, file)
+    server = Server(*[OSError("the store is full")] * 3)
+    delivery = delivery_to(server, outbox)
+    assert [delivery.deliver() for _ in range(2)] == ["later", "done"]
+    assert server.took == ["file first", "file second", "file third"]
+
+
 def test_closing_waits_for_a_server_only_up_to_its_timeout(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(is_away=True)

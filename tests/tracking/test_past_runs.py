@@ -73,6 +73,17 @@ def test_run_stages_and_commit_of_a_lock_are_found_but_not_those_of_another_lock
     assert (unknown.run_id, unknown.commit, unknown.stages) == (None, None, {})
 
 
+def test_the_newest_of_several_runs_of_a_stage_with_the_same_inputs_is_found(address: str, tmp_path: Path) -> None:
+    lock = write_lock(tmp_path / "same.lock", pretrain=1)
+    for name in ("first", "second"):
+        run = open_run(address, name)
+        made = execute(run, lock, "pretrain")
+        end_with(run, lock)
+        time.sleep(0.002)  # MLflow stores milliseconds
+    newest = run_of(MlflowClient(address), made).info.run_id
+    assert past_runs(address, lock).stages["pretrain"].run_id == newest
+
+
 def test_the_previous_run_is_the_newest_finished_one_with_another_lock(address: str, tmp_path: Path) -> None:
     def flow_run(lock: Path, top1: float, status: Status = "FINISHED") -> None:
         figures = tmp_path / "evaluate.json"

@@ -56,7 +56,9 @@ class Thinned(nn.Module):
         return (y_B1**2).sum()
 
 
-def losses(rank: int = 0, failures: int = 0, monkeypatch: pytest.MonkeyPatch | None = None) -> list[float]:
+def losses(
+    rank: int = 0, failures: int = 0, monkeypatch: pytest.MonkeyPatch | None = None, learning_rate: float = 0.1
+) -> list[float]:
     """Return the losses of three steps of process `rank`, which starts from a random state of its own in each call."""
     torch.manual_seed(0)
     model = Thinned(failures)
@@ -65,12 +67,17 @@ def losses(rank: int = 0, failures: int = 0, monkeypatch: pytest.MonkeyPatch | N
     hardware = replace(plain, processes=replace(plain.processes, rank=rank))
     if monkeypatch is not None:
         monkeypatch.setattr(hardware.micro_batches, "halve", lambda inputs, rows_short: True)
-    steps: Steps[Tensor] = Steps(model, torch.optim.SGD(model.parameters(), lr=0.1), model, 1.0, hardware, seed=5)
+    optimizer = torch.optim.SGD(model.parameters(), learning_rate)
+    steps: Steps[Tensor] = Steps(model, optimizer, model, 1.0, hardware, seed=5)
     found = []
     for step in range(3):
         steps.take(Batch(0, step, torch.ones(4, 64), num_tokens=4, num_targets=4), step)
         found.append(steps.read())
     return found
+
+
+def test_each_step_has_its_own_dropout() -> None:
+    assert len(set(losses(learning_rate=0.0))) == 3, "only dropout changes the loss"
 
 
 def test_each_process_has_its_own_reproducible_dropout() -> None:
