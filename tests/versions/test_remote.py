@@ -1,5 +1,6 @@
 """What one machine pushes to the remote, another restores; a push that fails loses nothing."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -72,6 +73,18 @@ def test_a_folder_missing_from_every_cache_is_fetched_with_its_files(toy: Path, 
         md5 = objects.md5_of(toy / "folder")
         shutil.rmtree(toy / "folder")
         assert objects.fault_of("folder", str(md5), None) is None
+
+
+def test_a_push_that_misses_a_single_object_is_reported(toy: Path, store: ObjectStore) -> None:
+    remote.add(toy, URL, store.url)
+    md5 = hashlib.md5(b"content", usedforsecurity=False).hexdigest()
+    cached = toy / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(b"content")
+    assert remote.missing(toy) == 1
+    store.num_writes_left = 1  # the probe
+    with pytest.raises(TransientError, match="not every file was pushed"):
+        remote.push(toy)
 
 
 def test_a_push_that_fails_halfway_is_completed_by_the_next_one(
