@@ -81,7 +81,7 @@ def test_other_names_are_shown_as_given() -> None:
 def test_a_stage_reports_the_keys_of_its_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    arguments = ["source=missing", "out=data/raw"]
+    arguments = ["source=missing", "forgotten=forgotten.lock", "out=data/raw"]
     failed = CliRunner().invoke(app, ["stage", "snapshot", *arguments]).exception
     assert isinstance(failed, ClozelineError)
     assert "correct `preprocess.source.path` in params.yaml (a DVC-tracked" in failed.do
