@@ -7,20 +7,50 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clozeline.api.config import Config
+    from clozeline.api.model import Model, load
+    from clozeline.api.run import Run
+    from clozeline.api.showing import show
+    from clozeline.api.steps import evaluate, export, finetune, pretrain
     from clozeline.collator.masking_collator import MaskingCollator
+    from clozeline.errors import ClozelineError, ParamsError
     from clozeline.params import Params, read_params
-    from clozeline.pretraining.job import Pretrained, pretrain
     from clozeline.training.callbacks import Callback
 
-__all__ = ["Callback", "MaskingCollator", "Params", "Pretrained", "pretrain", "read_params"]
+__all__ = [
+    "Callback",
+    "ClozelineError",
+    "Config",
+    "MaskingCollator",
+    "Model",
+    "Params",
+    "ParamsError",
+    "Run",
+    "evaluate",
+    "export",
+    "finetune",
+    "load",
+    "pretrain",
+    "read_params",
+    "show",
+]
 
 _PLACES = {
     "Callback": "clozeline.training.callbacks",
+    "ClozelineError": "clozeline.errors",
+    "Config": "clozeline.api.config",
     "MaskingCollator": "clozeline.collator.masking_collator",
+    "Model": "clozeline.api.model",
     "Params": "clozeline.params",
-    "Pretrained": "clozeline.pretraining.job",
-    "pretrain": "clozeline.pretraining.job",
+    "ParamsError": "clozeline.errors",
+    "Run": "clozeline.api.run",
+    "evaluate": "clozeline.api.steps",
+    "export": "clozeline.api.steps",
+    "finetune": "clozeline.api.steps",
+    "load": "clozeline.api.model",
+    "pretrain": "clozeline.api.steps",
     "read_params": "clozeline.params",
+    "show": "clozeline.api.showing",
 }
 
 

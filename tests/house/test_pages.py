@@ -113,18 +113,6 @@ def test_every_command_of_the_pages_is_run_by_ci(name: str, command: str) -> Non
     assert any(said), f"{name}: add it to {place_of(command)}"
 
 
-def python_blocks(name: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
-
-
-def test_the_five_lines_of_python_equal_the_tested_ones() -> None:
-    """tests/test_api.py runs the same lines from the docstring."""
-    told = page("src/clozeline/pretraining/job.py")
-    block = next(block for block in python_blocks("README.md") if "read_params" in block)
-    assert all(f"    {line}\n" in told for line in block.splitlines() if line)
-    assert block in python_blocks("docs/pretraining.md")
-
-
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)

@@ -123,7 +123,7 @@ def test_an_edit_of_a_preset_reruns_only_the_tasks_that_use_it(project: Path) ->
         ("inference/session.py", EXPORTS),
         ("choosing/zero_shot.py", set()),
         ("foreign/inspection.py", set()),
-        ("cli/knobs.py", set()),
+        ("api/knobs.py", set()),
     ],
 )
 def test_an_edit_of_the_code_reruns_only_the_affected_stages(

@@ -17,7 +17,7 @@ PACKAGE = PROJECT / "src" / "clozeline"
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.py"))]
 FLOORS = (
     ("cli",),
-    ("demo", "flows"),
+    ("api", "demo", "flows"),
     ("stages",),
     ("orchestration",),
     ("contract",),
@@ -44,7 +44,7 @@ FLOORS = (
     ("errors", "progress", "workspace"),
 )
 """Rooms by floor, from the top down: each room imports only from the floors below it."""
-DOORS = {"cli", "stages", "flows", "demo", "orchestration", "reporting", "serving", "params"}
+DOORS = {"api", "cli", "stages", "flows", "demo", "orchestration", "reporting", "serving", "params"}
 """Rooms whose messages name keys of params.yaml, and the room that reads it."""
 LINES_OF_PARAMS = PACKAGE / "planning/chooser.py"
 """File with a table of lines for params.yaml."""

@@ -24,6 +24,13 @@ if __name__ == "__main__":
         for _ in workers.map(time.sleep, [0.1, 0.1, 600, 600]):
             print("ready", flush=True)
 """
+SCRIPT = """
+from clozeline.machine.workers import worker_processes
+
+print("once", __file__)
+with worker_processes(2) as workers:
+    print(*workers.map(str.upper, "abc"), __file__)
+"""
 
 
 def slow_square(number: int) -> int:
@@ -52,6 +59,13 @@ def series_as_array(numbers: list[int]) -> list[int]:
 def test_results_come_in_the_order_of_the_items(num_workers: int) -> None:
     with worker_processes(num_workers) as workers:
         assert list(workers.map(slow_square, range(30))) == [number * number for number in range(30)]
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"once {script}", f"A B C {script}"]
 
 
 def test_a_worker_creates_arrow_arrays_without_importing_pandas() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clozeline.cli.knobs import renamed
+from clozeline.api.knobs import renamed
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:

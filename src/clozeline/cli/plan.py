@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clozeline.cli.knobs import in_params, with_keys
+from clozeline.api.knobs import in_params, with_keys
 from clozeline.cli.start import with_start_folder
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params.model import FAMILY_NAMES, Size

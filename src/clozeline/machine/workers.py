@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
-from typing import TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -54,13 +55,31 @@ def worker_processes(num_workers: int) -> Iterator[Workers]:
         if num_workers == 1:
             yield Workers(None, 1)
             return
-        # Forking a process with threads (pyarrow, the progress bar) can deadlock.
-        context = multiprocessing.get_context("spawn")
-        executor = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker)
+        executor = ProcessPoolExecutor(num_workers, mp_context=_Spawning(), initializer=_start_worker)
         try:
             yield Workers(executor, num_workers)
         finally:
             executor.shutdown(cancel_futures=True)
+
+
+class _Worker(SpawnProcess):
+    """A process that does not import the caller's script: it would run that again, and workers need our code only."""
+
+    def start(self) -> None:
+        main = vars(sys.modules["__main__"])
+        before: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+        main.pop("__file__", None)
+        main["__spec__"] = None
+        try:
+            super().start()
+        finally:
+            main.update(before)
+
+
+class _Spawning(SpawnContext):
+    """Spawned processes: forking a process with threads (pyarrow, the progress bar) can deadlock."""
+
+    Process = _Worker
 
 
 def _start_worker() -> None:

@@ -43,7 +43,7 @@ class Params(Section):
 
         So no reader needs to know of layers. Faults of the layers and of the result are reported together.
         """
-        faults, whole = _with_layers(tree)
+        faults, whole = with_layers(tree)
         try:
             params = validated(whole)
         except ValidationError as error:
@@ -113,7 +113,7 @@ class Params(Section):
         return next((name for name, folder in self.export.models.items() if folder in ("encoder", _GENERATOR)), None)
 
 
-def _with_layers(tree: Any) -> tuple[list[ValueError], Any]:
+def with_layers(tree: Any) -> tuple[list[ValueError], Any]:
     """Return the faults of recipes and defaults, and the tree with as many layers as can be laid."""
     faults: list[ValueError] = []
     match tree:

@@ -60,7 +60,7 @@ def read_params(path: Path) -> Params:
         if tree is not None:
             return Params.model_validate(tree)
     except ValidationError as error:
-        raise _all_faults(path, tree, error) from error
+        raise _all_faults(path, tree, list(_flat(error))) from error
     except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
         raise ParamsError(
             f"{path} is not YAML",
@@ -69,6 +69,43 @@ def read_params(path: Path) -> Params:
             do="correct the line named above",
         ) from error
     raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
+
+
+def params_in(tree: Any, name: Path) -> Params:
+    """Return the params in `tree`, which messages call `name`.
+
+    Raises:
+        ParamsError: the tree has faults, as in `read_params`.
+    """
+    try:
+        return Params.model_validate(tree)
+    except ValidationError as error:
+        raise _all_faults(name, tree, list(_flat(error))) from error
+
+
+def check_key(tree: Any, key: str, name: Path) -> None:
+    """Check the value at the dotted `key` of `tree` alone: rules that it shares with other keys may be broken.
+
+    Raises:
+        ParamsError: the key is unknown, or its value is of another type or out of range.
+    """
+    try:
+        Params.model_validate(tree)
+    except ValidationError as error:
+        if faults := [fault for fault in _flat(error) if _is_about(fault, key, tree)]:
+            raise _all_faults(name, tree, faults) from error
+
+
+def _is_about(fault: Any, key: str, tree: Any) -> bool:
+    """Return whether the fault is in `key` or a part of it, and in nothing else."""
+    unknown = _unknown(fault, tree)
+    if unknown is not None:
+        places = [unknown.place]
+    elif fault["type"] == "value_error":  # of our own checks, with the keys that it is about
+        places = [".".join([*map(str, _location(fault)), inner]) for inner in fault["ctx"]["error"].args[-1]]
+    else:
+        places = [_key(fault)]
+    return all(place == key or place.startswith(f"{key}.") for place in places)
 
 
 def where_set(path: Path, key: str) -> str:
@@ -92,9 +129,9 @@ def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
     return f"{path}, line {line}: {reason}"
 
 
-def _all_faults(path: Path, tree: Any, error: ValidationError) -> ParamsError:
+def _all_faults(path: Path, tree: Any, given: Sequence[Any]) -> ParamsError:
     """Return one error about all faults, each once: unknown keys first, numbered if there are several."""
-    faults = sorted(_flat(error), key=lambda fault: fault["type"] != "extra_forbidden")
+    faults = sorted(given, key=lambda fault: fault["type"] != "extra_forbidden")
     unknown = [found for fault in faults if (found := _unknown(fault, tree))]
     errors = [_error_of(path, tree, fault) for fault in faults if not _follows(fault, unknown)]
     first, *others = {one.problem: one for one in errors}.values()

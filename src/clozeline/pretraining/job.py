@@ -1,13 +1,4 @@
-"""Pre-training: the batches, the loss and the budget of language modelling.
-
-In five lines, from Python:
-
-    from pathlib import Path
-    from clozeline import pretrain, read_params
-    params = read_params(Path("params.yaml"))
-    trained = pretrain(params.pretrain, seed=1, tokens=Path("data/tokens"), tokenizer=Path("models/tokenizer"))
-    trained.save(Path("my-encoder"))  # loads in stock AutoModelForMaskedLM and AutoTokenizer
-"""
+"""Pre-training: the batches, the loss and the budget of language modelling."""
 
 import logging
 from collections.abc import Iterable

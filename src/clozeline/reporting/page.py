@@ -1,6 +1,6 @@
 """The whole page: one file with inline style, and a policy that forbids the browser to fetch or run anything."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -67,17 +67,20 @@ class Page:
     """Missing or damaged inputs; the page names each in its place too."""
 
 
-def build(run: Run) -> Page:
-    """Build the report of `run`, with a notice in place of each part whose files cannot be read."""
+def build(run: Run, only: Collection[str] = ()) -> Page:
+    """Build the report of `run`, with a notice in place of each part whose files cannot be read.
+
+    `only`: ids of the chapters to show, unfolded and without the overview; empty: the whole report.
+    """
     faults: list[ClozelineError] = []
-    on_top = joined(*(part() for part in overview.parts(run)))
+    on_top = None if only else joined(*(part() for part in overview.parts(run)))
     chapters = []
-    for section in SECTIONS:
+    for section in (section for section in SECTIONS if not only or section.id in only):
         shown: list[ClozelineError] = []
         pieces = joined(*_pieces(section.parts(run), shown))
-        chapters.append((section, pieces, section.is_open or bool(shown)))
+        chapters.append((section, pieces, section.is_open or bool(shown or only)))
         faults += shown
-    title = f"Report of {run.files.root.resolve().name}"
+    title = f"{'Run' if only else 'Report of'} {run.files.root.resolve().name}"
     made = html("page", title=title, built_at=run.built_at, on_top=on_top, chapters=chapters)
     return Page(f"{made}\n", tuple(faults))
 

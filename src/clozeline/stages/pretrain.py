@@ -1,6 +1,7 @@
 """Stage `pretrain`: masked or causal language modelling, or replaced-token detection."""
 
 import logging
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from clozeline.pretraining.job import Pretraining
 from clozeline.progress import ProgressBar
 from clozeline.storage.csv_files import write_records
 from clozeline.tracking import RunLogger, run_logger
+from clozeline.training.callbacks import Callback
 from clozeline.training.curves import CurvePoint, Look, SpeedPoint
 from clozeline.training.state import State
 
@@ -33,12 +35,14 @@ def run(
     timing: Path,
     work: Path,
     start: Path | None = None,
+    callbacks: Iterable[Callback] = (),
 ) -> None:
     """Train on the shards in `tokens`; write the model to `out` and its figures to `metrics`.
 
     `curve` gets the training loss, `looks` the loss on held-out text, and `timing` tokens/s, which differs from run to
     run and is therefore no output of the stage. `work` holds the checkpoints while the training is not finished.
     `start`: folder of the encoder to continue from, with the keys of the documents that it was trained on.
+    `callbacks`: further listeners.
 
     Raises:
         ArtifactError: the shards are damaged, or a checkpoint belongs to another run.
@@ -60,7 +64,7 @@ def run(
         _LOG.info("0 steps: the encoder is %s without further training", params.start)
     with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
-        state = job.run([watch, *advisers(job, tokenizer)])
+        state = job.run([watch, *advisers(job, tokenizer), *callbacks])
     job.trained(tokenizer, state).save(out, card_of(job.params, seed, tokens, state, job.num_parameters))
     write_records(curve, CurvePoint, state.curve)
     write_records(looks, Look, state.looks)

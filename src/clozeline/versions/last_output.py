@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 
 from clozeline.artifacts.lock import Lock
-from clozeline.versions.objects import Objects
 
 _LOG = logging.getLogger(__name__)
 _LOCK = "dvc.lock"
@@ -26,6 +25,8 @@ def last_output(root: Path, folder: Path) -> dict[str, Path]:
     md5 = next((out.md5 for out in locked if out.path == folder.as_posix()), None)
     if md5 is None:
         return {}
+    from clozeline.versions.objects import Objects  # imports dvc, which a training from Python does not need
+
     with Objects.open(root) as objects:
         files = objects.files_of(md5)
     if files is None:

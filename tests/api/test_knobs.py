@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from clozeline.api.knobs import _ELSEWHERE, in_params, renamed
 from clozeline.cli import app
-from clozeline.cli.knobs import _ELSEWHERE, in_params, renamed
 from clozeline.errors import ClozelineError, DataError
 from clozeline.params import Params, read_params
 from tests.edited_params import with_values

@@ -52,12 +52,12 @@ def renamed(
     )
 
 
-def in_params(error: Error, path: Path, place: str, section: BaseModel) -> Error:
+def in_params(error: Error, path: Path, place: str, section: BaseModel, called: str = "") -> Error:
     """Return `error` with its field names replaced by keys of the params.yaml `path`; `section` is the value at
-    `place`.
+    `place`. `called`: name of the params for the caller; empty: that of the file.
     """
     key_of = _keys_of(path, place, section)
-    where = "" if path.name in error.do else f" in {path.name}"
+    where = "" if path.name in error.do else f" in {called or path.name}"
     return renamed(error, key_of, where, lambda name: key_of(name) or _ELSEWHERE.get(name))
 
 

@@ -1,0 +1,148 @@
+"""The lines of docs/python.md do what they say, and the files that they make are those of the stages."""
+
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from copy import deepcopy
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+from typer.testing import CliRunner
+
+import clozeline as cz
+from clozeline.api import project_files
+from clozeline.cli import app
+from clozeline.storage.fingerprints import sha256_of
+from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language
+
+PROJECT = Path(__file__).parents[2]
+PAGE = (PROJECT / "docs" / "python.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+MOST_LINES = 10
+SHRUNK: dict[str, Any] = {
+    "pretrain": {
+        "model": TINY_MODEL,
+        "max_length": 32,
+        "batch_tokens": 256,
+        "num_threads": 1,
+        "validation": {"every_steps": 250},
+    },
+    "evaluate": TINY_EVALUATION,
+    "finetune_defaults": {"shared": {"max_length": 32, "num_threads": 1}},
+    "export": {"num_agreement_texts": 8, "ladder": []},
+}
+
+
+@dataclass
+class Executed:
+    """What the lines have made in `folder`."""
+
+    folder: Path
+    names: dict[str, Any]
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
+    """All Python of the page, executed in its order, with a tiny model in place of the default one."""
+    folder = tmp_path_factory.mktemp("python")
+    records = toy_language(900)
+    names: dict[str, Any] = {"texts": [record["text"] for record in records], "rows": records[:300]}
+    defaults = project_files.project_tree("params.yaml")
+    merge(defaults, SHRUNK)
+    printed = StringIO()
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
+        patched.chdir(folder)
+        patched.setattr("clozeline.api.config.project_tree", lambda name: deepcopy(defaults))
+        for module in ("preprocess", "snapshot"):
+            patched.setattr(f"clozeline.stages.{module}.available_cores", lambda: 1)
+        for block in BLOCKS:
+            exec(block, names)
+        yield Executed(folder, names, printed.getvalue())
+
+
+def test_from_texts_to_a_model_it_takes_ten_lines() -> None:
+    lines = [line for line in BLOCKS[0].splitlines() if line]
+    assert len(lines) <= MOST_LINES
+    assert "cz.load(" in lines[-1]
+
+
+def test_the_lines_of_the_readme_are_those_of_the_page() -> None:
+    assert BLOCKS[0] in (PROJECT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_encoder_has_learned_and_stock_transformers_loads_it(executed: Executed) -> None:
+    figures = executed.names["figures"]
+    assert figures.perplexity < figures.unigram_perplexity
+    model = executed.folder / executed.names["run"].model
+    weights = AutoModelForMaskedLM.from_pretrained(model, local_files_only=True)
+    assert weights.config.vocab_size == len(AutoTokenizer.from_pretrained(model, local_files_only=True))
+
+
+def test_the_package_fills_masks_and_embeds(executed: Executed) -> None:
+    (masks,) = executed.names["model"].fill("the [MASK] is open.", top_k=3)
+    assert [len(words) for words in masks] == [3]
+    assert executed.names["vectors"].shape == (2, TINY_MODEL["hidden_size"])
+
+
+def test_the_task_classifies(executed: Executed) -> None:
+    assert executed.names["task"].figures["headline"]["metric"] == "accuracy"
+    (labels, _) = executed.names["classifier"].classify(["the door is open", "the sea is calm"])
+    assert labels[0].label in {"baking", "mining", "sailing"}
+
+
+def test_a_model_says_what_else_it_can_be_asked(executed: Executed) -> None:
+    with pytest.raises(cz.ParamsError, match="`classify` for this model"):
+        executed.names["classifier"].fill("the [MASK].")
+    with pytest.raises(cz.ParamsError, match="`fill` or `embed` for this model"):
+        executed.names["model"].answer(("What is open?", "The door is open."))
+
+
+def test_the_callback_heard_the_curve(executed: Executed) -> None:
+    assert "validation text: " in executed.printed
+    assert "rename it to `steps`" in executed.printed
+
+
+def test_a_page_shows_curves_masks_and_guesses(executed: Executed) -> None:
+    page = (executed.folder / "run.html").read_text(encoding="utf-8")
+    assert "<polyline" in page
+    assert "five likeliest" in page
+    assert "<mark" in page
+    assert "notice" not in page.partition("</style>")[2]
+
+
+def test_a_notebook_shows_a_run_and_a_task_in_a_frame_of_their_own(
+    executed: Executed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(executed.folder)
+    for shown, told in ((executed.names["run"], "hidden"), (executed.names["task"], "Task ")):
+        made = shown._repr_html_()
+        assert made.startswith("<iframe ")
+        assert made.count("<") == 2, "all of the page is quoted"
+        assert told in made
+
+
+def test_the_files_are_those_of_the_stages(executed: Executed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text and params in another folder, by the commands of dvc.yaml."""
+    run = cz.Run(executed.folder / "my-run")
+    for name in ("params.yaml", "texts.jsonl"):
+        (tmp_path / name).write_bytes((run.folder / name).read_bytes())
+    (tmp_path / "forgotten.lock").write_bytes((PROJECT / "forgotten.lock").read_bytes())
+    (tmp_path / "start.lock").write_bytes((PROJECT / "start.lock").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    stages = project_files.project_tree("dvc.yaml")["stages"]
+    for stage in ("snapshot", "preprocess", "tokenize", "pretrain"):
+        command = stages[stage]["cmd"].replace("${preprocess.source.path}", "texts.jsonl")
+        assert command.startswith("python -m clozeline ")
+        CliRunner().invoke(app, command.split()[3:], catch_exceptions=False)
+    made = digests(tmp_path / "models" / "encoder")
+    assert "model.safetensors" in made
+    assert made == digests(run.folder / "models" / "encoder")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
