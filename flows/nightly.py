@@ -1,6 +1,7 @@
-"""The scheduled flow: bring every stage up to date, release the packages, push, and write the report."""
+"""The scheduled flow: bring every stage up to date, push, release the packages, and write the report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -26,8 +27,9 @@ STATES: Final[Mapping[type[ClozelineError], str]] = MappingProxyType(
 
 @flow(name="nightly")
 def nightly(project: Path = Path()) -> State[object] | None:
-    """Run `pipeline` on a new snapshot and `release`, push to the remote, and write the report, even if one fails.
+    """Run `pipeline` on a new snapshot, push to the remote, `release`, and write the report, even if one fails.
 
+    The push precedes the release, which needs it: whatever is behind a new champion can be fetched on any machine.
     Any error fails this flow; the first one is raised. If a version is held, that is an error, too: a version that
     waits for a person must not look like a successful night. A run that Prefect starts beside a running one, whose
     heartbeats it missed, leaves the work to it.
@@ -38,16 +40,15 @@ def nightly(project: Path = Path()) -> State[object] | None:
     require_no_crash_loop()
     errors: list[ClozelineError] = []
     releases: Sequence[Release] = ()
-    try:
+    with _kept_in(errors):
         pipeline(project, refresh=True)
-        releases = release(project, waits=True)
-    except ClozelineError as error:
-        errors.append(error)
-    for step in (push, _report):
-        try:
-            step(project.resolve())
-        except ClozelineError as error:
-            errors.append(error)
+    with _kept_in(errors):
+        push(project.resolve())
+    if not errors:
+        with _kept_in(errors):
+            releases = release(project, waits=True)
+    with _kept_in(errors):
+        _report(project.resolve())
     held = [made for made in releases if made.outcome == "held"]
     if held:
         errors.append(HeldError.of(held))
@@ -64,3 +65,12 @@ def _failed(error: ClozelineError) -> State[object]:
 
 def _report(project: Path) -> None:
     write(Workspace(project), datetime.now(UTC))
+
+
+@contextmanager
+def _kept_in(errors: list[ClozelineError]) -> Iterator[None]:
+    """Add an error to `errors` instead of raising it."""
+    try:
+        yield
+    except ClozelineError as error:
+        errors.append(error)

@@ -80,18 +80,25 @@ def test_the_release_of_a_nightly_run_waits_for_mlflow(tmp_path: Path, monkeypat
     assert waits == [{"waits": True}]
 
 
-def test_a_failed_push_fails_the_nightly_run_after_the_release_and_the_report(
+def test_a_nightly_run_pushes_before_the_release_and_releases_nothing_if_the_push_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is behind a champion can always be fetched elsewhere."""
     done = []
+    faults = [TransientError("the remote does not answer", given="s3://team", expected="a store", do="try again later")]
 
     def push(project: Path) -> None:
-        raise TransientError("the remote does not answer", given="s3://team", expected="a store", do="try again later")
+        done.append("push")
+        if faults:
+            raise faults.pop()
 
     monkeypatch.setattr("clozeline.flows.nightly.pipeline", lambda project, refresh: done.append("pipeline"))
     monkeypatch.setattr("clozeline.flows.nightly.release", lambda project, **options: done.append("release") or [])
     monkeypatch.setattr("clozeline.flows.nightly.push", push)
     monkeypatch.setattr("clozeline.flows.nightly._report", lambda project: done.append("report"))
     state = nightly(tmp_path, return_state=True)
-    assert (state.name, done) == ("Failed", ["pipeline", "release", "report"])
+    assert (state.name, done) == ("Failed", ["pipeline", "push", "report"])
     assert "the remote does not answer" in state.message
+    done.clear()
+    assert nightly(tmp_path, return_state=True).is_completed()
+    assert done == ["pipeline", "push", "release", "report"]

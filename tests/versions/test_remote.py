@@ -62,6 +62,18 @@ def test_a_second_machine_restores_every_stage_including_older_runs(
     assert outcomes(clone, monkeypatch) == ["unchanged", "unchanged", "restored", "restored"]
 
 
+def test_a_clone_with_dvc_lock_but_without_metrics_restores_these_too(
+    toy: Path, tmp_path: Path, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.add(toy, URL, store.url)
+    outcomes(toy, monkeypatch)
+    remote.push(toy)
+    clone = fresh_clone(toy, tmp_path)
+    shutil.copy(toy / "dvc.lock", clone)
+    assert outcomes(clone, monkeypatch) == ["restored"] * len(STAGES)
+    assert (clone / "metrics/count.json").read_bytes() == (toy / "metrics/count.json").read_bytes()
+
+
 def test_a_folder_missing_from_every_cache_is_fetched_with_its_files(toy: Path, tmp_path: Path) -> None:
     (toy / "folder").mkdir()
     (toy / "folder/a.txt").write_text("a")

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
@@ -82,6 +82,8 @@ def reproduce(name: str, *, again: bool = False) -> int:
             is_fetching = RESTORE_FROM_REMOTE in os.environ
             if is_fetching:
                 fetch_no_records(repo)  # `remote.fetch_runs` did, once for all stages
+                if was_missing:
+                    _fetch_unchanged(repo, name)
             with _dvc_lock_replaced():
                 done = repo.reproduce(name, single_item=True, force=again, pull=is_fetching)
             was_out_of_date = bool(done) or was_missing
@@ -90,6 +92,18 @@ def reproduce(name: str, *, again: bool = False) -> int:
         if not was_out_of_date:
             return EXIT_CODES["unchanged"]
         return EXIT_CODES["restored" if shell.exit_code is None else "executed"]
+
+
+def _fetch_unchanged(repo: "Repo", name: str) -> None:
+    """Fetch all outputs of a stage whose inputs are those of dvc.lock. DVC's own pull leaves out files with
+    `cache: false`, which only the run cache has: metrics and plots that nobody committed.
+    """
+    from dvc.repo import lock_repo
+    from dvc.stage.cache import RunCacheNotFoundError
+
+    with lock_repo(repo), suppress(RunCacheNotFoundError):
+        for stage in repo.stage.collect(name):
+            repo.stage_cache.restore(stage, run_cache=False, pull=True)
 
 
 @contextmanager
