@@ -14,8 +14,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from typer.testing import CliRunner
 
 import clozeline as cz
-from clozeline.api import project_files
 from clozeline.cli import app
+from clozeline.params.defaults import default_tree
+from clozeline.starter.stage_graph import own_graph
 from clozeline.storage.fingerprints import sha256_of
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language
 
@@ -52,12 +53,12 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
     folder = tmp_path_factory.mktemp("python")
     records = toy_language(900)
     names: dict[str, Any] = {"texts": [record["text"] for record in records], "rows": records[:300]}
-    defaults = project_files.project_tree("params.yaml")
+    defaults = default_tree()
     merge(defaults, SHRUNK)
     printed = StringIO()
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
         patched.chdir(folder)
-        patched.setattr("clozeline.api.config.project_tree", lambda name: deepcopy(defaults))
+        patched.setattr("clozeline.api.config.default_tree", lambda: deepcopy(defaults))
         for module in ("preprocess", "snapshot"):
             patched.setattr(f"clozeline.stages.{module}.available_cores", lambda: 1)
         for block in BLOCKS:
@@ -134,7 +135,7 @@ def test_the_files_are_those_of_the_stages(executed: Executed, tmp_path: Path, m
     (tmp_path / "forgotten.lock").write_bytes((PROJECT / "forgotten.lock").read_bytes())
     (tmp_path / "start.lock").write_bytes((PROJECT / "start.lock").read_bytes())
     monkeypatch.chdir(tmp_path)
-    stages = project_files.project_tree("dvc.yaml")["stages"]
+    stages = own_graph()["stages"]
     for stage in ("snapshot", "preprocess", "tokenize", "pretrain"):
         command = stages[stage]["cmd"].replace("${preprocess.source.path}", "texts.jsonl")
         assert command.startswith("python -m clozeline ")

@@ -18,6 +18,7 @@ SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.
 FLOORS = (
     ("cli",),
     ("api", "demo", "flows"),
+    ("starter",),
     ("stages",),
     ("orchestration",),
     ("contract",),

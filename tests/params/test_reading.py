@@ -21,8 +21,8 @@ def test_a_misspelt_key_is_named_with_the_right_spelling(edited: Editor) -> None
 
 
 def test_a_missing_key_is_named(edited: Editor) -> None:
-    told = message(edited("  num_folds:", "  # num_folds:"))
-    assert "`evaluate.num_folds` cannot be used" in told
+    told = message(edited("    data: data/clean/holdout.parquet", "    # no data"))
+    assert "`finetune.library.data` cannot be used" in told
     assert "expected: a value for this key\n" in told
 
 

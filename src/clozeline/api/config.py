@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ruamel.yaml import YAML
 
-from clozeline.api.project_files import project_tree
 from clozeline.params import Params, read_params
+from clozeline.params.defaults import default_tree
 from clozeline.params.project import with_layers
-from clozeline.params.reading import check_key, params_in
+from clozeline.params.reading import check_key, params_in, read_tree
 from clozeline.params.recipes import laid_over, where_written
 from clozeline.params.section import section_in
 from clozeline.storage.atomic import replacing_file
@@ -133,10 +133,10 @@ class Config(Knobs):
             ParamsError: the file has faults.
         """
         if path is None:
-            super().__init__(project_tree("params.yaml"), ())
+            super().__init__(default_tree(), ())
             return
         read_params(Path(path))
-        super().__init__(YAML(typ="safe").load(Path(path)), ())
+        super().__init__(read_tree(Path(path)), ())
 
     @property
     def checked(self) -> Params:

@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 
 from clozeline.api.config import Config
 from clozeline.api.knobs import in_params
-from clozeline.api.project_files import project_tree
 from clozeline.api.stage_call import arguments_for, section_of, stage_named
 from clozeline.artifacts.record import MetricFile
 from clozeline.errors import ClozelineError, ParamsError
+from clozeline.starter.stage_graph import own_graph
 from clozeline.storage.atomic import replacing_file
 
 PARAMS: Final = "params.yaml"
@@ -105,7 +105,7 @@ def call(stage: str, run: Run, values: Mapping[str, str], **more: Any) -> None:
 @cache
 def _command(stage: str) -> Sequence[str]:
     """Return the arguments of the stage's command in dvc.yaml."""
-    written = project_tree("dvc.yaml")["stages"][stage]
+    written = own_graph()["stages"][stage]
     _, _, arguments = written.get("do", written)["cmd"].partition(f" {stage} ")
     return tuple(arguments.split())
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from prefect import get_run_logger
-from ruamel.yaml import YAML
 
 from clozeline.artifacts.preprocess.clean_text import SOURCE
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams, Params
+from clozeline.params.reading import read_tree
 from clozeline.tasks.reading import require_readable
 from clozeline.versions.graph import StageNode
 
@@ -78,7 +78,7 @@ def warn_of_missing_labels(params: Params) -> None:
 
 
 def _missing(root: Path, node: StageNode, path: str) -> DataError:
-    keys = [key for key, value in _leaves(YAML(typ="safe").load(root / "params.yaml")) if value == path]
+    keys = [key for key, value in _leaves(read_tree(root / "params.yaml")) if value == path]
     return DataError(
         f"{path} does not exist, and stage `{node.name}` reads it",
         given=f"{' and '.join(keys)}: {path} in params.yaml" if keys else f"deps of `{node.name}` in dvc.yaml: {path}",

@@ -11,6 +11,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.reader import ReaderError
 
 from clozeline.errors import ParamsError
+from clozeline.params.defaults import with_defaults
 from clozeline.params.finetuning import SECTIONS, FinetuneParams
 from clozeline.params.finetuning.layers import where_laid
 from clozeline.params.project import Params
@@ -42,10 +43,19 @@ _NOTHING: Final = ("missing", "union_tag_not_found")
 
 
 def read_params(path: Path) -> Params:
-    """Read and check `path`.
+    """Read and check `path`, which may state only what differs from the defaults.
 
     Raises:
         ParamsError: the file has faults; the message lists each key with its given and its expected value.
+    """
+    return params_in(read_tree(path), path)
+
+
+def read_tree(path: Path) -> Any:
+    """Return the YAML in `path`, completed with the defaults; its values are not checked.
+
+    Raises:
+        ParamsError: the file is missing or empty, or it is not YAML.
     """
     if not path.is_file():
         raise ParamsError(
@@ -57,10 +67,6 @@ def read_params(path: Path) -> Params:
     content = path.read_bytes()
     try:
         tree = YAML(typ="safe").load(content.decode("utf-8"))
-        if tree is not None:
-            return Params.model_validate(tree)
-    except ValidationError as error:
-        raise _all_faults(path, tree, list(_flat(error))) from error
     except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
         raise ParamsError(
             f"{path} is not YAML",
@@ -68,7 +74,9 @@ def read_params(path: Path) -> Params:
             expected="UTF-8 text: `key: value` lines, indented with spaces, each key once",
             do="correct the line named above",
         ) from error
-    raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
+    if tree is None:
+        raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
+    return with_defaults(tree)
 
 
 def params_in(tree: Any, name: Path) -> Params:
@@ -110,7 +118,7 @@ def _is_about(fault: Any, key: str, tree: Any) -> bool:
 
 def where_set(path: Path, key: str) -> str:
     """Return the key at which `path`, a readable file, sets `key`: itself, in a recipe, or in the defaults of tasks."""
-    return _where_set(key, YAML(typ="safe").load(path.read_text(encoding="utf-8")))
+    return _where_set(key, read_tree(path))
 
 
 def _where_set(key: str, tree: Any) -> str:

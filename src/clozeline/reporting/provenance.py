@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from markupsafe import Markup
-from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import LockedStage, leaves
 from clozeline.lineage.trace import Ancestor, ancestry
+from clozeline.params.reading import read_tree
 from clozeline.reporting.numbers import seconds
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import code, html, joined
@@ -52,7 +52,7 @@ def _changed_knobs(run: Run) -> list[str]:
 
 
 def _params(run: Run) -> dict[str, Any]:
-    tree: dict[str, Any] = YAML(typ="safe").load((run.files.root / "params.yaml").read_text(encoding="utf-8"))
+    tree: dict[str, Any] = read_tree(run.files.root / "params.yaml")
     return tree
 
 

@@ -1,0 +1,61 @@
+"""Claim: a params.yaml states only what differs, and the rest is the params.yaml that the package carries."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.params import read_params
+from clozeline.params.defaults import default_tree, with_defaults
+from tests.edited_params import PROJECT, message
+
+
+def test_the_defaults_are_the_projects_own_params() -> None:
+    assert default_tree() == YAML(typ="safe").load(PROJECT / "params.yaml")
+
+
+def test_a_change_of_the_returned_defaults_changes_no_later_ones() -> None:
+    default_tree()["pretrain"]["model"]["size"] = "large"
+    assert default_tree()["pretrain"]["model"]["size"] == "mini"
+
+
+def test_a_short_file_is_completed(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("pretrain: {steps: 500, masking: {unit: word}}\nfinetune: {}\n", encoding="utf-8")
+    params, whole = read_params(path), read_params(PROJECT / "params.yaml")
+    assert (params.pretrain.steps, params.pretrain.masking.unit, params.finetune) == (500, "word", {})
+    masking = params.pretrain.masking.model_copy(update={"unit": "token"})
+    assert params.pretrain.model_copy(update={"steps": 6300, "masking": masking}) == whole.pretrain
+    assert (params.tokenize, params.export, params.release) == (whole.tokenize, whole.export, whole.release)
+
+
+@pytest.mark.parametrize(
+    ("own", "names"),
+    [
+        ({"export": {"models": {"words": "encoder"}}}, {("export", "models"): {"words"}}),
+        ({"finetune": {"mood": {"kind": "classification", "data": "mood.csv"}}}, {("finetune",): {"mood"}}),
+        ({"recipes": {"mine": {"steps": 5}}},
+         {("recipes",): {"mine", "standard", "low-resource", "domain-adaptation", "continue"}}),
+        ({"finetune_defaults": {"shared": {"epochs": 1}}},
+         {("finetune_defaults",): set(default_tree()["finetune_defaults"])}),
+    ],
+)  # fmt: skip
+def test_chosen_names_replace_those_of_the_defaults_except_for_layers(own: Any, names: dict[Any, set[str]]) -> None:
+    whole = with_defaults(own)
+    for place, expected in names.items():
+        found = whole
+        for name in place:
+            found = found[name]
+        assert set(found) == expected
+
+
+def test_an_own_recipe_replaces_its_namesake_whole() -> None:
+    assert with_defaults({"recipes": {"low-resource": {"steps": 9}}})["recipes"]["low-resource"] == {"steps": 9}
+
+
+def test_a_misspelt_key_of_a_short_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("pretrain: {stepz: 50}\n", encoding="utf-8")
+    assert "unknown key `pretrain.stepz`" in message(path)
+    assert "rename it to `steps`" in message(path)
