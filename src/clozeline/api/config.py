@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ruamel.yaml import YAML
 
+from clozeline.api.editing import is_section
 from clozeline.params import Params, read_params
 from clozeline.params.defaults import default_tree
 from clozeline.params.project import with_layers
 from clozeline.params.reading import check_key, params_in, read_tree
 from clozeline.params.recipes import laid_over, where_written
-from clozeline.params.section import section_in
 from clozeline.storage.atomic import replacing_file
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Knobs(MutableMapping[str, Any]):
         for one in sections:
             section = section.setdefault(one, {})  # a task states only what differs from its defaults
         before = section.get(last)
-        if isinstance(given, Mapping) and isinstance(before, Mapping) and _is_section(place):
+        if isinstance(given, Mapping) and isinstance(before, Mapping) and is_section(place):
             given = laid_over(before, given)
         section[last] = given
         check_key(tree, key, _NAME)
@@ -188,12 +188,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _is_section(place: Place) -> bool:
-    """Return whether the keys at `place` are the fields of a section, rather than names that a user chooses."""
-    kind: Any = Params
-    for name in place:
-        field = kind.model_fields.get(name) if kind else None
-        kind = section_in(field.annotation) if field else None
-    return kind is not None

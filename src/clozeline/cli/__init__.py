@@ -2,8 +2,11 @@
 
 import logging
 import os
+import platform
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -63,8 +66,18 @@ for verbs in (
     verbs.add_to(app)
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"clozeline {version('clozeline')}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
 @app.callback()
-def clozeline() -> None:
+def clozeline(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """From raw text to your own encoder, served as INT8 on ordinary CPUs."""
 
 

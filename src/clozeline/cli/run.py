@@ -3,13 +3,16 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from clozeline.api.editing import assignments, changes_in, edit
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import sound_project_here
 from clozeline.errors import ClozelineError, TransientError
+from clozeline.workspace import Workspace
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,6 +24,13 @@ def run(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Read a source again that DVC cannot watch: a URL, a database, the hub.")
     ] = False,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Change params.yaml to the values in FILE, as in configs/."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value of params.yaml.")
+    ] = None,
 ) -> None:
     """Bring every stage up to date, release the models, and show the results, as tables and in reports/report.html.
 
@@ -31,8 +41,13 @@ def run(
     `clozeline run`                everything
 
     `clozeline run --no-release`   leave the registry as it is
+
+    `clozeline run --set pretrain.steps=500 --set seed=7`   change two values of params.yaml first
+
+    `clozeline run --config configs/clm.yaml`   change all values that this file names
     """
     workspace = sound_project_here()
+    _change_params(workspace, config or (), settings or ())
     started = time.monotonic()
     with ending_orderly():
         from clozeline.cli import summary
@@ -58,3 +73,14 @@ def run(
         if failure:
             failure.is_reported = False  # show the error again below the tables
             raise failure
+
+
+def _change_params(workspace: Workspace, files: Sequence[Path], settings: Sequence[str]) -> None:
+    """Change params.yaml before anything runs, and say how."""
+    changes = [change for file in files for change in changes_in(file)] + assignments(settings)
+    source = ", ".join([*map(str, files), *(["--set"] if settings else [])])
+    lines = edit(workspace.root / "params.yaml", changes, source) if changes else []
+    for line in lines:
+        typer.echo(f"params.yaml: {line}", err=True)
+    if lines:
+        typer.echo("`git diff params.yaml` shows the changes, `git checkout params.yaml` takes them back", err=True)

@@ -1,0 +1,207 @@
+"""Change values in the text of params.yaml: comments, order and layout stay.
+
+`clozeline run --set` and `--config` change the file itself, as `dvc exp run --set-param` does. So params.yaml stays the
+one record of what a run was made with.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
+
+from clozeline.errors import ParamsError
+from clozeline.params.defaults import with_defaults
+from clozeline.params.project import Params
+from clozeline.params.reading import params_in, read_params
+from clozeline.params.recipes import where_written
+from clozeline.params.section import section_in
+from clozeline.storage.atomic import replacing_file
+
+Change = tuple[str, Any]
+"""Dotted key, and its new value."""
+_ALIAS: Final = re.compile(r"\s*:\s+(\*[\w-]+)")
+_COMMENT: Final = re.compile(r" +(?=#)")
+
+
+def assignments(settings: Sequence[str]) -> list[Change]:
+    """Return the changes that settings like `pretrain.steps=500` ask for; the value is YAML.
+
+    Raises:
+        ParamsError: a setting has no `=`, or its value is not YAML.
+    """
+    changes = []
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not key or not separator:
+            raise ParamsError(
+                "a setting has no key or no value",
+                given=setting,
+                expected="KEY=VALUE, with a key of params.yaml in dots",
+                do="write it as `--set pretrain.steps=500`",
+            )
+        changes.append((key.strip(), _loaded(value, f"the value of `{key.strip()}`")))
+    return changes
+
+
+def changes_in(path: Path) -> list[Change]:
+    """Return the changes that a file of params makes: it holds only what differs from params.yaml.
+
+    A mapping is laid over a section with fixed keys, and replaces one whose names the user chooses, such as `finetune`.
+
+    Raises:
+        ParamsError: there is no such file, or it is not YAML with sections.
+    """
+    if not path.is_file():
+        raise ParamsError(
+            f"there is no {path}",
+            given=path,
+            expected="a YAML file with the params that differ from params.yaml, as in configs/",
+            do="correct the path",
+        )
+    tree = _loaded(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    if not isinstance(tree, Mapping):
+        raise ParamsError(
+            f"{path} has no sections",
+            given=f"{type(tree).__name__}",
+            expected="sections of params.yaml with the keys that differ",
+            do="write it as the files in configs/",
+        )
+    return sorted(_leaves((), tree), key=lambda change: change[0] != "pretrain.recipe")
+
+
+def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
+    """Make the changes in params.yaml, in order; return a line for each value that is different now.
+
+    A key of `pretrain` that the chosen recipe sets is changed in the recipe. The file is written only if the result
+    can be used.
+
+    Args:
+        source: what asked for the changes, for messages.
+
+    Raises:
+        ParamsError: a key is unknown, a value is out of range, or values contradict each other.
+        StorageError: the disk is full; the file is unchanged.
+    """
+    read_params(path)
+    text, lines = path.read_text(encoding="utf-8"), []
+    for key, value in changes:
+        tree = with_defaults(_loaded(text, str(path)))
+        place = where_written(key, tree)
+        changed = _with_value(text, place.split("."), value)
+        if with_defaults(_loaded(changed, source)) != tree:
+            lines.append(f"{place}: {_shown(tree, place)} → {_flow(value)}")
+            text = changed
+    params_in(with_defaults(_loaded(text, source)), Path(source))
+    if lines:
+        with replacing_file(path) as beside:
+            beside.write_text(text, encoding="utf-8")
+    return lines
+
+
+def is_section(place: Sequence[str]) -> bool:
+    """Return whether the keys at `place` are the fields of a section, rather than names that a user chooses."""
+    kind: Any = Params
+    for name in place:
+        field = kind.model_fields.get(name) if kind else None
+        kind = section_in(field.annotation) if field else None
+    return kind is not None
+
+
+def _leaves(place: tuple[str, ...], tree: Mapping[Any, Any]) -> Iterator[Change]:
+    for name, value in tree.items():
+        inner = (*place, str(name))
+        if isinstance(value, Mapping) and is_section(inner):
+            yield from _leaves(inner, value)
+        else:
+            yield ".".join(inner), value
+
+
+def _loaded(text: str, source: str) -> Any:
+    try:
+        return YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise ParamsError(
+            f"{source} is not YAML",
+            given=" ".join(str(error).split()),
+            expected="a value as in params.yaml: 500, 4.0e-3, null, [one, two], {key: value}",
+            do="correct it; quotes protect characters such as `:`",
+        ) from error
+
+
+def _flow(value: Any) -> str:
+    """Return the value as YAML on one line."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = True, 1 << 20
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # None in its class
+    stream = StringIO()
+    yaml.dump(value, stream)
+    return stream.getvalue().removesuffix("...\n").strip()
+
+
+def _shown(tree: Any, place: str) -> str:
+    for name in place.split("."):
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
+    return "{…}" if isinstance(tree, Mapping) and tree else _flow(tree)
+
+
+def _with_value(text: str, key: Sequence[str], value: Any) -> str:
+    section: CollectionNode = YAML().compose(text)
+    for depth, name in enumerate(key):
+        found = _entry(section, name)
+        if found is None:
+            return _inserted(text, section, f"{name}: {_flow(_nested(key[depth + 1 :], value))}")
+        key_node, value_node = found
+        if depth == len(key) - 1 or not isinstance(value_node, MappingNode):
+            return _replaced(text, key_node, value_node, _flow(_nested(key[depth + 1 :], value)))
+        section = value_node
+    raise AssertionError("a key has at least one name")
+
+
+def _nested(key: Sequence[str], value: Any) -> Any:
+    return {key[0]: _nested(key[1:], value)} if key else value
+
+
+def _entry(section: Node, name: str) -> tuple[Node, Node] | None:
+    pairs = section.value if isinstance(section, MappingNode) else ()
+    return next(((key, value) for key, value in pairs if key.value == name), None)
+
+
+def _replaced(text: str, key: Node, value: Node, new: str) -> str:
+    after_key = key.end_mark.index
+    if alias := _ALIAS.match(text, after_key):
+        start, end = alias.span(1)
+    else:
+        start, end = value.start_mark.index, _end_of(value)
+    is_block = "\n" in text[after_key:end]
+    if is_block or start == end:  # the value begins on a line of its own, or nothing is written
+        start = text.index(":", after_key) + 1
+        new = f" {new}"
+    rest = text[end:]
+    if not is_block and (gap := _COMMENT.match(rest)):
+        width = max(len(gap[0]) - (len(new) - (end - start)), 1)
+        rest = " " * width + rest[gap.end() :]
+    return text[:start] + new + rest
+
+
+def _inserted(text: str, section: CollectionNode, entry: str) -> str:
+    if section.flow_style:
+        place = section.end_mark.index - 1
+        return text[:place] + (", " if section.value else "") + entry + text[place:]
+    line_end = text.find("\n", _end_of(section))
+    place = len(text) if line_end < 0 else line_end
+    indent = " " * section.value[0][0].start_mark.column
+    return f"{text[:place]}\n{indent}{entry}{text[place:]}"
+
+
+def _end_of(node: Node) -> int:
+    """Return the index after the last character of a node: a block's own mark is after the comments that follow it."""
+    if isinstance(node, CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        key, value = last if isinstance(last, tuple) else (last, last)
+        return max(int(key.end_mark.index), _end_of(value))
+    return int(node.end_mark.index)
