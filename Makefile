@@ -24,8 +24,16 @@ run: setup  ## Run every stage from raw text to INT8 packages, release the model
 test: setup system  ## Run the tests on every core (PYTEST_ARGS=-n0: in one process); needs no GPU, and a network only for the set-up
 	$(BIN)/python -m pytest -n auto -m "not deployment" $(PYTEST_ARGS)
 
-test-deployment: setup system  ## Run the stack of compose.yaml, the deployed flows, their alerts and twenty promotions at once, on real servers
+INVENTORY := $(VENV)/inventory
+INVENTORY_READY := $(INVENTORY)/ready
+
+test-deployment: setup system $(INVENTORY_READY)  ## Run the stack of compose.yaml, the deployed flows, their alerts and twenty promotions at once, on real servers
 	$(BIN)/python -m pytest -n auto -m deployment $(PYTEST_ARGS) tests/infra tests/registry
+
+$(INVENTORY_READY): infra/inventory.lock
+	$(PYTHON) -m venv $(INVENTORY)
+	$(INVENTORY)/bin/python -m pip install --quiet --disable-pip-version-check --requirement infra/inventory.lock
+	@touch $@
 
 check: lint  ## Check style and types, and run the fast tests; for use after each edit
 	$(BIN)/python -m pytest -n auto -m "not slow" $(PYTEST_ARGS)

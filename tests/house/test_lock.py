@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,13 @@ def test_every_pinned_version_satisfies_the_packages_that_require_it(python: str
         (pin,) = pins[canonicalize_name(one.name)].specifier
         assert pin.operator == "=="
         assert one.specifier.contains(pin.version, prereleases=True), f"{one}, and the lock says {pin.version}"
+
+
+def test_every_pinned_package_is_required() -> None:
+    required = {canonicalize_name(one.name) for python in PYTHONS for one in needed(python)}
+    assert {canonicalize_name(pin.name) for pin in LOCK} - required == set()
+
+
+def test_an_import_of_prefect_compiles_no_grammar_of_web_addresses() -> None:
+    """jsonschema imports this package wherever it is installed, which takes 1.4 s of each process that has Prefect."""
+    assert find_spec("rfc3987_syntax") is None
