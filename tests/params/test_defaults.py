@@ -22,12 +22,12 @@ def test_a_change_of_the_returned_defaults_changes_no_later_ones() -> None:
 
 def test_a_short_file_is_completed(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text("pretrain: {steps: 500, masking: {unit: word}}\nfinetune: {}\n", encoding="utf-8")
+    path.write_text("pretrain: {steps: 500, masking: {unit: word}}\n", encoding="utf-8")
     params, whole = read_params(path), read_params(PROJECT / "params.yaml")
-    assert (params.pretrain.steps, params.pretrain.masking.unit, params.finetune) == (500, "word", {})
+    assert (params.pretrain.steps, params.pretrain.masking.unit) == (500, "word")
     masking = params.pretrain.masking.model_copy(update={"unit": "token"})
     assert params.pretrain.model_copy(update={"steps": 6300, "masking": masking}) == whole.pretrain
-    assert (params.tokenize, params.export, params.release) == (whole.tokenize, whole.export, whole.release)
+    assert (params.tokenize, params.finetune, params.export) == (whole.tokenize, whole.finetune, whole.export)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from clozeline.cli import (
     evaluate,
     forget,
     gc,
+    init,
     lineage,
     plan,
     predict,
@@ -43,6 +44,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 for verbs in (
+    init,
     run,
     plan,
     demo,

@@ -52,8 +52,9 @@ def locked_architecture(lock: Lock) -> Mapping[str, Setting]:
     Empty if dvc.lock does not have them, as for an encoder that no stage trained.
     """
     maker = lock.maker_of(_ENCODER)
-    params = maker[1].params.get("params.yaml", {}) if maker else {}
+    params = {key: value for file in maker[1].params.values() for key, value in file.items()} if maker else {}
     pretrain = {key.removeprefix("pretrain."): value for key, value in params.items() if key.startswith("pretrain.")}
-    recipe = next((value for key, value in params.items() if key.startswith("recipes.")), None)
+    name = params.get("pretrain.recipe")
+    recipe = params.get(f"recipes.{name}", params.get("recipes", {}).get(name))
     whole = laid_over(pretrain, recipe or {})
     return architecture_of(whole["objective"], whole["model"]) if {"objective", "model"} <= whole.keys() else {}

@@ -1,0 +1,1 @@
+../../../../../../infra/postgres/create-databases.sh

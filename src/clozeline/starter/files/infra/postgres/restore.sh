@@ -1,0 +1,1 @@
+../../../../../../infra/postgres/restore.sh
