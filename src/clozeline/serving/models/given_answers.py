@@ -1,7 +1,7 @@
-"""Recent answers by request id, to be scored when feedback arrives. No text is kept."""
+"""Hashes of recent answers by request id, to be scored when feedback arrives. No text is kept."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -12,11 +12,17 @@ _MOST_REQUESTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswer:
-    """Best label of each text of one request."""
+    """Best answer to each text, mask or question of one request."""
 
     model: str
     version: str
-    labels: tuple[str, ...]
+    hashes: tuple[int, ...]
+    are_entities: bool
+    """Whether each answer is a set of entities, rather than a label, a word or a span."""
+
+    def num_right(self, right: Sequence[Hashable]) -> int:
+        """Return how many answers equal the one in the same place of `right`, which is as long."""
+        return sum(answered == hash(one) for answered, one in zip(self.hashes, right, strict=True))
 
 
 class GivenAnswers:
@@ -25,13 +31,13 @@ class GivenAnswers:
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, GivenAnswer] = OrderedDict()
 
-    def keep(self, model: str, version: str, labels: Sequence[str]) -> str:
-        """Keep the answer to a request, and return the new id of the request."""
+    def keep(self, model: str, version: str, best: Iterable[Hashable], *, are_entities: bool = False) -> dict[str, str]:
+        """Keep the best answers of a request; return the header with its new id."""
         request_id = uuid4().hex
-        self._by_id[request_id] = GivenAnswer(model, version, tuple(labels))
+        self._by_id[request_id] = GivenAnswer(model, version, tuple(map(hash, best)), are_entities)
         while len(self._by_id) > _MOST_REQUESTS:
             self._by_id.popitem(last=False)
-        return request_id
+        return {REQUEST_ID: request_id}
 
     def find(self, request_id: str) -> GivenAnswer | None:
         """Return the answer to a request; None if it is too old, already scored or unknown."""

@@ -101,6 +101,8 @@ async def answer(call: Call, body: AnswerRequest) -> Response:
     top_k = wanted.top_k or 1
     pairs = [(body.inputs.question, body.inputs.context)]
     (answers,), headers = await answered(call, served, pairs, wanted.spans(top_k), wanted.reading())
+    identity, best = served.identity, [one.answer for one in answers[:1]]
+    headers = headers | call.service.given.keep(identity.name, identity.version, best)
     return JsonResponse(answers[0] if top_k == 1 else answers, headers=headers)
 
 

@@ -12,7 +12,6 @@ from clozeline.inference.classifier import LabelScore as Scored
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import Ability
-from clozeline.serving.models.given_answers import REQUEST_ID
 from clozeline.serving.protocols.dataframes import Params, Records, Sent
 from clozeline.serving.protocols.fields import (
     MAX_TEXTS,
@@ -136,8 +135,7 @@ async def classify(call: Call, body: ClassifyRequest) -> Response:
     reply = await labelled(call, served, given, truncate=body.truncate, function=parameters.function_to_apply)
     top_k = parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else len(served.model.manifest.labels))
     identity, best = served.identity, [scores[0].label for scores in reply.answers]
-    request_id = call.service.given.keep(identity.name, identity.version, best)
-    headers = {**reply.headers, REQUEST_ID: request_id}
+    headers = reply.headers | call.service.given.keep(identity.name, identity.version, best)
     return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=headers)
 
 

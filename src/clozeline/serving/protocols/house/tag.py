@@ -1,12 +1,13 @@
 """/tag: entities of a text, with the field names of Hugging Face's token-classification task."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from clozeline.inference.entities import OUTSIDE, Aggregation
+from clozeline.inference.entities import Entity as Group
 from clozeline.inference.entities import Tagged as Found
 from clozeline.inference.tagger import Tagger
 from clozeline.serving.models.catalogue import Ability
@@ -43,6 +44,14 @@ class TagParameters(TagReading):
     ignore_labels: list[str] = Field(
         default_factory=lambda: [OUTSIDE], max_length=MAX_TOP_K, description="Types to leave out of the answer."
     )
+
+
+class TaggedSpan(RequestBody):
+    """Type and place of an entity, without its text and score."""
+
+    entity_group: str
+    start: Annotated[int, Field(ge=0, description="First character in the text.")]
+    end: Annotated[int, Field(ge=0)]
 
 
 class TagRequest(RequestBody):
@@ -96,7 +105,18 @@ async def tag(call: Call, body: TagRequest) -> Response:
     served = call.served(TAGGING, body.model)
     wanted = body.parameters or TagParameters()
     found, headers = await tagged(call, served, texts_of(body.inputs), wanted, wanted.ignore_labels)
+    if wanted.aggregation_strategy != "none":
+        identity, best = (
+            served.identity,
+            [entities_of(one for one in of_text if isinstance(one, Group)) for of_text in found],
+        )
+        headers = headers | call.service.given.keep(identity.name, identity.version, best, are_entities=True)
     return JsonResponse(found[0] if isinstance(body.inputs, str) else found, headers=headers)
+
+
+def entities_of(entities: Iterable[Group | TaggedSpan]) -> frozenset[tuple[str, int, int]]:
+    """Return what feedback compares: the type and place of each entity, in any order."""
+    return frozenset((entity.entity_group, entity.start, entity.end) for entity in entities)
 
 
 Tagged = tuple[list[Found], dict[str, str]]
