@@ -60,7 +60,7 @@ LOCK = StartLock(model="clozeline-encoder", version="3", text="ab", files={"conf
 
 
 @pytest.mark.parametrize("name", ["preprocess", "tokenize", "pretrain", "export"])
-@pytest.mark.parametrize(("recipe", "lock"), [("continue", None), ("continue", "missing"), ("standard", LOCK)])
+@pytest.mark.parametrize(("recipe", "lock"), [("continue", None), ("continue", "missing"), ("measured", LOCK)])
 def test_every_stage_stops_without_a_start_lock_and_names_the_command(
     name: str, recipe: str, lock: StartLock | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,7 +280,7 @@ def test_a_run_without_a_champion_is_refused_with_the_command_that_makes_one(pro
     write_text(project, num_lines=120)
     with pytest.raises(ArtifactError, match=f"no champion of {NAME}") as caught:
         pipeline(project)
-    assert "recipe: standard" in caught.value.do
+    assert "recipe: measured" in caught.value.do
 
 
 def test_another_machine_verifies_each_nightly_run_from_the_remote(project: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def runs_again(root: Path, before: Inputs) -> set[str]:
         ("  num_workers: 0", "  num_workers: 4", set()),
         ("  checkpoint_every_steps: 250", "  checkpoint_every_steps: 100", set()),
         ("  discriminator_weight: 50.0", "  discriminator_weight: 40.0", {FIRST}),
-        ("  standard: {}", "  standard: {steps: 10}", {FIRST}),
+        ("  measured: {}", "  measured: {steps: 10}", {FIRST}),
         ("    max_classes: 20", "    max_classes: 10", {"finetune@library"}),
         ("    temperature: 0.05", "    temperature: 0.1", {"finetune@docsearch"}),
         ("  opset: 23", "  opset: 20", EXPORTS),

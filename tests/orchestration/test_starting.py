@@ -101,7 +101,7 @@ def test_a_recipe_with_new_weights_clears_the_lock_and_the_cache_keeps_all_locks
 ) -> None:
     settle(project)
     of_champion = (project / START_LOCK).read_bytes()
-    with_values(project, recipe="standard")
+    with_values(project, recipe="measured")
     assert settle(project)
     assert (project / START_LOCK).read_bytes() == SHIPPED
     (project / START_LOCK).unlink()

@@ -13,7 +13,7 @@ from tests.edited_params import with_values
 PROJECT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("recipe", ["standard", "continue"])
+@pytest.mark.parametrize("recipe", ["measured", "continue"])
 def test_the_lock_gives_the_architecture_of_the_training_that_ran(tmp_path: Path, recipe: str) -> None:
     path = with_values(tmp_path, recipe=recipe)
     tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))

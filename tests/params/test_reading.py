@@ -60,7 +60,7 @@ def test_a_value_in_place_of_a_section_is_reported_as_such(tmp_path: Path) -> No
         ("mean_span_tokens", "3", "null for any other"),
         ("patience", "0", "greater than or equal to 1"),
         ("micro_batch_tokens", "32", "a row must fit"),
-        ("recipe", "no-such", "a key of `recipes`: standard, low-resource, domain-adaptation"),
+        ("recipe", "no-such", "a key of `recipes`: measured, standard, low-resource, domain-adaptation"),
         ("batch_tokens", "32", "`batch_tokens` is not below `max_length`"),
     ],
 )
@@ -119,7 +119,7 @@ def test_all_faults_are_reported_at_once_each_with_its_key_what_was_given_and_wh
     for right, wrong in (
         ("  num_folds: 7", "  num_folds: seven"),
         ("  steps: 6300", "  steps: true"),
-        ("recipe: standard", "recipe: nosuch"),
+        ("recipe: measured", "recipe: nosuch"),
         ("masking: {mask_rate: 0.1,", "masking: {mask_rte: 0.1,"),
         ("    warmup_fraction: 0.1", "    warmup_fraction: 3"),
         ("    max_per_class: 2000", "    max_per_class: 2000\n    preset: squad"),

@@ -31,12 +31,52 @@ def test_a_partial_section_keeps_the_other_values_of_the_base() -> None:
     assert beneath["masking"] == {"mask_rate": 0.3, "unit": "word"}, "the original values stay unchanged"
 
 
-def test_each_recipe_sets_the_values_its_name_implies(tmp_path: Path) -> None:
-    rates = {name: read_params(with_values(tmp_path, recipe=name)).pretrain for name in recipe_names()}
-    assert rates["low-resource"].masking.mask_rate == 0.2
-    assert rates["low-resource"].model.dropout > rates["standard"].model.dropout
-    assert rates["domain-adaptation"].masking.mask_rate == 0.1
-    assert rates["domain-adaptation"].optimizer.learning_rate < rates["standard"].optimizer.learning_rate
+@pytest.mark.parametrize(
+    ("recipe", "mask_rate", "shares", "head_dropout"),
+    [
+        ("standard", 0.15, (0.8, 0.1, 0.1), 0.1),
+        ("low-resource", 0.2, (0.9, 0.05, 0.05), 0.15),
+        ("domain-adaptation", 0.1, (0.9, 0.05, 0.05), 0.05),
+    ],
+)
+def test_a_recipe_has_the_masks_and_the_dropout_that_its_name_stands_for(
+    tmp_path: Path, recipe: str, mask_rate: float, shares: tuple[float, ...], head_dropout: float
+) -> None:
+    params = read_params(with_values(tmp_path, recipe=recipe)).pretrain
+    masking = params.masking
+    assert (masking.mask_rate, masking.final_mask_rate) == (mask_rate, None)
+    assert (masking.mask_share, masking.random_share, masking.keep_share) == shares
+    assert params.model.head_dropout == head_dropout
+    assert params.schedule.decay == "cosine"
+
+
+def test_domain_adaptation_alone_lowers_the_rate_of_the_family(tmp_path: Path) -> None:
+    params = {name: read_params(with_values(tmp_path, recipe=name)).pretrain for name in recipe_names()}
+    rate = params["measured"].optimizer.learning_rate
+    assert params["standard"].optimizer.learning_rate == params["low-resource"].optimizer.learning_rate == rate
+    adapted = params["domain-adaptation"].optimizer
+    assert (adapted.learning_rate, adapted.weight_decay) == (1e-5, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows", "length", "rate", "beta2"),
+    [
+        ("bert", 256, 512, 1e-4, 0.999),  # Devlin et al. 2018, appendix A.2
+        ("roberta", 8192, 512, 6e-4, 0.98),  # Liu et al. 2019, table 9
+        ("24-hour-bert", 4096, 128, 2e-3, 0.98),  # Izsak et al. 2021, section 4
+    ],
+)
+def test_a_published_recipe_has_its_published_values(
+    tmp_path: Path, recipe: str, rows: int, length: int, rate: float, beta2: float
+) -> None:
+    params = read_params(with_values(tmp_path, recipe=recipe)).pretrain
+    optimizer = params.optimizer
+    assert (params.batch_tokens, params.max_length) == (rows * length, length)
+    assert (optimizer.kind, optimizer.learning_rate) == ("adamw", rate)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay) == (0.9, beta2, 1e-6, 0.01)
+    assert (params.masking.mask_rate, params.masking.final_mask_rate) == (0.15, None)
+    assert (params.model.dropout, params.model.attention_dropout) == (0.1, 0.1)
+    assert (params.schedule.decay, params.schedule.final_fraction) == ("linear", 0.0)
 
 
 def test_an_unknown_key_in_an_unused_recipe_is_refused(edited: Editor) -> None:
@@ -48,6 +88,6 @@ def test_an_unknown_key_in_an_unused_recipe_is_refused(edited: Editor) -> None:
 
 def test_a_wrong_value_in_a_recipe_is_reported_where_it_was_written(edited: Editor) -> None:
     path = edited("masking: {mask_rate: 0.1,", "masking: {mask_rate: 10,")
-    path.write_text(path.read_text().replace("recipe: standard", "recipe: domain-adaptation"), encoding="utf-8")
+    path.write_text(path.read_text().replace("recipe: measured", "recipe: domain-adaptation"), encoding="utf-8")
     told = message(path)
     assert "`recipes.domain-adaptation.masking.mask_rate` cannot be used" in told

@@ -27,7 +27,7 @@ def test_the_lines_make_a_params_file_that_is_accepted(needs: tuple[str, ...]) -
     params = Params.model_validate(laid_over(tree, as_tree(combine(needs).params)))
     choice = CHOICES[needs[0]]
     assert (params.pretrain.start is None) == (params.tokenize.existing is None), "tokens belong to the start model"
-    assert params.pretrain.recipe == ("standard" if params.pretrain.start is None else "domain-adaptation")
+    assert params.pretrain.recipe == ("measured" if params.pretrain.start is None else "domain-adaptation")
     if params.pretrain.start is None:
         assert (params.pretrain.model.family, params.pretrain.model.size) == (choice.family, choice.size)
 

@@ -67,7 +67,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
         "multilingual": Choice(
             family="modernbert",
             size="small",
-            recipe="standard",
+            recipe="measured",
             tokenizer="unigram, 64,000 pieces, case kept",
             why="Text and vocabulary make a model multilingual, not the family (xlm-roberta is RoBERTa with 250,000"
             " pieces). Balance the languages of your text. With less than about 100 MB per language, continue from a"
@@ -83,7 +83,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
         "long": Choice(
             family="modernbert",
             size="small",
-            recipe="standard",
+            recipe="measured",
             tokenizer="unchanged",
             why="ModernBERT has rotary positions, local attention in two layers of three, and 8,192 tokens as published"
             " (Warner et al. 2024). It exports to ONNX; longformer does not. A larger vocabulary makes rows shorter.",
@@ -99,7 +99,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
         "fastest": Choice(
             family="modernbert",
             size="mini",
-            recipe="standard",
+            recipe="measured",
             tokenizer="wordpiece, 8,192 pieces",
             why="The default, two layers of 96, fits the cache of one core. A vocabulary of 8,192 keeps the head cheap,"
             " both in training and in filling masks.",
@@ -114,7 +114,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
         "accurate": Choice(
             family="modernbert",
             size="base",
-            recipe="standard",
+            recipe="measured",
             tokenizer="wordpiece, 32,000 pieces",
             why="Twelve layers of 768 need a GPU and gigabytes of text to be worth it. A constant mask rate of 30 %"
             " (Wettig et al. 2022; ModernBERT) learns more from each token. The learning rate falls only at the end.",

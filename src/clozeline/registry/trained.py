@@ -77,7 +77,7 @@ def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
             f"there is no champion of {model} to start from",
             given=f"{address}: no version with the alias `{CHAMPION}`",
             expected="a released encoder",
-            do="train the first version without `start: champion` (`recipe: standard`), and release it",
+            do="train the first version without `start: champion` (`recipe: measured`), and release it",
         )
     stored = _stored(champion, address)
     return StartLock(
@@ -96,7 +96,7 @@ def _stored(version: Registered, tracking_uri: str) -> Stored:
             f"no training can start from {version}",
             given="a version without its trained weights, which earlier releases did not store",
             expected="a version that was released with them",
-            do="run `clozeline run` with another `start` (`recipe: standard`): its release stores them",
+            do="run `clozeline run` with another `start` (`recipe: measured`): its release stores them",
         )
     with TemporaryDirectory() as folder:
         content = _downloaded(version, _LIST, Path(folder), tracking_uri).read_bytes()
