@@ -77,3 +77,8 @@ def test_the_private_names_used_from_other_packages_match_the_list() -> None:
         if is_private(name)
     }
     assert found == IN_USE
+
+
+def test_no_private_name_is_used_where_a_request_is_answered() -> None:
+    rooms = tuple(f"src/clozeline/{room}/" for room in ("serving", "inference", "choosing", "artifacts"))
+    assert [(file, name) for file, name in IN_USE if file.startswith(rooms)] == []

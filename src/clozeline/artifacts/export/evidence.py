@@ -81,14 +81,13 @@ class Check(Record):
         return f"{self.name} is {given}, {self.must_be} {self.limit:g}: {'yes' if self.is_passed else 'NO'}"
 
 
-class Rung(Record):
-    """One scheme of the ladder, with its measurements on the texts of the export."""
+class GraphEvidence(Record):
+    """A graph beside the fp32 graph, with its measurements on the texts of the export."""
 
-    scheme: QuantizationScheme
     size_bytes: int
     """Size of the graph file."""
     agreement: Measured
-    """Share of items that INT8 answers as fp32 does. What an item is depends on the kind of model:
+    """Share of items that the graph answers as fp32 does. What an item is depends on the kind of model:
 
     - encoder: a masked token;
     - classifier: a text; with several labels for each text, a label that either graph gives;
@@ -96,50 +95,41 @@ class Rung(Record):
     - embedder: the first half of a text (does it find the same second half?), the first text of a pair (does it find
       the same second text?), or a scored pair (is it more similar than the pair before?).
     """
-    different_answers: int
-    """Number of distinct answers of fp32 over all items."""
     metric: str
     """Name of the quality metric. Without labels it is the agreement with fp32."""
     fp32_metric: float
-    int8_metric: float
     metric_ratio: Measured
-    """`int8_metric` / `fp32_metric`."""
+    """The metric of the graph / `fp32_metric`."""
     embedding_cosine_mean: float | None = None
-    """Encoders: mean cosine between the fp32 and the INT8 embedding of a text."""
+    """Encoders: mean cosine between the embeddings of a text by fp32 and by the graph."""
     embedding_cosine_min: float | None = None
+    checks: tuple[Check, ...]
+
+    @property
+    def is_passed(self) -> bool:
+        return all(check.is_passed for check in self.checks)
+
+
+class Rung(GraphEvidence):
+    """Evidence for the INT8 graph of one scheme of the ladder."""
+
+    scheme: QuantizationScheme
+    different_answers: int
+    """Number of distinct answers of fp32 over all items."""
+    int8_metric: float
     batch_flips: Measured
     """Share of answers that change when a text is padded in a batch instead of running alone."""
     batch_cosine_min: float | None = None
     """Smallest cosine between the embeddings of a text run alone and run in a batch."""
     saturation: float
     """Largest difference of a logit from the same graph with 32-bit sums, on the processor of the export."""
-    checks: tuple[Check, ...]
-
-    @property
-    def is_passed(self) -> bool:
-        return all(check.is_passed for check in self.checks)
 
 
-class HalfPrecision(Record):
+class HalfPrecision(GraphEvidence):
     """Evidence for the float16 graph. It is measured on a CPU, which rounds fewer intermediate values than a GPU."""
 
-    size_bytes: int
-    """Size of the graph file."""
     largest_value: float
     """Largest magnitude of any float16 tensor on some of the texts, including masked scores, which are lowered by
     32,752. The largest finite float16 is 65,504.
     """
-    agreement: Measured
-    """As in `Rung`, between float16 and fp32."""
-    metric: str
-    fp32_metric: float
     fp16_metric: float
-    metric_ratio: Measured
-    """`fp16_metric` / `fp32_metric`."""
-    embedding_cosine_mean: float | None = None
-    embedding_cosine_min: float | None = None
-    checks: tuple[Check, ...]
-
-    @property
-    def is_passed(self) -> bool:
-        return all(check.is_passed for check in self.checks)
