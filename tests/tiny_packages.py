@@ -204,7 +204,12 @@ def _completer_graph() -> onnx.ModelProto:
 
 
 def _embedder_graph() -> onnx.ModelProto:
-    return _graph(_embedding_nodes(), {"sentence_embedding": ["batch", HIDDEN_SIZE]}, num_outputs=HIDDEN_SIZE)
+    nodes = [*_embedding_nodes(), helper.make_node("Identity", ["embedded_BLH"], ["last_hidden_state"])]
+    outputs: Outputs = {
+        "sentence_embedding": ["batch", HIDDEN_SIZE],
+        "last_hidden_state": ["batch", "length", HIDDEN_SIZE],
+    }
+    return _graph(nodes, outputs, num_outputs=HIDDEN_SIZE)
 
 
 def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from typer.testing import CliRunner
@@ -90,6 +91,13 @@ def test_the_package_fills_masks_and_embeds(executed: Executed) -> None:
     assert executed.names["vectors"].shape == (2, TINY_MODEL["hidden_size"])
 
 
+def test_the_vector_of_a_text_is_the_mean_of_those_of_its_tokens(executed: Executed) -> None:
+    model, texts = executed.names["model"], ["the door is open", "the [MASK]"]
+    for embedding_H, hidden_LH in zip(model.embed(texts), model.tokens(texts), strict=True):
+        mean_H = hidden_LH.mean(axis=0)
+        np.testing.assert_allclose(embedding_H, mean_H / np.linalg.norm(mean_H), atol=1e-5)
+
+
 def test_the_task_classifies(executed: Executed) -> None:
     assert executed.names["task"].figures["headline"]["metric"] == "accuracy"
     (labels, _) = executed.names["classifier"].classify(["the door is open", "the sea is calm"])
@@ -99,7 +107,7 @@ def test_the_task_classifies(executed: Executed) -> None:
 def test_a_model_says_what_else_it_can_be_asked(executed: Executed) -> None:
     with pytest.raises(cz.ParamsError, match="`classify` for this model"):
         executed.names["classifier"].fill("the [MASK].")
-    with pytest.raises(cz.ParamsError, match="`fill` or `embed` for this model"):
+    with pytest.raises(cz.ParamsError, match="`fill` or `embed` or `tokens` for this model"):
         executed.names["model"].answer(("What is open?", "The door is open."))
 
 

@@ -35,6 +35,7 @@ _ASKED_BY: Final[Mapping[str, type[OpenModel]]] = MappingProxyType(
         "fill": Encoder,
         "complete": Completer,
         "embed": Embedder,
+        "tokens": Embedder,
         "classify": Classifier,
         "tag": Tagger,
         "answer": Answerer,
@@ -79,6 +80,14 @@ class Model:
             TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
         """
         return self._as(Embedder, "embed").embed(_several(texts), truncate=truncate)
+
+    def tokens(self, texts: Texts, *, truncate: bool = False) -> list[npt.NDArray[np.float32]]:
+        """Return the last hidden states of each text, [tokens, H], special tokens included.
+
+        Raises:
+            TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
+        """
+        return self._as(Embedder, "tokens").tokens(_several(texts), truncate=truncate)
 
     def classify(
         self, texts: str | Sequence[Given], *, top_k: int = 1, truncate: bool = False

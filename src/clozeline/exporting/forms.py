@@ -16,6 +16,7 @@ from clozeline.encoder.model import Model
 from clozeline.encoder.positions import ChosenPositions, Positions
 from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.embedder import HIDDEN
 from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import resolved
 from clozeline.tasks.pooling import mean_of_tokens
@@ -90,7 +91,8 @@ def last_layer_of(trained: TrainedModel) -> LastLayer:
 
 
 def _at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
-    """Return `logits` [M, V] at the masked positions only, row by row, and `sentence_embedding` [B, H].
+    """Return `logits` [M, V] at the masked positions only, row by row, `sentence_embedding` [B, H], and the last hidden
+    states [B, Q, H].
 
     The vocabulary head is up to half of the work of a small model, and its logits at other positions are not read.
     If `masks_only` is true, the last layer is computed at the masks only too and the embedding is empty, [0, H]: a
@@ -100,7 +102,8 @@ def _at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
     if texts.masks_only is None:
         hidden_BLH = _hidden(trained, texts)
         embedding_BH = mean_of_tokens(hidden_BLH, texts.attention_mask)
-        return {"logits": trained.model.says(hidden_BLH[is_mask_BL]), "sentence_embedding": embedding_BH}
+        logits_MV = trained.model.says(hidden_BLH[is_mask_BL])
+        return {"logits": logits_MV, "sentence_embedding": embedding_BH, HIDDEN: hidden_BLH}
     asked = ChosenPositions.where(is_mask_BL | ~texts.masks_only)
     # One position would work too, but the tracer has to know that this axis is not broadcast.
     torch._check(asked.position_BQ.shape[1] > 1)
@@ -110,22 +113,24 @@ def _at_masks(trained: TrainedModel, texts: Texts) -> Outputs:
     return {
         "logits": trained.model.says(hidden_BQH[asked.of(is_mask_BL)]),
         "sentence_embedding": embedding_BH[is_embedded_B],
+        HIDDEN: hidden_BQH,
     }
 
 
 def _at_end(trained: TrainedModel, texts: Texts) -> Outputs:
-    """Return `logits` [B, V] of the token after each text, and `sentence_embedding` [B, H]."""
+    """Return `logits` [B, V] of the token after each text, `sentence_embedding` [B, H], and the last hidden states."""
     hidden_BLH = _hidden(trained, texts)
     is_last_BL = texts.attention_mask.cumsum(1) == texts.attention_mask.sum(1, keepdim=True)
     last_B = is_last_BL.int().argmax(1)
     last_BH = hidden_BLH.gather(1, last_B[:, None, None].expand(-1, 1, hidden_BLH.shape[2])).squeeze(1)
     embedding_BH = mean_of_tokens(hidden_BLH, texts.attention_mask)
-    return {"logits": trained.model.says(last_BH), "sentence_embedding": embedding_BH}
+    return {"logits": trained.model.says(last_BH), "sentence_embedding": embedding_BH, HIDDEN: hidden_BLH}
 
 
 def _embedded(trained: TrainedModel, texts: Texts) -> Outputs:
-    """Return `sentence_embedding` [B, H]."""
-    return {"sentence_embedding": mean_of_tokens(_hidden(trained, texts), texts.attention_mask)}
+    """Return `sentence_embedding` [B, H] and the last hidden states [B, L, H]."""
+    hidden_BLH = _hidden(trained, texts)
+    return {"sentence_embedding": mean_of_tokens(hidden_BLH, texts.attention_mask), HIDDEN: hidden_BLH}
 
 
 def labelled(trained: TrainedModel, texts: Texts) -> Outputs:
@@ -150,14 +155,20 @@ def _tensor(name: str, shape: tuple[str | int, ...], meaning: str) -> TensorSpec
     return TensorSpec(name=name, dtype="float32", shape=shape, meaning=meaning)
 
 
-def _embeddings(trained: TrainedModel) -> Sequence[TensorSpec]:
+def _embeddings(trained: TrainedModel, axis: str = "length") -> Sequence[TensorSpec]:
+    """Describe the vectors; `axis`: name of the positions that the last layer is computed at."""
+    hidden_size = trained.model.config.hidden_size
     meaning = "mean of the last hidden states where attention_mask is 1, normalized to length 1"
-    return (_tensor("sentence_embedding", ("batch", trained.model.config.hidden_size), meaning),)
+    return (
+        _tensor("sentence_embedding", ("batch", hidden_size), meaning),
+        _tensor(HIDDEN, ("batch", axis, hidden_size), "last hidden state of each token"),
+    )
 
 
 def _masks(trained: TrainedModel) -> Sequence[TensorSpec]:
     meaning = "one for each token of the vocabulary at each mask, row by row of the batch, before softmax"
-    return _tensor("logits", ("masks", trained.model.config.vocab_size), meaning), *_embeddings(trained)
+    at = "positions" if last_layer_of(trained) == "masked positions" else "length"
+    return _tensor("logits", ("masks", trained.model.config.vocab_size), meaning), *_embeddings(trained, at)
 
 
 def _ends_of_texts(trained: TrainedModel) -> Sequence[TensorSpec]:

@@ -18,6 +18,7 @@ from clozeline.encoder.stock import loaded_stock
 from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
+from clozeline.inference.embedder import HIDDEN
 from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.scores import softmax
@@ -66,7 +67,7 @@ def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSe
     _check_finite(trained, batch, expected)
     for outputs in _asked(trained.task, tuple(expected)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
-            yield float(np.abs(_compared(trained.task, batch, expected[output] - given)).max())
+            yield float(np.abs(_compared(trained.task, batch, output, expected[output] - given)).max())
     if trained.kind.is_language_model:
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
@@ -74,7 +75,7 @@ def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSe
 
 def _check_finite(trained: TrainedModel, batch: Batch, expected: Mapping[str, npt.NDArray[np.float32]]) -> None:
     for output, values in expected.items():
-        if not np.isfinite(_compared(trained.task, batch, values)).all():
+        if not np.isfinite(_compared(trained.task, batch, output, values)).all():
             batch_size, length = batch.input_ids_BL.shape
             raise ArtifactError(
                 f"{trained.folder}: the output of the model is not finite",
@@ -103,9 +104,10 @@ def _of_likeliest(
     return float(np.abs(np.stack([scores_MK, named_MK]) - largest_MK).max())
 
 
-def _compared(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _compared(task: Task, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return `values` without the outputs at padding, which are not read."""
-    return values[batch.attention_mask_BL == 1] if kind_of(task).is_per_token else values
+    is_per_token = kind_of(task).is_per_token or output == HIDDEN
+    return values[batch.attention_mask_BL == 1] if is_per_token else values
 
 
 def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool) -> Iterator[Batch]:
@@ -150,6 +152,7 @@ def _of_rows(
         output = stock.base_model(**inputs)
     if "last_hidden_state" in output:
         outputs["sentence_embedding"] = mean_of_tokens(output["last_hidden_state"], attention_mask_BL)
+        outputs[HIDDEN] = output["last_hidden_state"]
     return {name: values.numpy() for name, values in outputs.items()}
 
 

@@ -105,5 +105,10 @@ class PerToken(OpenModel):
     """A model with an output for each token; the outputs at padding are cut off."""
 
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
-        lengths_B = batch.attention_mask_BL.sum(axis=1).tolist()
-        return [of_text[:length] for of_text, length in zip(values, lengths_B, strict=True)]
+        return without_padding(batch, values)
+
+
+def without_padding(batch: Batch, values: npt.NDArray[np.float32]) -> list[Rows]:
+    """Return each text's part of an output for each token."""
+    lengths_B = batch.attention_mask_BL.sum(axis=1).tolist()
+    return [of_text[:length] for of_text, length in zip(values, lengths_B, strict=True)]

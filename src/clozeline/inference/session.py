@@ -13,6 +13,8 @@ from clozeline.inference.batching import Batch
 
 MASKS_ONLY = "masks_only"
 """Input [1] of a masked language model: whether only outputs at masks are requested."""
+_OF_EVERY_POSITION = frozenset({"sentence_embedding", "last_hidden_state"})
+"""Outputs that need the last layer at every position."""
 
 
 class GraphSession:
@@ -51,7 +53,7 @@ class GraphSession:
             "attention_mask": batch.attention_mask_BL,
             "token_type_ids": np.zeros_like(batch.input_ids_BL) if types_BL is None else types_BL,
             # ONNX Runtime computes outputs that are not requested too: embeddings, which need the whole last layer.
-            MASKS_ONLY: np.array(["sentence_embedding" not in outputs]),
+            MASKS_ONLY: np.array([_OF_EVERY_POSITION.isdisjoint(outputs)]),
         }
         values: list[npt.NDArray[np.float32]]
         values = self._session.run(list(outputs), {name: known[name] for name in self._input_names})

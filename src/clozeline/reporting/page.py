@@ -73,7 +73,7 @@ def build(run: Run, only: Collection[str] = ()) -> Page:
     `only`: ids of the chapters to show, unfolded and without the overview; empty: the whole report.
     """
     faults: list[ClozelineError] = []
-    on_top = None if only else joined(*(part() for part in overview.parts(run)))
+    on_top = joined() if only else joined(*(part() for part in overview.parts(run)))
     chapters = []
     for section in (section for section in SECTIONS if not only or section.id in only):
         shown: list[ClozelineError] = []

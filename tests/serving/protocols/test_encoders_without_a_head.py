@@ -65,6 +65,25 @@ def test_own_routes_and_text_embeddings_inference_give_embeddings(
     assert len(headless.post("/tokenize", json={"inputs": TEXTS}).json()) == 2
 
 
+@pytest.mark.parametrize("path", ["/embed", "/pipeline/feature-extraction"])
+def test_at_the_level_of_tokens_each_token_gets_a_vector(
+    headless: httpx.Client, expected_TH: np.ndarray, path: str
+) -> None:
+    hidden_TLH = headless.post(f"{path}?level=tokens", json={"inputs": TEXTS}).raise_for_status().json()
+    num_tokens = [len(tokens) for tokens in headless.post("/tokenize", json={"inputs": TEXTS}).json()]
+    assert [len(hidden_LH) for hidden_LH in hidden_TLH] == num_tokens
+    for hidden_LH, expected_H in zip(hidden_TLH, expected_TH, strict=True):
+        mean_H = np.mean(hidden_LH, axis=0)
+        np.testing.assert_allclose(mean_H / np.linalg.norm(mean_H), expected_H, atol=1e-5)
+
+
+@pytest.mark.parametrize(("query", "more"), [("level=words", {}), ("level=tokens", {"dimensions": 2})])
+def test_a_level_that_cannot_be_given_is_refused(headless: httpx.Client, query: str, more: dict[str, int]) -> None:
+    answer = headless.post(f"/embed?{query}", json={"inputs": TEXTS, **more})
+    assert answer.status_code == 422
+    assert "level" in answer.json()["error"]
+
+
 def test_openai_gives_embeddings(headless: httpx.Client, expected_TH: np.ndarray) -> None:
     with OpenAI(base_url=f"{headless.base_url}/v1", api_key="none is asked for", max_retries=0) as sdk:
         answer = sdk.embeddings.create(model="docsearch", input=TEXTS)

@@ -50,6 +50,10 @@ def test_a_request_with_a_timeout_gets_the_cached_answer_too(keeping: httpx.Clie
     assert (answer.status_code, answer.headers["x-cache"]) == (200, "hit")
 
 
+def test_an_answer_at_another_level_is_another_answer(keeping: httpx.Client) -> None:
+    assert "x-cache" not in keeping.post("/embed?level=other", content=BODY, headers=JSON).headers
+
+
 def test_a_cached_answer_reports_zero_times(keeping: httpx.Client) -> None:
     again = keeping.post("/embed", content=BODY, headers=JSON)
     assert again.headers["x-cache"] == "hit"

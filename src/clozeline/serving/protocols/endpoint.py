@@ -89,7 +89,7 @@ class Endpoint:
     async def _cached_or_new(self, call: Call, raw: bytes) -> Response:
         """Return the cached answer to the same bytes, or a new answer, which is cached if its status is 200."""
         service = self._service
-        key = (asked_path(call.request.scope), raw, service.catalogue.num_swaps)
+        key = (f"{asked_path(call.request.scope)}?{call.request.url.query}", raw, service.catalogue.num_swaps)
         kept = service.cache.find(key)
         service.metrics.looked_up_in_cache(was_there=kept is not None)
         if kept:

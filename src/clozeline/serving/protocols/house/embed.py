@@ -1,4 +1,4 @@
-"""Embeddings in the forms that clients request: fewer dimensions, base64, similarities.
+"""Embeddings in the forms that clients request: fewer dimensions, base64, similarities, vectors of tokens.
 
 H hidden, S sentences.
 """
@@ -50,8 +50,11 @@ class EmbedRequest(RequestBody):
     model: ModelName = None
 
 
-EmbedResponse = list[list[float]]
-"""One vector for each text. A single text also gets a list of vectors."""
+EmbedResponse = list[list[float]] | list[list[list[float]]]
+"""One vector for each text, or with `?level=tokens` for each token of each text. A single text also gets a list."""
+_LEVELS = ("text", "tokens")
+MAX_TOKEN_NUMBERS = 2**22
+"""Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON."""
 
 EMBED_EXAMPLES = {
     "one text": Example("One text, one vector", {"inputs": "Sort a list in place."}),
@@ -63,9 +66,59 @@ EMBED_EXAMPLES = {
 
 
 async def embed(call: Call, body: EmbedRequest) -> Response:
+    """`?level=tokens` gives the last hidden states of each text, special tokens included and not normalized."""
     served = call.served(EMBEDDING, body.model)
+    if _level(call, body) == "tokens":
+        return await _of_tokens(call, served, texts_of(body.inputs), truncate=body.truncate)
     reply = await embedded(call, served, texts_of(body.inputs), dimensions=body.dimensions, truncate=body.truncate)
     return JsonResponse(encoded(reply.answers, body.dimensions, "float"), headers=reply.headers)
+
+
+def _level(call: Call, body: EmbedRequest) -> str:
+    """Return the level that the query names.
+
+    Raises:
+        ApiError: 422, it is unknown, or `dimensions` are given for vectors of tokens.
+    """
+    level = call.request.query_params.get("level", _LEVELS[0])
+    if level not in _LEVELS or (level == "tokens" and body.dimensions is not None):
+        raise problem(
+            422,
+            "unusable_level",
+            "`level` cannot be used",
+            given=level if level not in _LEVELS else "tokens beside `dimensions`",
+            expected="`?level=text`, or `?level=tokens` without `dimensions`",
+            do="correct the query of the URL",
+            param="level",
+        )
+    return level
+
+
+async def _of_tokens(call: Call, served: ServedModel[Embedder], texts: list[str], *, truncate: bool) -> Response:
+    manifest = served.model.manifest
+    if not served.model.embeds_tokens:
+        raise problem(
+            422,
+            "no_token_vectors",
+            "the package of this model gives no vectors of tokens",
+            given=f"model {served.identity.name}, exported by an older version",
+            expected="a model with the output last_hidden_state",
+            do="export it again, or leave `?level=tokens` out",
+            param="level",
+        )
+    most_tokens = sum(min(len(text) + 2, manifest.max_length) for text in texts)
+    if most_tokens * manifest.hidden_size > MAX_TOKEN_NUMBERS:
+        raise problem(
+            422,
+            "answer_too_large",
+            "the answer could be too large",
+            given=f"texts of up to {most_tokens:,} tokens together, {manifest.hidden_size} numbers each",
+            expected=f"at most {MAX_TOKEN_NUMBERS:,} numbers",
+            do="send several requests",
+            param="inputs",
+        )
+    reply = await call.ask(served, texts, lambda: served.model.embedding_tokens(texts, truncate=truncate))
+    return JsonResponse(reply.answers, headers=reply.headers)
 
 
 async def embedded(
