@@ -1,5 +1,6 @@
 """Hashes of recent answers by request id, to be scored when feedback arrives. No text is kept."""
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ class GivenAnswer:
 
     model: str
     version: str
-    hashes: tuple[int, ...]
+    hashes: "array[int]"
     are_entities: bool
     """Whether each answer is a set of entities, rather than a label, a word or a span."""
 
@@ -34,7 +35,7 @@ class GivenAnswers:
     def keep(self, model: str, version: str, best: Iterable[Hashable], *, are_entities: bool = False) -> dict[str, str]:
         """Keep the best answers of a request; return the header with its new id."""
         request_id = uuid4().hex
-        self._by_id[request_id] = GivenAnswer(model, version, tuple(map(hash, best)), are_entities)
+        self._by_id[request_id] = GivenAnswer(model, version, array("q", map(hash, best)), are_entities)
         while len(self._by_id) > _MOST_REQUESTS:
             self._by_id.popitem(last=False)
         return {REQUEST_ID: request_id}
