@@ -68,7 +68,7 @@ def test_a_value_that_is_an_alias_is_replaced_there_and_not_at_its_anchor(path: 
 def test_a_key_that_the_recipe_sets_is_changed_in_the_recipe(path: Path) -> None:
     settings = ["pretrain.recipe=low-resource", "pretrain.model.head_dropout=0.3"]
     assert edit(path, assignments(settings), "--set")[1] == "recipes.low-resource.model.head_dropout: 0.15 → 0.3"
-    assert read_params(path).pretrain.model.dropout == 0.3
+    assert read_params(path).pretrain.model.head_dropout == 0.3
 
 
 def test_a_short_file_gets_the_key_that_it_leaves_to_the_defaults(tmp_path: Path) -> None:
