@@ -27,7 +27,9 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "forget": ("forget params.yaml", "train"),
     "gc": ("gc", "flows"),
     "history": ("history", None),
+    "init": ("init .", None),
     "lineage": ("lineage models:/x@champion", None),
+    "params": ("params", None),
     "plan": ("plan", "train"),
     "release": ("release", "flows"),
     "remote": ("remote push", "flows"),
@@ -42,7 +44,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "tag": ("tag text", None),
     "ui": ("ui", "flows"),
 }
-"""Verb → its command line and the extra that it needs; None: it works, and reports that the model is missing."""
+"""Verb → its command line and the extra that it needs; None: it works, and reports what is missing, if anything is."""
 
 
 def test_each_verb_has_its_row() -> None:
@@ -55,13 +57,15 @@ def test_a_verb_works_on_the_base_install_or_names_its_extra(verb: str, tmp_path
         (tmp_path / name).write_bytes((PROJECT / name).read_bytes())
     typed, extra = VERBS[verb]
     code = f"import sys; sys.modules |= dict.fromkeys({WITHOUT}); from clozeline.cli import main; main()"
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code, *typed.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    ).stderr
+    )
+    told = done.stderr
     assert "Traceback" not in told
     assert ("pip install" in told) == (extra is not None)
     assert f"pip install 'clozeline[{extra}]'" in told or extra is None
-    assert "error:" in told
+    assert ("error:" in told) == (done.returncode != 0)
+    assert (done.returncode == 0) == (verb == "params")
 
 
 def test_a_missing_package_outside_all_extras_raises_the_plain_import_error() -> None:

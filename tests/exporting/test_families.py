@@ -24,10 +24,11 @@ from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.in_half import in_half
-from clozeline.exporting.parity import largest_difference
+from clozeline.exporting.parity import differences_by_output, largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
+from clozeline.inference.embedder import HIDDEN
 from clozeline.inference.session import GraphSession
 from clozeline.language_modelling.encoders import OWN_MODEL_TYPE
 from clozeline.params import read_params
@@ -182,7 +183,9 @@ def test_int8_is_close_to_fp32_with_all_weights_and_the_table_in_8_bits(
     head = head_products(trained, graph)
     quantized = quantize(graph, scheme, exact=head)
     write_graph(quantized.model, tmp_path / "model.int8.onnx")
-    assert largest_difference(trained, tmp_path / "model.int8.onnx", inputs, batch_sizes=(3,)) < 0.05
+    differences = differences_by_output(trained, tmp_path / "model.int8.onnx", inputs, batch_sizes=(3,))
+    assert differences.pop(HIDDEN) < 0.1  # its values are several times as large as those of the other outputs
+    assert max(differences.values()) < 0.05
     assert len(head) == 1
     assert quantized.num_matmuls >= 2 * (4 if trained.family == "modernbert" else 6) + 1
     float_matrices = {tensor.name for tensor in _matrices(quantized.model) if tensor.data_type != TensorProto.INT8}

@@ -40,7 +40,15 @@ _LENGTHS = (2, 7, 128)
 def largest_difference(
     trained: TrainedModel, graph: Path, input_names: tuple[str, ...], batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> float:
-    """Return the largest absolute difference of any output from the stock transformers model; NaN if any is NaN.
+    """Return the largest absolute difference of any output, as `differences_by_output`; NaN if any is NaN."""
+    # Python's own `max` drops a NaN that is not the first.
+    return float(np.max([*differences_by_output(trained, graph, input_names, batch_sizes).values()]))
+
+
+def differences_by_output(
+    trained: TrainedModel, graph: Path, input_names: tuple[str, ...], batch_sizes: Sequence[int] = BATCH_SIZES
+) -> dict[str, float]:
+    """Return the largest absolute difference of each output from the stock transformers model; NaN if any is NaN.
 
     Batches have 1, 3 and 17 texts of up to 2, 7, 128 and `max_length` tokens. The texts of a batch differ in length,
     so that all but the longest are padded. The stock model knows neither selected positions nor pooling.
@@ -53,24 +61,25 @@ def largest_difference(
     where = Checkpoint(str(trained.folder)).where
     stock = loaded_stock(trained.model.config, trained.model.kind, where)[0].stock.eval()
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
-    differences = [
-        difference
-        for batch in _batches(trained, batch_sizes, with_types)
-        for difference in _differences(trained, stock, session, batch)
-    ]
-    # Python's own `max` drops a NaN that is not the first.
-    return float(np.max(differences))
+    found: dict[str, list[float]] = {}
+    for batch in _batches(trained, batch_sizes, with_types):
+        for output, difference in _differences(trained, stock, session, batch):
+            found.setdefault(output, []).append(difference)
+    return {output: float(np.max(differences)) for output, differences in found.items()}
 
 
-def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
+def _differences(
+    trained: TrainedModel, stock: PreTrainedModel, session: GraphSession, batch: Batch
+) -> Iterator[tuple[str, float]]:
+    """Yield outputs with their largest differences in one batch."""
     expected = _stock_outputs(trained, stock, batch)
     _check_finite(trained, batch, expected)
     for outputs in _asked(trained.task, tuple(expected)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
-            yield float(np.abs(_compared(trained.task, batch, output, expected[output] - given)).max())
+            yield output, float(np.abs(_compared(trained.task, batch, output, expected[output] - given)).max())
     if trained.kind.is_language_model:
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
-        yield _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
+        yield TOP_SCORES, _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
 
 
 def _check_finite(trained: TrainedModel, batch: Batch, expected: Mapping[str, npt.NDArray[np.float32]]) -> None:

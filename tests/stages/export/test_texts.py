@@ -26,7 +26,7 @@ from tests.tiny_models import SENTENCES
         ("tagger_package", "entity F1", ["logits"], 5),
         ("answerer_package", "answer F1", ["start_logits", "end_logits"], 3),
         ("topics_package", "micro F1", ["logits"], 5),
-        ("scorer_package", "Spearman correlation", ["sentence_embedding"], 10),
+        ("scorer_package", "Spearman correlation", ["sentence_embedding", "last_hidden_state"], 10),
     ],
 )
 def test_a_head_is_tested_on_held_out_items_that_the_package_does_not_contain(
