@@ -63,14 +63,15 @@ class Player:
 
 def _at_the_moment(month: Month, night: Night) -> bool:
     """Wait for the moment of the event; return whether the run is still active."""
-    prefect = month.installation.prefect
-
-    def has_ended() -> bool:
-        return not {run["state"]["type"] for run in prefect.runs()} & {"SCHEDULED", "PENDING", "RUNNING"}
-
-    wait_for_stage(month.installation.root, STAGES[STAGES.index(night.stage) :], has_ended, seconds=1800)
+    stages = STAGES[STAGES.index(night.stage) :]
+    wait_for_stage(month.installation.root, stages, lambda: _has_ended(month), seconds=1800)
     time.sleep(night.delay_seconds)
-    return not has_ended()
+    return not _has_ended(month)
+
+
+def _has_ended(month: Month) -> bool:
+    states = {run["state"]["type"] for run in month.installation.prefect.runs()}
+    return not states & {"SCHEDULED", "PENDING", "RUNNING"}
 
 
 def _kill_worker(month: Month, night: Night) -> None:
@@ -81,13 +82,20 @@ def _kill_worker(month: Month, night: Night) -> None:
 
 
 def _kill_stage(month: Month, night: Night) -> None:
+    """Kill the stage, or the next one if it has just ended."""
     _at_the_moment(month, night)
+    while not (_killed_stage(month) or _has_ended(month)):
+        time.sleep(0.1)
+
+
+def _killed_stage(month: Month) -> bool:
     for process in psutil.process_iter(["cwd", "cmdline"]):
         if process.info["cwd"] == str(month.installation.root) and "stage" in (process.info["cmdline"] or ()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
                 month.kills["stage"] += 1
-            return
+                return True
+    return False
 
 
 def _stop_mlflow(month: Month, night: Night) -> None:
