@@ -95,8 +95,10 @@ def reproduce(name: str, *, again: bool = False) -> int:
 
 
 def _fetch_unchanged(repo: "Repo", name: str) -> None:
-    """Fetch all outputs of a stage whose inputs are those of dvc.lock. DVC's own pull leaves out files with
-    `cache: false`, which only the run cache has: metrics and plots that nobody committed.
+    """Fetch all outputs of a stage whose inputs are those of dvc.lock.
+
+    DVC's own pull leaves out metrics and plots with `cache: false`. If they were not committed to git, only the run
+    cache has them.
     """
     from dvc.repo import lock_repo
     from dvc.stage.cache import RunCacheNotFoundError
