@@ -135,6 +135,17 @@ def _own_threads() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    """Restore the signal handlers: a command that ends ignores signals, and processes that later tests start would
+    inherit that.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def _own_log_levels() -> Iterator[None]:
     """Restore the log levels that a command changed."""
     before = {logger: logger.level for logger in _loggers()}
