@@ -59,3 +59,30 @@ def test_a_misspelt_key_of_a_short_file_is_named(tmp_path: Path) -> None:
     path.write_text("pretrain: {stepz: 50}\n", encoding="utf-8")
     assert "unknown key `pretrain.stepz`" in message(path)
     assert "rename it to `steps`" in message(path)
+
+
+def short(folder: Path, tasks: str) -> Path:
+    path = folder / "params.yaml"
+    path.write_text(f"finetune:\n  one: {tasks}\nexport: {{models: {{encoder: encoder}}}}\n", encoding="utf-8")
+    return path
+
+
+def test_a_task_of_a_short_file_takes_a_preset_by_its_name_and_its_own_values_win(tmp_path: Path) -> None:
+    path = short(tmp_path, "{kind: classification, data: requirements.lock, preset: sst2, metric: matthews}")
+    task = read_params(path).finetune["one"]
+    assert (task.hub.subset, task.text_field, task.metric) == ("sst2", "sentence", "matthews")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "{kind: classification, data: x.csv, preset: ss2}",
+        "{kind: tagging, data: requirements.lock, preset: sst2}",
+        "{kind: classification, data: x.csv, preset: mine}\npresets: {mine: {kind: classification}}",
+        "{kind: classification, data: x.csv, preset: sst2}\npresets: {sst2: {kind: classification}}",
+    ],
+)
+def test_a_preset_that_is_not_ours_or_of_another_kind_is_refused(tmp_path: Path, task: str) -> None:
+    told = message(short(tmp_path, task))
+    assert "`finetune.one.preset` cannot be used" in told
+    assert "<<: *NAME" in told

@@ -7,14 +7,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ruamel.yaml import YAML
-
 from clozeline.api.editing import is_section
 from clozeline.params import Params, read_params
 from clozeline.params.defaults import default_tree
 from clozeline.params.project import with_layers
 from clozeline.params.reading import check_key, params_in, read_tree
 from clozeline.params.recipes import laid_over, where_written
+from clozeline.params.writing import write_yaml
 from clozeline.storage.atomic import replacing_file
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Knobs(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         text = StringIO()
-        _yaml().dump(_at(with_layers(self._tree)[1], self._place), text)
+        write_yaml(_at(with_layers(self._tree)[1], self._place), text)
         return text.getvalue()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Knobs":
@@ -160,18 +159,10 @@ class Config(Knobs):
             StorageError: the disk is full.
         """
         with replacing_file(Path(path)) as file, file.open("w", encoding="utf-8") as stream:
-            _yaml().dump(self._tree, stream)
+            write_yaml(self._tree, stream)
 
     def __repr__(self) -> str:
         return f"Config: {', '.join(self)}"
-
-
-def _yaml() -> YAML:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # None in its class
-    yaml.representer.ignore_aliases = lambda data: True
-    return yaml
 
 
 def _at(tree: Any, place: Sequence[str]) -> Any:

@@ -6,7 +6,6 @@ one record of what a run was made with.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from clozeline.params.project import Params
 from clozeline.params.reading import params_in, read_params
 from clozeline.params.recipes import where_written
 from clozeline.params.section import section_in
+from clozeline.params.writing import on_one_line
 from clozeline.storage.atomic import replacing_file
 
 Change = tuple[str, Any]
@@ -94,7 +94,7 @@ def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
         place = where_written(key, tree)
         changed = _with_value(text, place.split("."), value)
         if with_defaults(_loaded(changed, source)) != tree:
-            lines.append(f"{place}: {_shown(tree, place)} → {_flow(value)}")
+            lines.append(f"{place}: {_shown(tree, place)} → {on_one_line(value)}")
             text = changed
     params_in(with_defaults(_loaded(text, source)), Path(source))
     if lines:
@@ -133,20 +133,10 @@ def _loaded(text: str, source: str) -> Any:
         ) from error
 
 
-def _flow(value: Any) -> str:
-    """Return the value as YAML on one line."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style, yaml.width = True, 1 << 20
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # None in its class
-    stream = StringIO()
-    yaml.dump(value, stream)
-    return stream.getvalue().removesuffix("...\n").strip()
-
-
 def _shown(tree: Any, place: str) -> str:
     for name in place.split("."):
         tree = tree.get(name) if isinstance(tree, Mapping) else None
-    return "{…}" if isinstance(tree, Mapping) and tree else _flow(tree)
+    return "{…}" if isinstance(tree, Mapping) and tree else on_one_line(tree)
 
 
 def _with_value(text: str, key: Sequence[str], value: Any) -> str:
@@ -154,10 +144,10 @@ def _with_value(text: str, key: Sequence[str], value: Any) -> str:
     for depth, name in enumerate(key):
         found = _entry(section, name)
         if found is None:
-            return _inserted(text, section, f"{name}: {_flow(_nested(key[depth + 1 :], value))}")
+            return _inserted(text, section, f"{name}: {on_one_line(_nested(key[depth + 1 :], value))}")
         key_node, value_node = found
         if depth == len(key) - 1 or not isinstance(value_node, MappingNode):
-            return _replaced(text, key_node, value_node, _flow(_nested(key[depth + 1 :], value)))
+            return _replaced(text, key_node, value_node, on_one_line(_nested(key[depth + 1 :], value)))
         section = value_node
     raise AssertionError("a key has at least one name")
 

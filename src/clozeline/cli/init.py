@@ -58,19 +58,14 @@ def params(
 
     Example: `clozeline params`
     """
-    from ruamel.yaml import YAML
-
+    from clozeline.params.writing import write_yaml
     from clozeline.storage.atomic import replacing_file
 
     tree = read_tree(_PARAMS)
     params_in(tree, _PARAMS)
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # None in its class
-    yaml.representer.ignore_aliases = lambda data: True
     if out is None:
-        yaml.dump(tree, sys.stdout)
+        write_yaml(tree, sys.stdout)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing_file(out) as beside, beside.open("w", encoding="utf-8") as stream:
-        yaml.dump(tree, stream)
+        write_yaml(tree, stream)

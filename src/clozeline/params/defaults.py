@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from clozeline.params.finetuning.layers import PRESET, SAID_BY_THE_TASK
 from clozeline.params.project import Params
 from clozeline.params.recipes import laid_over
 from clozeline.params.section import section_in
@@ -28,7 +29,8 @@ def with_defaults(tree: Any) -> Any:
     """Return `tree` completed with defaults.
 
     Keys that a section lacks are added. A mapping whose names the user chooses, such as `finetune` or `export.models`,
-    is taken as it is; recipes and presets are added to those of the defaults, and replace their namesakes.
+    is taken as it is; recipes and presets are added to those of the defaults, and replace their namesakes. A task that
+    names a preset of the defaults gets its values: `<<: *sst2` would need the preset in the file itself.
     """
     if not isinstance(tree, Mapping):
         return tree
@@ -39,7 +41,18 @@ def with_defaults(tree: Any) -> Any:
                 whole[name] = {**default, **own}
             elif name in _LAID_OVER:
                 whole[name] = laid_over(default, own)
+    if isinstance(tasks := tree.get("finetune"), Mapping):
+        presets = {name: row for name, row in _defaults()["presets"].items() if name not in tree.get("presets", ())}
+        whole["finetune"] = {name: _with_preset(task, presets) for name, task in tasks.items()}
     return whole
+
+
+def _with_preset(task: Any, presets: Mapping[str, Any]) -> Any:
+    named = presets.get(str(task.get(PRESET))) if isinstance(task, Mapping) else None
+    if named is None or named["kind"] != task.get("kind"):
+        return task  # the reader refuses what is left of it
+    values = {key: value for key, value in deepcopy(named).items() if key not in SAID_BY_THE_TASK}
+    return {**values, **{key: value for key, value in task.items() if key != PRESET}}
 
 
 @cache

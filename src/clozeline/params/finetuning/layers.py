@@ -12,7 +12,9 @@ from clozeline.params.recipes import faults_of_keys, laid_over
 from clozeline.params.section import IdleKeyError, UnknownKeyError
 
 SHARED = "shared"
-_SAID_BY_THE_TASK = frozenset({"kind", "data"})
+PRESET = "preset"
+"""Key of a task that `with_defaults` replaces by the values of one of our presets."""
+SAID_BY_THE_TASK = frozenset({"kind", "data"})
 """Keys that DVC reads from the task itself, before any layers are merged."""
 _LOCK = "requirements.lock"
 """File that DVC watches for a task with records on the hub: it fixes the version of their reader."""
@@ -23,11 +25,18 @@ def whole_task(task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
     whole: dict[str, Any] = {}
     for layer in (defaults.get(SHARED), defaults.get(str(task.get("kind"))), task):
         whole = laid_over(whole, layer) if isinstance(layer, Mapping) else whole
+    whole.pop(PRESET, None)
     return whole
 
 
 def faults_of_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[ValueError]:
-    """Yield a fault for each key without effect, and if records come from two places."""
+    """Yield a fault for an unknown preset, for each key without effect, and if records come from two places."""
+    if PRESET in task:
+        expected = (
+            "a preset of this `kind` that this file does not have itself; a row of its own section `presets` is taken "
+            "by `<<: *NAME`"
+        )
+        yield ValueError(expected, {f"finetune.{name}.{PRESET}": task[PRESET]})
     yield from _idle_keys(name, task, defaults)
     yield from _two_sources(name, task, whole_task(task, defaults))
 
@@ -68,7 +77,7 @@ def faults_of_defaults(defaults: Mapping[str, Any]) -> Iterator[ValueError]:
         if kind not in known:
             yield UnknownKeyError(f"finetune_defaults.{kind}", str(kind), section, list(known))
         else:
-            yield from faults_of_keys(f"finetune_defaults.{kind}", section, known[kind], without=_SAID_BY_THE_TASK)
+            yield from faults_of_keys(f"finetune_defaults.{kind}", section, known[kind], without=SAID_BY_THE_TASK)
 
 
 def where_laid(key: str, tree: Any) -> str:
