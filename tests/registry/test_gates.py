@@ -101,12 +101,22 @@ def test_a_task_with_figure_0_is_held_even_if_the_trivial_answer_has_0_too() -> 
     assert passed(figures(TaskMetrics(headline=nothing)), None)[AGAINST_TRIVIAL] is False
 
 
-@pytest.mark.parametrize(("accuracy", "is_passed"), [(0.601, True), (0.6, False), (0.5, False)])
-def test_with_beat_baseline_a_first_task_is_held_unless_it_beats_its_baseline(accuracy: float, is_passed: bool) -> None:
+@pytest.mark.parametrize(("accuracy", "is_passed"), [(0.6101, True), (0.61, False), (0.601, False), (0.5, False)])
+def test_with_beat_baseline_a_first_task_is_held_unless_its_interval_is_above_the_baseline(
+    accuracy: float, is_passed: bool
+) -> None:
     asked = PARAMS.model_copy(update={"beat_baseline": True})
     checked = {gate.name: gate.is_passed for gate in gates(asked, figures(task(accuracy)), None)}
     assert checked["accuracy against the baseline"] is is_passed
     assert "accuracy against the baseline" not in passed(figures(task(accuracy)), None)
+
+
+@pytest.mark.parametrize(("lead_low", "is_passed"), [(0.0001, True), (0.0, False), (-0.006, False), (math.nan, False)])
+def test_the_lead_paired_by_test_item_decides_if_the_kind_measures_it(lead_low: float, is_passed: bool) -> None:
+    asked = PARAMS.model_copy(update={"beat_baseline": True})
+    paired = task(0.601).headline.model_copy(update={"lead_low": lead_low, "lead_high": 0.02})
+    *_, gate = gates(asked, figures(TaskMetrics(headline=paired)), None)
+    assert (gate.name, gate.is_passed, gate.otherwise) == ("accuracy_lead_low against the baseline", is_passed, "held")
 
 
 def test_a_nan_baseline_adds_no_gate() -> None:

@@ -87,5 +87,5 @@ class ReleaseParams(Section):
     min_accuracy_delta: Annotated[float, Field(ge=-1, le=1)]
     """Minimum change of a task's metric (accuracy, or the metric of its kind) against the champion."""
     beat_baseline: bool
-    """Hold a task's first version, unless it beats its simple baseline. It must always beat the
-    trivial answer, by more than its 95 % interval."""
+    """Hold a task's first version, unless it beats its simple baseline. It must always beat the trivial answer. Both
+    must be beaten by more than the 95 % interval."""

@@ -97,13 +97,21 @@ def forgetting(params: ReleaseParams, old_text: PairedFigures | None) -> list[Ga
 
 
 def _better_than_baselines(params: ReleaseParams, top: Headline) -> Iterator[Gate]:
-    """Yield the gates of a task that has no champion to compare with. A NaN baseline sets no gate."""
-    limits = [("trivial answer", top.low, top.trivial_value)]
-    if params.beat_baseline:
-        limits.append(("baseline", top.value, top.baseline_value))
-    for name, given, limit in limits:
+    """Yield the gates of a task that has no champion to compare with. A NaN baseline sets no gate.
+
+    The whole interval has to be above the limit. The lead over the baseline is paired by test item, so its interval is
+    narrower than that of the figure, which decides for kinds that do not measure the lead.
+    """
+    limits = [(top.metric, "trivial answer", top.low, top.trivial_value)]
+    if params.beat_baseline and not math.isnan(top.baseline_value):
+        limits.append(
+            (f"{top.metric}_lead_low", "baseline", top.lead_low, 0.0)
+            if top.lead_low is not None
+            else (top.metric, "baseline", top.low, top.baseline_value)
+        )
+    for figure, name, given, limit in limits:
         if not math.isnan(limit):
-            yield Gate(f"{top.metric} against the {name}", given, "above", limit, "held")
+            yield Gate(f"{figure} against the {name}", given, "above", limit, "held")
 
 
 def _not_seen_before(limit: float, quality: EncoderMetrics | TaskMetrics) -> Gate:
