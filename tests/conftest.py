@@ -251,7 +251,7 @@ def tiny_pretraining() -> PretrainParams:
             "batch_tokens": 256,
             "masking": params.masking.model_copy(update={"mask_rate": 0.2, "final_mask_rate": None}),
             "optimizer": params.optimizer.model_copy(update={"learning_rate": 0.02}),
-            "schedule": params.schedule.model_copy(update={"warmup_steps": 5}),
+            "schedule": params.schedule.model_copy(update={"warmup_fraction": 0.125}),
             "steps": 40,
             "tokens": None,
             "validation": params.validation.model_copy(update={"every_steps": None}),

@@ -83,7 +83,8 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
         "pretrain": {
             "steps": steps,
             "tokens": None,
-            "schedule": {"warmup_steps": 0},
+            "epochs": None,
+            "schedule": {"warmup_fraction": 0.0},
             "validation": {"every_steps": None},
         },
     }

@@ -22,7 +22,7 @@ def our_schedule(params: PretrainParams) -> dict[str, Any]:
         "adam_epsilon": optimizer.epsilon,
         "weight_decay": optimizer.weight_decay,
         "max_grad_norm": optimizer.clip_norm,
-        "warmup_steps": schedule.warmup_steps / params.steps if params.steps else 0.05,
+        "warmup_steps": schedule.warmup_fraction,
         "lr_scheduler_type": "cosine_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": schedule.final_fraction},
     }

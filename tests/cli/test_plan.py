@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from clozeline.api.editing import edit
 from clozeline.cli import app
 from clozeline.cli import plan as plan_module
 from clozeline.cli.plan import plan as verb
@@ -23,6 +24,8 @@ from clozeline.planning import serving
 from clozeline.planning.counting import ParameterCount, outline
 from clozeline.planning.footprint import Footprint
 from clozeline.planning.serving import served_families
+from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
+from clozeline.tokens.info import SplitInfo, TokensInfo
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -206,3 +209,17 @@ def test_serving_cost_is_measured_on_graphs_of_every_precision(project: Path) ->
     assert (memory > files).all()
     assert (batch > text).all()
     assert (text > 0).all()
+
+
+def test_a_budget_in_epochs_is_counted_in_the_existing_tokens(project: Path) -> None:
+    path = project / "params.yaml"
+    edit(path, [("pretrain.steps", None), ("pretrain.epochs", 2.5)], "the test")
+    params = read_params(path).pretrain
+    with pytest.raises(ParamsError, match=r"(?s)epochs: 2.5.*dvc repro tokenize"):
+        plan_module.with_budget_in_tokens(params)
+    split = SplitInfo(num_documents=1, num_tokens=1000, text_bytes=1, shards=())
+    ids = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
+    info = TokensInfo.of(vocab_size=64, tokenizer_sha256="", special_ids=ids, splits={"train": split})
+    (project / "data/tokens").mkdir(parents=True)
+    (project / "data/tokens/tokens.json").write_text(info.model_dump_json(), encoding="utf-8")
+    assert plan_module.with_budget_in_tokens(params).tokens == 2500

@@ -19,7 +19,6 @@ PUBLISHED = "distilbert/distilbert-base-uncased"
 SHRUNK: list[tuple[str, Any]] = [
     ("pretrain.max_length", 32),
     ("pretrain.batch_tokens", 256),
-    ("pretrain.schedule.warmup_steps", 2),
     ("pretrain.num_workers", 0),
     ("pretrain.num_threads", 1),
     ("pretrain.compile", False),

@@ -62,12 +62,12 @@ SHRUNK = """
 preprocess: {min_characters: 5, validation_fraction: 0.2, source: {kind: files, path: raw.txt, one_document_per: line}}
 tokenize: {vocab_size: 64}
 recipes:
-  continue: {steps: 4, schedule: {warmup_steps: 2}}
+  continue: {steps: 4, schedule: {warmup_fraction: 0.5}}
 pretrain:
   model: {size: null, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}
   max_length: 16
   batch_tokens: 128
-  schedule: {warmup_steps: 2}
+  schedule: {warmup_fraction: 0.2}
   steps: 12
   num_threads: 1
 release: {min_unigram_ratio: 0.1}

@@ -30,6 +30,13 @@ def test_a_short_file_is_completed(tmp_path: Path) -> None:
     assert (params.tokenize, params.finetune, params.export) == (whole.tokenize, whole.finetune, whole.export)
 
 
+def test_a_budget_replaces_the_one_of_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("pretrain: {epochs: 3}\n", encoding="utf-8")
+    params = read_params(path).pretrain
+    assert (params.steps, params.tokens, params.epochs) == (None, None, 3)
+
+
 @pytest.mark.parametrize(
     ("own", "names"),
     [

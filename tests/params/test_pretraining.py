@@ -8,33 +8,17 @@ from clozeline.params import read_params
 from tests.edited_params import Editor, message, with_values
 
 
-def test_a_budget_that_ends_inside_warm_up_is_refused_with_both_keys(tmp_path: Path) -> None:
-    told = message(with_values(tmp_path, steps="100", warmup_steps="150"))
-    assert "`pretrain.steps` and `pretrain.schedule.warmup_steps` cannot be used together" in told
-    assert "given:    pretrain.steps: 100, pretrain.schedule.warmup_steps: 150\n" in told
-    assert "lower `schedule.warmup_steps` too" in told
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"steps": "500", "warmup_steps": "150"},
-        {"steps": "150", "warmup_steps": "150"},
-        {"steps": "null", "tokens": "1000", "warmup_steps": "150"},
-    ],
-)
-def test_a_budget_that_reaches_the_peak_learning_rate_is_accepted(tmp_path: Path, values: dict[str, str]) -> None:
-    assert read_params(with_values(tmp_path, **values)).pretrain.schedule.warmup_steps == 150
-
-
 def test_zero_steps_require_a_start_checkpoint(tmp_path: Path) -> None:
     assert "`start` beside `steps: 0`" in message(with_values(tmp_path, steps="0"))
-    params = read_params(with_values(tmp_path, steps="0", start="bert-base-uncased"))
-    assert (params.pretrain.steps, params.pretrain.schedule.warmup_steps) == (0, 150)
+    assert read_params(with_values(tmp_path, steps="0", start="bert-base-uncased")).pretrain.steps == 0
 
 
-def test_a_budget_must_be_steps_or_tokens_and_not_both(edited: Editor) -> None:
-    assert "set one and leave the other null" in message(edited("  tokens: null", "  tokens: 1000"))
+@pytest.mark.parametrize("values", [{"tokens": "1000"}, {"epochs": "3"}, {"steps": "null"}])
+def test_a_budget_is_in_steps_or_tokens_or_epochs(tmp_path: Path, values: dict[str, str]) -> None:
+    assert "set one and leave the others null" in message(with_values(tmp_path, **values))
+    alone = {"steps": "null", "tokens": "null", **values}
+    if values != {"steps": "null"}:
+        assert read_params(with_values(tmp_path, **alone)).pretrain.steps is None
 
 
 def test_only_electra_accepts_the_replaced_token_objective(edited: Editor) -> None:

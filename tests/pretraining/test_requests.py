@@ -42,10 +42,13 @@ def test_a_missing_tokenizer_is_reported_before_the_training(prepare: Prepare, t
         prepare(tokenizer=tmp_path / "nowhere")
 
 
-def test_a_token_budget_that_ends_during_the_warm_up_is_refused(prepare: Prepare) -> None:
-    with pytest.raises(ParamsError, match=r"(?s)2 steps.*5 steps of warm-up.*warmup_steps"):
-        prepare(steps=None, tokens=400)
-    assert prepare(steps=None, tokens=4000).loop.total_steps > 5
+def test_a_budget_in_epochs_reads_the_batches_so_often(prepare: Prepare) -> None:
+    def steps(epochs: float) -> int:
+        return prepare(steps=None, epochs=epochs).loop.total_steps
+
+    in_one = steps(1)
+    assert in_one > 2
+    assert (steps(3), steps(1e-9)) == (3 * in_one, 1)
 
 
 def test_a_negative_seed_is_refused(prepare: Prepare) -> None:

@@ -31,7 +31,7 @@ SHRUNK: Mapping[str, Any] = {
         "model": TINY_MODEL,
         "max_length": 32,
         "batch_tokens": 512,
-        "schedule": {"warmup_steps": 5},
+        "schedule": {"warmup_fraction": 0.08},
         "steps": 60,
         "log_every_steps": 10,
         "checkpoint_every_steps": 30,

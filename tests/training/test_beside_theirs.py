@@ -80,7 +80,7 @@ def trained_on(job: Pretraining, *batches: Batch[TargetBatch]) -> State:
 
 def test_a_batch_without_targets_is_skipped_but_theirs_takes_a_step(prepare: Prepare, tmp_path: Path) -> None:
     """P1: transformers' loss of the batch is NaN; its trainer omits it from the log, and lets the weights decay."""
-    small = {"batch_tokens": 32, "masking__mask_rate": 0.02, "steps": 2, "schedule__warmup_steps": 1}
+    small = {"batch_tokens": 32, "masking__mask_rate": 0.02, "steps": 2, "schedule__warmup_fraction": 0.5}
     whole, spared = prepare(**small), prepare(**small)
     their_model = stock_of(whole.model, tmp_path / "stock")
     batches = list(zip(range(60), whole.loop.batches_from(0, 0), strict=False))
@@ -163,7 +163,7 @@ class KillsAt(Callback):
 
 def test_a_resumed_training_equals_an_uninterrupted_one_but_theirs_does_not(prepare: Prepare, tmp_path: Path) -> None:
     """P29: transformers makes the first batch after a resume with the random state of a new process."""
-    brief = {"steps": 4, "schedule__warmup_steps": 1, "log_every_steps": 1, "checkpoint_every_steps": 2}
+    brief = {"steps": 4, "schedule__warmup_fraction": 0.25, "log_every_steps": 1, "checkpoint_every_steps": 2}
     whole, killed, resumed = (prepare(work, **brief) for work in ("whole", "killed", "killed"))
     rows, start = unmasked_rows(whole, 16), stock_of(whole.model, tmp_path / "stock")
 

@@ -28,10 +28,12 @@ Trained = tuple[Weights, dict[str, Any]]
 
 def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
     """Return name → how models are divided, and params."""
-    worse = changed(small, optimizer__learning_rate=5.0, schedule__warmup_steps=11)  # later validation losses are worse
+    worse = changed(
+        small, optimizer__learning_rate=5.0, schedule__warmup_fraction=0.9
+    )  # later validation losses are worse
     best = changed(worse, validation__every_steps=2, validation__patience=50)
     few_rows = changed(small, batch_tokens=32)
-    brief = changed(small, steps=3, log_every_steps=1, schedule__warmup_steps=1)
+    brief = changed(small, steps=3, log_every_steps=1, schedule__warmup_fraction=0.3)
     detecting = {"objective": "rtd", "model__family": "electra"}
     return {
         "ddp": ("ddp", small),

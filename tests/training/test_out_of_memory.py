@@ -110,7 +110,7 @@ def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(
         steps=8,
         log_every_steps=1,
         optimizer__learning_rate=1e-3,
-        schedule__warmup_steps=0,
+        schedule__warmup_fraction=0.0,
         model__hidden_size=128,
         model__intermediate_size=256,
         model__num_hidden_layers=2,

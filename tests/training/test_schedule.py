@@ -12,9 +12,9 @@ KINDS = sorted(DECAYS)
 FALLING = sorted(set(DECAYS) - {"constant"})
 
 
-def schedule(decay: str, total_steps: int = 110, **values: float) -> Schedule:
+def schedule(decay: str, total_steps: int = 110, warmup_steps: int = 10, **values: float) -> Schedule:
     given = {
-        "warmup_steps": 10,
+        "warmup_fraction": warmup_steps / total_steps,
         "initial_fraction": 0.0,
         "final_fraction": 0.1,
         "power": 2.0,
@@ -32,6 +32,11 @@ def test_every_decay_of_params_exists() -> None:
 def test_warm_up_rises_by_equal_steps_to_the_peak_and_wastes_no_step_at_zero(decay: str) -> None:
     fractions = [schedule(decay).fraction(step) for step in range(10)]
     assert fractions == pytest.approx([0.1 * (step + 1) for step in range(10)])
+
+
+@pytest.mark.parametrize(("fraction", "total_steps", "steps"), [(0.0238, 6300, 150), (0.0238, 50, 1), (1.0, 8, 8)])
+def test_warm_up_is_a_share_of_the_steps(fraction: float, total_steps: int, steps: int) -> None:
+    assert Schedule.linear_to_zero(fraction, total_steps).warmup_steps == steps
 
 
 def test_warm_up_rises_from_its_initial_fraction() -> None:
@@ -111,6 +116,6 @@ def test_the_schedule_depends_only_on_step_and_params(decay: str) -> None:
 
 
 def test_the_fine_tuning_rate_warms_up_and_falls_linearly_to_zero() -> None:
-    linear = Schedule.linear_to_zero(warmup_steps=2, total_steps=7)
+    linear = Schedule.linear_to_zero(warmup_fraction=0.3, total_steps=7)
     fractions = [linear.fraction(step) for step in range(7)]
     assert fractions == pytest.approx([0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0])

@@ -203,6 +203,27 @@ def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
     return params.tokenize.vocab_size
 
 
+def with_budget_in_tokens(params: "PretrainParams") -> "PretrainParams":
+    """Return `params` with epochs of the existing tokens counted in tokens.
+
+    Raises:
+        ParamsError: there are no tokens yet.
+    """
+    from clozeline.tokens.info import INFO_NAME, TokensInfo
+
+    if params.epochs is None:
+        return params
+    if not (_TOKENS / INFO_NAME).is_file():
+        raise ParamsError(
+            "the length of a training in `epochs` is not known yet",
+            given=f"epochs: {params.epochs}, and no {_TOKENS}",
+            expected="the tokens of the training text",
+            do="make them by `dvc repro tokenize`, or set `steps` instead of `epochs`",
+        )
+    num_tokens = TokensInfo.read(_TOKENS).splits["train"].num_tokens
+    return params.model_copy(update={"epochs": None, "tokens": max(round(params.epochs * num_tokens), 1)})
+
+
 def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.plan import zoo
@@ -236,7 +257,7 @@ def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[ob
     from clozeline.planning.memory import device_bytes
     from clozeline.planning.plan import Plan
 
-    planned = Plan.of(params, vocab_size)
+    planned = Plan.of(with_budget_in_tokens(params), vocab_size)
     memory = device_bytes()
     speed = planned.time() if timing and planned.memory.total < memory else None
     name = partial(with_keys, path=_PARAMS, place="pretrain", section=params)

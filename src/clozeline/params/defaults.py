@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from clozeline.params.finetuning.layers import PRESET, SAID_BY_THE_TASK
+from clozeline.params.pretraining import BUDGETS
 from clozeline.params.project import Params
 from clozeline.params.recipes import laid_over
 from clozeline.params.section import section_in
@@ -29,8 +30,9 @@ def with_defaults(tree: Any) -> Any:
     """Return `tree` completed with defaults.
 
     Keys that a section lacks are added. A mapping whose names the user chooses, such as `finetune` or `export.models`,
-    is taken as it is; recipes and presets are added to those of the defaults, and replace their namesakes. A task that
-    names a preset of the defaults gets its values: `<<: *sst2` would need the preset in the file itself.
+    is taken as it is, and so is the budget of `pretrain`, in steps, tokens or epochs. Recipes and presets are added to
+    those of the defaults, and replace their namesakes. A task that names a preset of the defaults gets its values:
+    `<<: *sst2` would need the preset in the file itself.
     """
     if not isinstance(tree, Mapping):
         return tree
@@ -41,6 +43,8 @@ def with_defaults(tree: Any) -> Any:
                 whole[name] = {**default, **own}
             elif name in _LAID_OVER:
                 whole[name] = laid_over(default, own)
+    if isinstance(own := tree.get("pretrain"), Mapping) and any(name in own for name in BUDGETS):
+        whole["pretrain"] |= {name: None for name in BUDGETS if name not in own}
     if isinstance(tasks := tree.get("finetune"), Mapping):
         presets = {name: row for name, row in _defaults()["presets"].items() if name not in tree.get("presets", ())}
         whole["finetune"] = {name: _with_preset(task, presets) for name, task in tasks.items()}

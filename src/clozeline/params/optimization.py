@@ -1,8 +1,6 @@
 """Optimizer and learning rate, shared by `pretrain` and every task of `finetune`."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from clozeline.params.section import BelowOne, Fraction, NotNegative, Positive, Section, Share, set_for
 
@@ -27,7 +25,8 @@ class OptimizerParams(Section):
 class ScheduleParams(Section):
     decay: Literal["cosine", "linear", "polynomial", "constant", "wsd"]
     """The rows of clozeline/training/schedule.py; wsd: warm-up, stable, decay (Hägele et al. 2024)."""
-    warmup_steps: Annotated[int, Field(ge=0)]
+    warmup_fraction: Share
+    """Share of the steps, at the beginning, over which the rate rises to its peak."""
     initial_fraction: BelowOne
     """Fraction of the learning rate at the start of the warm-up."""
     final_fraction: Share

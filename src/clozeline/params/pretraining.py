@@ -14,6 +14,8 @@ from clozeline.params.section import BelowOne, Count, Fraction, Positive, Sectio
 Objective = Literal["mlm", "clm", "rtd"]
 FROM_CHAMPION: Final = "champion"
 """Value of `start` for the live encoder of the registry, which start.lock resolves."""
+BUDGETS: Final = ("steps", "tokens", "epochs")
+"""Fields for the length of a training, one of which is set."""
 Setting = str | int | float | bool | None
 _FREE: Final = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
 """Fields of `model` that a training that continues may change."""
@@ -92,6 +94,8 @@ class PretrainParams(Section):
     steps: Annotated[int, Field(ge=0)] | None
     """0: no training; the result is `start` itself."""
     tokens: Count | None
+    epochs: Positive | None
+    """Passes over the rows of the training split; a fraction of one is possible."""
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     compile: bool
     gradient_checkpointing: bool
@@ -103,11 +107,10 @@ class PretrainParams(Section):
     num_workers: Annotated[int, Field(ge=0)]
     """Processes that build batches during training; 0: none. The batches are the same."""
     rules = (
-        ("steps tokens", lambda a, b: (a is None) != (b is None), "a budget: set one and leave the other null"),
         (
-            "steps schedule.warmup_steps",
-            lambda steps, warmup_steps: steps in (None, 0) or warmup_steps <= steps,
-            "a budget that outlasts its warm-up: lower `schedule.warmup_steps` too, or raise `steps`",
+            " ".join(BUDGETS),
+            lambda *budgets: sum(budget is not None for budget in budgets) == 1,
+            "a budget: set one and leave the others null",
         ),
         (
             "steps start",

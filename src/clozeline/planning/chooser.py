@@ -130,7 +130,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
                 "pretrain.masking.final_mask_rate": None,
                 "pretrain.optimizer.learning_rate": 8.0e-4,
                 "pretrain.schedule.decay": "wsd",
-                "pretrain.schedule.warmup_steps": 2000,
+                "pretrain.schedule.warmup_fraction": 0.02,
                 "pretrain.steps": 100_000,
                 "evaluate.max_length": 256,
             },

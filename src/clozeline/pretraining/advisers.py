@@ -11,6 +11,7 @@ from clozeline.progress import ProgressBar
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.training.callbacks import Callback, PlateauWarning
 from clozeline.training.curves import CurvePoint
+from clozeline.training.schedule import Schedule
 from clozeline.training.state import State
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def advisers(job: "Pretraining", tokenizer: Path) -> list[Callback]:
     """Return the callbacks of the first process: a plateau warning, and examples at each validation pass."""
     params, entropy = job.params, unigram_entropy(job.train.shards, job.train.vocabulary)
-    first_step = 2 * params.schedule.warmup_steps
+    first_step = 2 * Schedule(params.schedule, job.loop.total_steps).warmup_steps
     asking: list[Callback] = []
     if not job.loop.hardware.processes.divides_weights:  # otherwise the first process alone cannot run the model
         asking = [ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)]

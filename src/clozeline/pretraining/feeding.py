@@ -94,6 +94,11 @@ def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int
     return max(-(-num_tokens * num_batches // tokens_per_epoch), 1)
 
 
+def steps_of_epochs(epochs: float, split: Split, batch_tokens: int, seed: int) -> int:
+    """Return the number of steps that read the rows about `epochs` times, by the batches of the first epoch."""
+    return max(round(epochs * shuffled_plan(split.rows.length_R, batch_tokens, seed, epoch=0).num_batches), 1)
+
+
 class _Turns(Dataset[Batch[TargetBatch]]):
     """Map-style dataset indexed by `Turn` (epoch, batch, rows)."""
 

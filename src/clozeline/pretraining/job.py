@@ -20,12 +20,12 @@ from clozeline.machine.cores import available_cores
 from clozeline.params import PretrainParams
 from clozeline.pretraining.advisers import Advancing, advisers
 from clozeline.pretraining.compilation import compiled
-from clozeline.pretraining.feeding import Feed, steps_of
+from clozeline.pretraining.feeding import Feed, steps_of, steps_of_epochs
 from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import loss_of
 from clozeline.pretraining.naming import name_of_training
 from clozeline.pretraining.replay import Replay
-from clozeline.pretraining.requests import check_budget, tell_what_has_no_effect
+from clozeline.pretraining.requests import tell_what_has_no_effect
 from clozeline.pretraining.starting import start_from
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
@@ -236,11 +236,11 @@ def _splits(params: PretrainParams, tokens: Path) -> tuple[Split, Split]:
 
 
 def _total_steps(params: PretrainParams, train: Split, seed: int) -> int:
-    total_steps = params.steps
-    if total_steps is None:
-        total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
-    check_budget(params, total_steps)
-    return total_steps
+    if params.steps is not None:
+        return params.steps
+    if params.epochs is not None:
+        return steps_of_epochs(params.epochs, train, params.batch_tokens, seed)
+    return steps_of(params.tokens or 0, train, params.batch_tokens, seed)
 
 
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:

@@ -1,30 +1,13 @@
-"""Checks before the first step of pre-training: impossible budgets, and settings without effect."""
+"""Check before the first step of pre-training: settings without effect."""
 
 import logging
 
-from clozeline.errors import ParamsError
 from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import MaskingParams, PretrainParams
 
 _LOG = logging.getLogger(__name__)
 _OFF = {"unit": "token", "word_dropout": 0.0, "protected_tokens": ()}
 """Fields of `masking`, with the values that turn them off."""
-
-
-def check_budget(params: PretrainParams, total_steps: int) -> None:
-    """Check that a budget in tokens outlasts its warm-up. A budget in steps was checked when the params were read.
-
-    Raises:
-        ParamsError: the budget ends before its warm-up.
-    """
-    warmup_steps = params.schedule.warmup_steps
-    if params.tokens is not None and total_steps < warmup_steps:
-        raise ParamsError(
-            "the budget `tokens` ends before the warm-up",
-            given=f"{params.tokens:,} tokens ({total_steps:,} steps), and {warmup_steps:,} steps of warm-up",
-            expected="a budget that outlasts the warm-up",
-            do="lower `schedule.warmup_steps`, or raise `tokens`",
-        )
 
 
 def tell_what_has_no_effect(params: PretrainParams) -> None:

@@ -47,7 +47,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
         checkpoint_every_steps=params.checkpoint_every_steps,
         patience=params.patience,
     )
-    schedule = Schedule.linear_to_zero(round(params.warmup_fraction * plan.total_steps), plan.total_steps)
+    schedule = Schedule.linear_to_zero(params.warmup_fraction, plan.total_steps)
     hardware = _hardware(params)
     _select_trained_weights(task, inputs)
     task.model.to(hardware.precision.device)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Self
 
@@ -20,11 +21,11 @@ class Schedule:
     total_steps: int
 
     @classmethod
-    def linear_to_zero(cls, warmup_steps: int, total_steps: int) -> Self:
+    def linear_to_zero(cls, warmup_fraction: float, total_steps: int) -> Self:
         """Return the schedule of fine-tuning (Devlin et al. 2018, appendix A.2)."""
         linear = ScheduleParams(
             decay="linear",
-            warmup_steps=warmup_steps,
+            warmup_fraction=warmup_fraction,
             initial_fraction=0.0,
             final_fraction=0.0,
             power=1.0,
@@ -32,14 +33,18 @@ class Schedule:
         )
         return cls(linear, total_steps)
 
+    @cached_property
+    def warmup_steps(self) -> int:
+        return round(self.params.warmup_fraction * self.total_steps)
+
     def fraction(self, step: int) -> float:
         """Return the fraction of the peak (0-1) at `step`, counted from 0; steps past the last are like the last.
 
         The first step of warm-up is above `initial_fraction`, so that no step is lost to a rate of zero. Warm-up
         therefore reaches the peak in its last step, and the decay starts at the peak: two steps are at the peak.
         """
-        if step < self.params.warmup_steps:
-            done = (step + 1) / self.params.warmup_steps
+        if step < self.warmup_steps:
+            done = (step + 1) / self.warmup_steps
             return self.params.initial_fraction + (1 - self.params.initial_fraction) * done
         decay = DECAYS[self.params.decay]
         start = decay.start(self)
@@ -59,12 +64,12 @@ class Decay:
 
 
 def _after_warmup(schedule: Schedule) -> int:
-    return schedule.params.warmup_steps
+    return schedule.warmup_steps
 
 
 def _decay_start(schedule: Schedule) -> int:
     start = schedule.total_steps - 1 - round(schedule.params.decay_fraction * schedule.total_steps)
-    return max(start, schedule.params.warmup_steps)
+    return max(start, schedule.warmup_steps)
 
 
 DECAYS: Mapping[str, Decay] = MappingProxyType(

@@ -221,13 +221,12 @@ def _their_seconds_per_step(job: Job) -> float:
 def _run_ours(job: Job, seed: int, params: PretrainParams, seconds: float, target_loss: float) -> ours.Passing:
     """Train with `params`, the schedule fitted into `seconds`; measure the loss at each twentieth of it."""
     steps = max(round(seconds / _our_seconds_per_step(job)), 40)
-    warmup_share = params.schedule.warmup_steps / (params.steps or steps)
     fitted = ours.with_changes(
         params,
         {
             "steps": steps,
             "tokens": None,
-            "schedule": {"warmup_steps": round(warmup_share * steps)},
+            "epochs": None,
             "log_every_steps": max(steps // 20, 1),
         },
     )
@@ -238,7 +237,13 @@ def _run_ours(job: Job, seed: int, params: PretrainParams, seconds: float, targe
 def _our_seconds_per_step(job: Job) -> float:
     probe = ours.with_changes(
         job.params,
-        {"steps": _PROBE_STEPS, "tokens": None, "schedule": {"warmup_steps": 0}, "log_every_steps": _PROBE_STEPS // 3},
+        {
+            "steps": _PROBE_STEPS,
+            "tokens": None,
+            "epochs": None,
+            "schedule": {"warmup_fraction": 0.0},
+            "log_every_steps": _PROBE_STEPS // 3,
+        },
     )
     with ours.prepared(probe, 0, job.corpus.tokens, job.corpus.tokenizer) as built:
         return ours.train_until(built, lambda: 0.0, -1.0).seconds / _PROBE_STEPS
