@@ -1,12 +1,13 @@
 """Fixtures for the tests of several rooms: token shards and params small enough to train on in a second."""
 
+import gc
 import logging
 import os
 import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -55,7 +56,10 @@ def pytest_addoption() -> None:
     `pytest_configure` only after the conftest files of the rooms whose files were named on the command line. Some of
     these import torch, which reads these variables.
     """
-    sys.dont_write_bytecode = False  # images often set it; each worker would compile every test again, for 8 s
+    # Images often set it. Each worker would compile every test again, for 8 s, and each stage in a copy of the project
+    # its code.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
         assert "torch" not in sys.modules, "it has read these variables already"
         os.environ.setdefault("OMP_NUM_THREADS", str(max(num_cores() // int(num_workers), 1)))
@@ -68,6 +72,23 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are imported, and never look for any in what was imported.
+
+    It stays until the end: 700,000 objects, which each full collection would look through.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        import hypothesis  # noqa: F401  # on its import it looks for what refers to trio's generator, which may be frozen
+
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
