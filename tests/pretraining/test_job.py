@@ -109,7 +109,7 @@ def test_the_weights_of_the_best_validation_pass_are_kept(prepare: Prepare) -> N
     best = state.best_look
     assert best is not None
     job.model.eval()
-    assert job.loop.looks.measure() == pytest.approx(best.loss, abs=1e-6)
+    assert job.loop.looks.measure() == pytest.approx((best.loss, best.accuracy), abs=1e-6)
 
 
 def test_running_out_of_memory_halves_the_micro_batches_and_not_the_batch(
@@ -210,7 +210,7 @@ def test_training_from_python_shows_progress_and_examples(
     with caplog.at_level("INFO"):
         prepare.trained(validation__every_steps=20, validation__num_examples=2)
     assert len(shown) == 8
-    assert re.fullmatch(r"loss \d\.\d{3}, [\d,]+ tokens/s", shown[0][1])
+    assert re.fullmatch(r"loss \d\.\d{3}, accuracy \d\.\d %, [\d,]+ tokens/s", shown[0][1])
     assert len([record for record in caplog.records if " %), right: " in record.message]) == 4
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from clozeline.errors import DataError
+from clozeline.evaluation import judged
+from clozeline.language_modelling.language_model import target_logits
 from clozeline.params import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.judging import Judge
@@ -57,6 +59,15 @@ def test_validation_rows_stay_within_their_limit_and_spread_over_the_split(
     assert rows_R[-1] == len(job.validation.rows) - 1
 
 
+def test_the_accuracy_is_the_share_of_targets_whose_label_has_the_highest_probability(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    looking = judge(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+    model = looking.loss.model.eval()
+    is_top1 = [judged.judge(target_logits(model, batch), batch.labels_T).is_top1_T for batch in looking._batches]
+    assert 0 < looking.measure().accuracy == np.concatenate(is_top1).mean()
+
+
 @pytest.mark.parametrize(("words", "is_askable"), [([9, 9], True), ([1, 1], False)])
 def test_a_validation_split_of_two_tokens_is_measured_or_refused(
     words: list[int],
@@ -70,7 +81,7 @@ def test_a_validation_split_of_two_tokens_is_measured_or_refused(
     tokens = make_tokens([np.full(20, 7)] * 20, [np.array(words)])
     looking = judge(tiny_pretraining, tokens, tiny_tokenizer, tmp_path)
     if is_askable:
-        assert looking.measure() > 0
+        assert looking.measure().loss > 0
     else:
         with pytest.raises(DataError, match=r"(?s)2 tokens.*every_steps` to null"):
             looking.measure()

@@ -107,10 +107,13 @@ def curve(name: str, num_points: int = 40) -> list[tuple[float, float]]:
 
 TABLES: Mapping[str, tuple[Sequence[str], Sequence[Sequence[object]]]] = {
     "plots/pretrain.csv": (
-        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens"),
-        [(int(step), loss, loss / 1000, loss / 2, 2048) for step, loss in curve("training")],
+        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens", "accuracy"),
+        [(int(step), loss, loss / 1000, loss / 2, 2048, 1 / loss) for step, loss in curve("training")],
     ),
-    "plots/pretrain_validation.csv": (("step", "loss"), [(int(step), loss) for step, loss in curve("held out")[9::10]]),
+    "plots/pretrain_validation.csv": (
+        ("step", "loss", "accuracy"),
+        [(int(step), loss, 1 / loss) for step, loss in curve("held out")[9::10]],
+    ),
     "plots/timing/pretrain.csv": (("step", "tokens_per_second"), [(int(step), 9000 * y) for step, y in curve("speed")]),
     "plots/evaluate/calibration.csv": (
         ("confidence_above", "confidence_to", "targets", "mean_confidence", "accuracy"),
@@ -129,8 +132,8 @@ TABLES: Mapping[str, tuple[Sequence[str], Sequence[Sequence[object]]]] = {
         [("whole word", 250365, 3.2, 0.43, 0.6), ("continuation", 16283, 6.4, 0.06, 0.1)],
     ),
     "plots/finetune/library_training.csv": (
-        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens"),
-        [(int(step), loss, loss / 1000, loss / 2, 2048) for step, loss in curve("fine-tuning", 8)],
+        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens", "accuracy"),
+        [(int(step), loss, loss / 1000, loss / 2, 2048, "") for step, loss in curve("fine-tuning", 8)],
     ),
     "plots/finetune/library_validation.csv": (
         ("step", "epoch", "validation_score"),

@@ -129,15 +129,24 @@ def test_a_folded_chapter_with_missing_figures_is_opened(ran: Ran) -> None:
     (ran.root / "plots/timing/pretrain.csv").unlink()
     html = build(ran.run).html
     assert '<details open=""><summary><h2>Text</h2>' in html
-    assert '<details open=""><summary>Learning rate, gradient norm, speed, and counts</summary>' in html
+    assert '<details open=""><summary>Accuracy, learning rate, gradient norm, speed, and counts</summary>' in html
     assert "Gradient norm" in chapter(html, "training")
+
+
+def test_loss_and_accuracy_have_training_and_validation_on_one_chart(ran: Ran) -> None:
+    told = chapter(build(ran.run).html, "training")
+    loss, accuracy = (told.split(f"<desc>{axis} by step. ")[1] for axis in ("nats per target", "share of targets, 0-1"))
+    assert loss.startswith("training: 9.08 at 25, 3.23 at 1000; validation: 3.68 at 250, 3.23 at 1000</desc>")
+    assert accuracy.startswith("training: 0.1101 at 25, 0.3096 at 1000; validation: 0.2717 at 250, 0.3096 at 1000</")
 
 
 def test_fine_tuning_has_its_curves(ran: Ran) -> None:
     told = chapter(build(ran.run).html, "tasks")
     assert "<desc>per target by step. loss: 9.11 at 25, 3.86 at 200</desc>" in told
     assert "<desc> by step. validation score: 0.71 at 100, 0.78 at 200</desc>" in told, "NaN is not a point"
-    (ran.root / "plots/finetune/library_training.csv").write_text("step,loss,learning_rate,gradient_norm,num_tokens\n")
+    (ran.root / "plots/finetune/library_training.csv").write_text(
+        "step,loss,learning_rate,gradient_norm,num_tokens,accuracy\n"
+    )
     (ran.root / "plots/finetune/library_validation.csv").write_text("step,epoch,validation_score\n0,0.0,0.5\n")
     page = build(ran.run)
     assert page.faults == ()

@@ -247,7 +247,7 @@ def test_a_chapter_with_a_missing_file_names_the_command_and_the_others_are_comp
         ("metrics/finetune/library.json", '{"headline": {"metric": "f1"}}', "headline.value: Field required"),
         ("reports/examples/examples.json", '[{"original": 5}]', "0.original: Input should be a valid string"),
         ("plots/evaluate/place.csv", "a,b\n1,2\n", "no column place_from"),
-        ("plots/pretrain_validation.csv", "step,loss\nx,y\n", None),
+        ("plots/pretrain_validation.csv", "step,loss,accuracy\nx,y,z\n", None),
     ],
 )
 def test_a_damaged_file_is_named_with_its_fault(ran: Ran, path: str, content: str, told: str | None) -> None:

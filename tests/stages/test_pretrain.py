@@ -62,6 +62,7 @@ def test_metrics_and_curve_agree(
     assert metrics["steps"] == 40
     assert metrics["tokens"] == int(points[-1]["num_tokens"])
     assert metrics["last_training_loss_nats_per_token"] == float(points[-1]["loss"])
+    assert metrics["last_training_accuracy"] == float(points[-1]["accuracy"]) > 0
 
 
 def test_the_model_card_states_text_budget_and_limits(

@@ -206,7 +206,7 @@ def test_the_validation_loss_does_not_depend_on_batch_size_but_theirs_does(prepa
     every_row = job.validation.read(np.arange(len(job.validation.rows)))
     whole = OBJECTIVES["mlm"].judging(job.validation, every_row, 1, 0, 7)
     stock = stock_of(model, tmp_path / "stock")
-    right = TargetLoss(model)(whole).item() / len(whole.labels_T)
+    right = TargetLoss(model)(whole).loss_sum.item() / len(whole.labels_T)
 
     def theirs(num_rows: int) -> float:
         made = trainer(stock, rows_of(whole), tmp_path, per_device_eval_batch_size=num_rows)
@@ -216,7 +216,7 @@ def test_the_validation_loss_does_not_depend_on_batch_size_but_theirs_does(prepa
     assert abs(theirs(8) - right) > 1e-3
     assert abs(theirs(8) - theirs(16)) > 1e-3
     for batch_tokens in (32, 256, 10_000):
-        assert replace(job.judge, batch_tokens=batch_tokens).measure() == pytest.approx(right, rel=1e-5)
+        assert replace(job.judge, batch_tokens=batch_tokens).measure().loss == pytest.approx(right, rel=1e-5)
 
 
 def test_slow_bf16_is_refused_but_theirs_accepts_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

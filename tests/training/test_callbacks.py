@@ -17,7 +17,7 @@ from clozeline.training.state import State
 
 
 def points(losses: list[float]) -> list[CurvePoint]:
-    return [CurvePoint(10 * place, loss, 1e-3, 1.0, 0) for place, loss in enumerate(losses, start=1)]
+    return [CurvePoint(10 * place, loss, 1e-3, 1.0, 0, 0.5) for place, loss in enumerate(losses, start=1)]
 
 
 def warned(losses: list[float], caplog: pytest.LogCaptureFixture) -> int:
@@ -104,7 +104,7 @@ def test_examples_are_shown_at_each_validation_pass(
     job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
     examples = ShownExamples.of(job.model, job.validation, tiny_tokenizer, num_examples=3)
     with caplog.at_level(logging.INFO):
-        examples.on_look(Look(10, 2.0))
+        examples.on_look(Look(10, 2.0, 0.5))
     shown = [record.getMessage() for record in caplog.records]
     assert len(shown) == 3
     for line in shown:

@@ -70,7 +70,7 @@ def test_the_initial_loss_equals_that_of_a_uniform_guess(prepare: Prepare) -> No
     job = prepare()
     batch = first_batch(job)
     with torch.no_grad():
-        loss = job.loop.loss_sum(batch).item() / len(batch.labels_T)
+        loss = job.loop.loss_sum(batch).loss_sum.item() / len(batch.labels_T)
     assert loss == pytest.approx(math.log(64) + WEIGHT * math.log(2), abs=0.5)
 
 
@@ -91,7 +91,9 @@ def test_the_loss_equals_that_of_the_electra_paper(prepare: Prepare) -> None:
         expected = functional.cross_entropy(logits_TV, batch.labels_T) + WEIGHT * (
             functional.binary_cross_entropy_with_logits(logits_N, replaced_N)
         )
-        assert job.loop.loss_sum(batch).item() / len(batch.labels_T) == pytest.approx(expected.item(), rel=1e-6)
+        assert job.loop.loss_sum(batch).loss_sum.item() / len(batch.labels_T) == pytest.approx(
+            expected.item(), rel=1e-6
+        )
     assert 0 < replaced_N.sum() <= len(batch.labels_T)
 
 
@@ -101,7 +103,7 @@ def test_the_generator_gets_no_gradient_from_the_discriminator(prepare: Prepare)
     for weight in (1.0, 1000.0):
         job = prepare(discriminator_weight=weight)
         model = pair_of(job)
-        job.loop.loss_sum(first_batch(job)).backward()
+        job.loop.loss_sum(first_batch(job)).loss_sum.backward()
         shared = {id(parameter) for parameter in model.base_model.embeddings.parameters()}
         own = {n: p.grad for n, p in model.generator.named_parameters() if id(p) not in shared}
         gradients[weight] = (own, model.base_model.embeddings.tokens.weight.grad)
@@ -118,7 +120,7 @@ def test_a_model_can_memorize_one_batch(prepare: Prepare) -> None:
     batch = batch.as_part_of(len(batch.labels_T), int((batch.text_ids_BL != 0).sum()))
     optimizer = torch.optim.AdamW(job.model.parameters(), lr=1e-2)
     for _ in range(600):
-        loss = job.loop.loss_sum(batch) / len(batch.labels_T)
+        loss = job.loop.loss_sum(batch).loss_sum / len(batch.labels_T)
         if loss.item() < 0.2:
             break
         loss.backward()
@@ -186,11 +188,11 @@ def test_each_validation_line_names_both_losses_and_a_generator_on_the_plateau(
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
     shown = ShownParts.of(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)
     job.model.eval()
-    loss = job.judge.measure()
+    loss = job.judge.measure().loss
     job.model.train()
     with caplog.at_level(logging.INFO):
         for step in (1, 2, 3, 4):
-            shown.on_look(Look(step, loss))
+            shown.on_look(Look(step, loss, 0.5))
             assert ("the loss has stayed" in caplog.text) == (step == 4)
     assert job.model.training
     told = caplog.records[0].getMessage().split()
@@ -217,5 +219,5 @@ def test_the_compiled_loss_is_the_same_in_a_bounded_number_of_graphs(prepare: Pr
     batches = job.loop.batches_from(0, 0)
     for _ in range(20):
         batch = next(batches).inputs
-        assert fast(batch).item() == pytest.approx(plain(batch).item(), rel=1e-4)
+        assert fast(batch).loss_sum.item() == pytest.approx(plain(batch).loss_sum.item(), rel=1e-4)
     assert num_graphs <= 8

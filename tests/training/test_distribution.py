@@ -154,6 +154,7 @@ def test_batches_with_fewer_rows_than_processes_train_like_one_process(two: Toge
     one_weights, one_told = alone(name)
     assert largest_difference(weights, one_weights) < 1e-5
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
+    assert told["accuracies"] == pytest.approx(one_told["accuracies"], abs=0.01)
 
 
 def test_two_processes_train_replaced_token_detection_like_one_process(two: Together, alone: Alone) -> None:
@@ -164,6 +165,7 @@ def test_two_processes_train_replaced_token_detection_like_one_process(two: Toge
         one, both = (load_file(folder / "encoder" / file) for folder in (alone.folder, two.folder / "detecting"))
         assert largest_difference(one, both) < 1e-5
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
+    assert told["accuracies"] == pytest.approx(one_told["accuracies"], abs=0.01)
 
 
 def test_one_process_can_resume_a_training_of_two_processes(two: Together, alone: Alone) -> None:

@@ -9,13 +9,13 @@ from clozeline.errors import ArtifactError, TrainingError
 from clozeline.params import OptimizerParams
 from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
-from clozeline.training.curves import CurvePoint, Look
+from clozeline.training.curves import CurvePoint, Look, Quality
 from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
 from clozeline.training.looks import Looks
 from clozeline.training.loop import Loop
 from clozeline.training.optimizers import build_optimizer
-from clozeline.training.state import Batch
+from clozeline.training.state import Batch, Scored
 from clozeline.training.steps import Steps
 
 OPTIMIZER = OptimizerParams(
@@ -176,18 +176,28 @@ def test_a_training_that_stops_before_its_first_curve_point_gets_one_at_the_end(
     monkeypatch.setattr(Steps, "take", taken)
     training = loop(tmp_path)
     losses = iter([1.0, 2.0, 3.0])
-    object.__setattr__(training, "looks", Looks(every_steps=1, patience=1, measure=lambda: next(losses)))
+    object.__setattr__(training, "looks", Looks(every_steps=1, patience=1, measure=lambda: Quality(next(losses), 0.5)))
     curve = run(training)
     assert [point.step for point in curve] == [2]
     assert curve[0].loss > 0
 
 
+def test_a_point_has_the_accuracy_over_all_targets_since_the_one_before_it(tmp_path: Path) -> None:
+    """Each batch has 4 targets."""
+    training = loop(tmp_path, total_steps=4)
+    inner, num_right = training.loss_sum, iter([0, 1, 2, 2])
+    object.__setattr__(training, "loss_sum", lambda x: Scored(inner(x), torch.tensor(next(num_right))))
+    object.__setattr__(training, "log_every_steps", 3)
+    assert [point.accuracy for point in run(training)] == [3 / 12, 2 / 4]
+    assert run(loop(tmp_path / "other"))[0].accuracy is None, "a loss alone counts no right answers"
+
+
 def test_a_validation_pass_without_a_finite_loss_is_never_the_best(tmp_path: Path) -> None:
     training = loop(tmp_path)
     losses = iter([float("nan"), 3.0, 1.0, 2.0, float("nan"), 4.0])
-    object.__setattr__(training, "looks", Looks(every_steps=1, patience=3, measure=lambda: next(losses)))
+    object.__setattr__(training, "looks", Looks(every_steps=1, patience=3, measure=lambda: Quality(next(losses), 0.5)))
     state = training.run(training.resume(), Callback())
-    assert (state.step, state.best_look) == (6, Look(3, 1.0))
+    assert (state.step, state.best_look) == (6, Look(3, 1.0, 0.5))
 
 
 def test_processes_that_see_different_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.training.callbacks import Callback
-from clozeline.training.state import State
+from clozeline.training.curves import Quality
+from clozeline.training.state import Scored, State
 
 
 class Start(Callback):
@@ -44,10 +46,11 @@ def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -
     return {
         "started_at": start.step,
         "losses": [point.loss for point in state.curve],
+        "accuracies": [point.accuracy for point in state.curve],
         "steps": state.step,
         "most_slots": job.loop.hardware.micro_batches.most_slots,
         "best": best and asdict(best),
-        "judged": best and job.judge.measure(),
+        "judged": best and job.judge.measure().loss,
         "weights": digest(trained.model.state_dict()) if trained.weights is None else None,  # sharded weights
     }
 
@@ -60,7 +63,7 @@ def little_memory(patch: pytest.MonkeyPatch) -> None:
     """Make memory run out at the very end of each backward pass of more than 60 tokens."""
     forward = TargetLoss.forward
 
-    def greedy(self: TargetLoss, batch: TargetBatch) -> Tensor:
+    def greedy(self: TargetLoss, batch: TargetBatch) -> Scored:
         if torch.is_grad_enabled() and batch.num_slots > 60:
             run_out_in_the_end(self.model.get_input_embeddings().weight)
         return forward(self, batch)
@@ -77,9 +80,9 @@ def run_out_in_the_end(first: Tensor) -> None:
 
 
 def better_and_better(patch: pytest.MonkeyPatch) -> None:
-    """Divide the n-th validation loss by 2 ** n, so that the model seems to get better and better."""
+    """Divide the n-th validation figures by 2 ** n, so that the model seems to get better and better."""
     measure, count = Judge.measure, itertools.count(1)
-    patch.setattr(Judge, "measure", lambda judge: measure(judge) / 2 ** next(count))
+    patch.setattr(Judge, "measure", lambda judge: Quality(*(np.array(measure(judge)) / 2 ** next(count)).tolist()))
 
 
 TROUBLES = {"little memory": little_memory, "better and better": better_and_better}

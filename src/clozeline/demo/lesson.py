@@ -75,7 +75,7 @@ def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, cal
     looks = job.loop.looks
     assert looks is not None, "short() asks for one"
     job.model.eval()
-    loss_before = looks.measure()
+    loss_before = looks.measure().loss
     before = tuple(examiner.ask(job.model, question) for question in questions)
     state = job.run(callbacks)
     return Lesson(

@@ -62,7 +62,7 @@ def measure(model: LanguageModel, params: PretrainParams, *, target_share: float
 
     def forward_and_backward() -> None:
         with precision.autocast():
-            loss_sum = loss(batch)
+            loss_sum = loss(batch).loss_sum
         (loss_sum / len(batch.labels_T)).backward()
 
     def update() -> None:

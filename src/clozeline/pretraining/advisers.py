@@ -51,4 +51,8 @@ class Advancing(Callback):
         speed = (point.num_tokens - self._num_tokens) / (now - self._seconds)
         self._seconds, self._num_tokens = now, point.num_tokens
         self.speeds.append((point.step, speed))
-        self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}, {speed:,.0f} tokens/s")
+        self._bar.advance(point.step - self._bar.done, note=f"{_quality(point)}, {speed:,.0f} tokens/s")
+
+
+def _quality(point: CurvePoint) -> str:
+    return f"loss {point.loss:.3f}" + ("" if point.accuracy is None else f", accuracy {100 * point.accuracy:.1f} %")

@@ -1,4 +1,4 @@
-"""Loss on a fixed sample of the validation split, for validation during training."""
+"""Loss and accuracy on a fixed sample of the validation split, for validation during training."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +13,7 @@ from clozeline.errors import DataError
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import Objective, TargetBatch
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, sorted_plan
+from clozeline.training.curves import Quality
 from clozeline.training.hardware import Hardware
 
 _NUM_FOLDS = 7
@@ -24,7 +25,7 @@ class Judge:
     """Evaluates every model on the same targets in the same rows."""
 
     loss: nn.Module
-    """Maps a batch to its summed loss."""
+    """Maps a batch to its summed loss and its number of right answers."""
     objective: Objective
     split: Split
     seed: int
@@ -33,15 +34,16 @@ class Judge:
     hardware: Hardware[Any]
 
     @torch.no_grad()
-    def measure(self) -> float:
-        """Return the loss in nats per target."""
-        loss_sum, num_targets = 0.0, 0
+    def measure(self) -> Quality:
+        loss_sum, num_right, num_targets = 0.0, 0, 0
         for batch in self._batches:
             for part in self.hardware.micro_batches.parts(batch):
                 with self.hardware.precision.autocast():
-                    loss_sum += self.loss(part).item()
+                    scored = self.loss(part)
+                loss_sum += scored.loss_sum.item()
+                num_right += scored.num_right.item()
             num_targets += len(batch.labels_T)
-        return loss_sum / num_targets
+        return Quality(loss_sum / num_targets, num_right / num_targets)
 
     @cached_property
     def _batches(self) -> list[TargetBatch]:

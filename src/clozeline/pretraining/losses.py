@@ -14,10 +14,11 @@ from clozeline.language_modelling.detection import ReplacedTokenPair, detection_
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.language_modelling.objectives import DetectionBatch, TargetBatch
 from clozeline.tokens.draws import Flags
+from clozeline.training.state import Scored
 
 
 def loss_of(model: LanguageModel, is_fixed_V: Flags, discriminator_weight: float) -> nn.Module:
-    """Return a module that maps a batch to its summed loss in nats.
+    """Return a module that maps a batch to its summed loss in nats and its number of right answers (`Scored`).
 
     Only replaced-token detection uses `is_fixed_V` and `discriminator_weight`: see `DetectionLoss`.
     """
@@ -33,14 +34,28 @@ class TargetLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: TargetBatch) -> Tensor:
+    def forward(self, batch: TargetBatch) -> Scored:
         logits_TV = language_model.target_logits(self.model, batch)
-        return functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
+        loss_sum = functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
+        return Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
+
+
+def _num_right(logits_TV: Tensor, labels_T: Tensor) -> Tensor:
+    """Return the number of targets whose label has the highest logit, a scalar.
+
+    A CPU finds the highest logit in an eighth of the time of its index. fp32 logits hardly ever tie; where 16 bits do,
+    the first index wins.
+    """
+    if logits_TV.dtype == torch.float32:
+        is_right_T = logits_TV.gather(1, labels_T[:, None])[:, 0] == logits_TV.amax(dim=1)
+    else:
+        is_right_T = logits_TV.argmax(dim=1) == labels_T
+    return is_right_T.sum()
 
 
 class DetectionLoss(nn.Module):
     """Sum of the generator's cross-entropy, a mean over targets, and the weighted one of the discriminator, a mean over
-    all real tokens (Clark et al. 2020, section 2).
+    all real tokens (Clark et al. 2020, section 2). Right answers are the generator's.
 
     Like any loss here, the result has to be divided by all targets of the step. The discriminator's sum is therefore
     scaled by the step's targets per real token, which every part of a batch knows.
@@ -57,7 +72,7 @@ class DetectionLoss(nn.Module):
         # Kept out of the compiled graph: its number of iterations depends on the number of targets.
         self._draw: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compiler.disable(draw)
 
-    def forward(self, batch: DetectionBatch) -> Tensor:
+    def forward(self, batch: DetectionBatch) -> Scored:
         logits_TV = language_model.target_logits(self.model, batch)
         generator_sum = functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
         ids_BL, is_replaced_BL = batch.with_guesses(self._draw(logits_TV.detach(), batch.uniform_T, self.is_fixed_V))
@@ -69,4 +84,5 @@ class DetectionLoss(nn.Module):
             weight=None if is_real_BL is None else is_real_BL.to(logits_BL.dtype),
             reduction="sum",
         )
-        return generator_sum + self._weight * batch.targets_per_token * discriminator_sum
+        loss_sum = generator_sum + self._weight * batch.targets_per_token * discriminator_sum
+        return Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))

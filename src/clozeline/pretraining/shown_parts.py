@@ -37,7 +37,7 @@ class ShownParts(Callback):
     def on_look(self, look: Look) -> None:
         was_training = self.model.training
         self.model.eval()
-        generator = self.generator.measure()
+        generator = self.generator.measure().loss
         self.model.train(was_training)
         discriminator = (look.loss - generator) / self.discriminator_weight
         _LOG.info("  generator %.3f nats per target, discriminator %.4f nats per token", generator, discriminator)

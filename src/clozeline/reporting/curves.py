@@ -1,4 +1,4 @@
-"""Training curves: loss, held-out loss, learning rate, gradient norm, speed."""
+"""Training curves: loss and accuracy in training and on held-out text, learning rate, gradient norm, speed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,6 +49,15 @@ _CHARTS = (
         ),
         "The training loss is at the mask rate of its step; the validation loss is always at the same rate.",
     ),
+    _Chart(
+        "Accuracy",
+        "share of targets, 0-1",
+        (
+            _Curve("training", _LOSS, CurvePoint, "accuracy"),
+            _Curve("validation", "plots/pretrain_validation.csv", Look, "accuracy", has_dots=True),
+        ),
+        "Share of hidden or next tokens that are the model's first guess.",
+    ),
     _Chart("Learning rate", "", (_Curve("learning rate", _LOSS, CurvePoint, "learning_rate"),)),
     _Chart("Gradient norm", "before clipping", (_Curve("gradient norm", _LOSS, CurvePoint, "gradient_norm"),)),
     _Chart(
@@ -63,7 +72,7 @@ _CHARTS = (
 
 def parts(run: Run) -> Iterable[Part | Fold]:
     loss, *others = (partial(_chart, run, chart) for chart in _CHARTS)
-    return [loss, Fold("Learning rate, gradient norm, speed, and counts", [*others, partial(_figures, run)])]
+    return [loss, Fold("Accuracy, learning rate, gradient norm, speed, and counts", [*others, partial(_figures, run)])]
 
 
 def _figures(run: Run) -> Markup:

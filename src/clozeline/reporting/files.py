@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,8 +56,13 @@ class RunFiles:
         return self._read(path, stage, f"a CSV file with {', '.join(columns) or 'a header'}", read)
 
     def rows(self, path: str, kind: type[RowRecord], *, stage: str) -> list[RowRecord]:
-        """Read the rows as records of `kind`; raises ArtifactError like `csv`, or if a value has another type."""
-        rows = self.csv(path, *(field.name for field in fields(kind)), stage=stage)
+        """Read the rows as records of `kind`; raises ArtifactError like `csv`, or if a value has another type.
+
+        An empty cell stands for the default of its field.
+        """
+        optional = {field.name for field in fields(kind) if field.default is not MISSING}
+        cells = self.csv(path, *(field.name for field in fields(kind)), stage=stage)
+        rows = [{name: text for name, text in row.items() if text or name not in optional} for row in cells]
         try:
             return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]  # a type known at run time
         except ValidationError as error:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 from clozeline.artifacts.record import MetricFile
@@ -20,6 +21,7 @@ from clozeline.training.curves import CurvePoint, Look, SpeedPoint
 from clozeline.training.state import State
 
 _LOG = logging.getLogger(__name__)
+_TRACKED = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second")
 
 
 def run(
@@ -39,8 +41,9 @@ def run(
 ) -> None:
     """Train on the shards in `tokens`; write the model to `out` and its figures to `metrics`.
 
-    `curve` gets the training loss, `looks` the loss on held-out text, and `timing` tokens/s, which differs from run to
-    run and is therefore no output of the stage. `work` holds the checkpoints while the training is not finished.
+    `curve` gets loss and accuracy in training, `looks` those on held-out text, and `timing` tokens/s, which differs
+    from run to run and is therefore no output of the stage. `work` holds the checkpoints while the training is not
+    finished.
     `start`: folder of the encoder to continue from, with the keys of the documents that it was trained on.
     `callbacks`: further listeners.
 
@@ -84,7 +87,9 @@ def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
         "batches_without_target": state.num_empty_batches,
         "rows_without_target": state.num_rows_without_target,
         "last_training_loss_nats_per_token": state.curve[-1].loss if state.curve else None,
+        "last_training_accuracy": state.curve[-1].accuracy if state.curve else None,
         "best_validation_loss_nats_per_token": best.loss if best else None,
+        "best_validation_accuracy": best.accuracy if best else None,
         "best_validation_step": best.step if best else None,
         **({"new_rows": job.replay.num_new_rows, "old_rows": job.replay.num_old_rows} if job.replay else {}),
     }
@@ -99,9 +104,12 @@ class _Watch(Advancing):
 
     def on_point(self, point: CurvePoint) -> None:
         super().on_point(point)
-        values = {"loss": point.loss, "learning_rate": point.learning_rate, "gradient_norm": point.gradient_norm}
-        self._log.metrics(values | {"tokens_per_second": self.speeds[-1][1]}, step=point.step)
+        values = asdict(point) | {"tokens_per_second": self.speeds[-1][1]}
+        self._log.metrics({name: values[name] for name in _TRACKED}, step=point.step)
 
     def on_look(self, look: Look) -> None:
-        _LOG.info("step %s: validation loss %.3f nats per target", f"{look.step:,}", look.loss)
-        self._log.metrics({"validation_loss": look.loss}, step=look.step)
+        _LOG.info(
+            "step %s: validation loss %.3f nats per target, accuracy %.1f %%",
+            *(f"{look.step:,}", look.loss, 100 * look.accuracy),
+        )
+        self._log.metrics({"validation_loss": look.loss, "validation_accuracy": look.accuracy}, step=look.step)

@@ -1,25 +1,38 @@
 """plots/pretrain*.csv: points of the curves of a training run, one per row."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """State after `step` optimizer steps. The loss is the mean over targets since the previous point."""
+    """State after `step` optimizer steps. Loss and accuracy are means over targets since the previous point."""
 
     step: int
     loss: float
     learning_rate: float
     gradient_norm: float
     num_tokens: int
+    accuracy: float | None = None
+    """Share of targets whose likeliest answer is right, 0-1; None: the training does not count right answers."""
+
+
+class Quality(NamedTuple):
+    """Means over targets."""
+
+    loss: float
+    """Nats."""
+    accuracy: float
+    """Share of targets whose likeliest answer is right, 0-1."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Loss on held-out text after `step` optimizer steps, in nats per target."""
+    """Loss on held-out text after `step` optimizer steps, in nats per target, and accuracy, 0-1."""
 
     step: int
     loss: float
+    accuracy: float
 
 
 @dataclass(frozen=True)

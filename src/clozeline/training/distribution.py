@@ -16,6 +16,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.errors import ParamsError
+from clozeline.training.state import Scored
 
 Sharding = Literal["ddp", "fsdp"]
 Value = TypeVar("Value")
@@ -195,7 +196,7 @@ class Processes:
 
 def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
     """Return whether the loss ignores some weights: an unused pooler, or global attention without global tokens."""
-    module(inputs).backward()
+    Scored.of(module(inputs)).loss_sum.backward()
     has_idle = any(weight.requires_grad and weight.grad is None for weight in module.parameters())
     module.zero_grad()
     return has_idle

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from clozeline.training.curves import Look
+from clozeline.training.curves import Look, Quality
 from clozeline.training.distribution import Processes
 from clozeline.training.state import State
 
@@ -17,8 +17,8 @@ class Looks:
     every_steps: int
     patience: int | None
     """Number of validation passes without a lower loss after which training stops; None: never."""
-    measure: Callable[[], float]
-    """Returns the current model's loss on held-out text, in nats per target."""
+    measure: Callable[[], Quality]
+    """Measures the current model on held-out text."""
     best_weights: dict[str, Tensor] | None = None
 
     @property
@@ -29,13 +29,13 @@ class Looks:
         return step % self.every_steps == 0 or is_last
 
     def take(self, model: nn.Module, state: State, processes: Processes) -> Look:
-        """Measure the loss. With `patience`, keep the weights if they are the best so far. Training is not affected.
+        """Measure the model. With `patience`, keep the weights if they are the best so far. Training is not affected.
 
-        All processes take the loss that the first one measured, so that they stop at the same step and do not wait for
-        each other forever.
+        All processes take the figures that the first one measured, so that they stop at the same step and do not wait
+        for each other forever.
         """
         model.eval()
-        look = Look(state.step, processes.of_the_first(self.measure()))
+        look = Look(state.step, *processes.of_the_first(self.measure()))
         model.train()
         state.looks.append(look)
         if self.keeps_best and state.best_look is look:

@@ -16,7 +16,7 @@ from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.hardware import Hardware
 from clozeline.training.looks import Looks
 from clozeline.training.optimizers import scale_learning_rates
-from clozeline.training.state import Batch, Inputs, State
+from clozeline.training.state import Batch, Inputs, Scored, State
 from clozeline.training.steps import Steps
 
 _MOST_EMPTY_BATCHES = 1000
@@ -31,8 +31,8 @@ class Loop(Generic[Inputs]):
     optimizer: torch.optim.Optimizer
     batches_from: Callable[[int, int], Iterator[Batch[Inputs]]]
     """Maps `(epoch, index)` to the endless sequence of batches from there on."""
-    loss_sum: Callable[[Inputs], Tensor]
-    """Maps a batch to its loss in nats, summed over targets."""
+    loss_sum: Callable[[Inputs], Tensor | Scored]
+    """Maps a batch to its loss in nats, summed over targets, perhaps with the number of right answers."""
     fraction_at: Callable[[int], float]
     """Maps a step, counted from 0, to the learning rate as a fraction of each group's peak."""
     total_steps: int
@@ -79,7 +79,7 @@ class Loop(Generic[Inputs]):
         is_point = state.step % self.log_every_steps == 0 or is_last
         is_checkpoint = state.step % self.checkpoint_every_steps == 0 and not is_last
         if steps.must_read or is_point or is_checkpoint:
-            state.window_loss_sum += steps.read()
+            state.add(*steps.read())
         if is_point:
             self._draw(steps, state, callback)
         if self.looks is not None and self.looks.is_due(state.step, is_last):
@@ -91,7 +91,7 @@ class Loop(Generic[Inputs]):
 
     def _draw(self, steps: Steps[Inputs], state: State, callback: Callback) -> None:
         """Add a point to the curve."""
-        state.window_loss_sum += steps.read()
+        state.add(*steps.read())
         callback.on_point(state.close_window(self.optimizer.param_groups[0]["lr"], steps.last_norm))
 
     def _is_done(self, state: State) -> bool:

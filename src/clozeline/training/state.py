@@ -1,12 +1,29 @@
 """State of a training: batches, points of its curve, validation passes and progress."""
 
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any, Generic, TypeVar
+from math import isfinite, isnan
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
 
 from clozeline.training.curves import CurvePoint, Look
 
 Inputs = TypeVar("Inputs")
+
+
+class Scored(NamedTuple):
+    """Result of a batch, summed over its targets."""
+
+    loss_sum: Tensor
+    """Nats; the gradient flows through it."""
+    num_right: Tensor
+    """Number of targets whose likeliest answer is right; NaN: not counted."""
+
+    @classmethod
+    def of(cls, found: "Tensor | Scored") -> "Scored":
+        """Return the result of a loss function, which may give the loss alone."""
+        return found if isinstance(found, Scored) else cls(found, torch.full_like(found.detach(), torch.nan))
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,8 @@ class State:
     """Batches without a target, for which no step was taken."""
     num_rows_without_target: int = 0
     window_loss_sum: float = 0.0
+    window_right: float = 0.0
+    """NaN: the training does not count right answers."""
     window_targets: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
@@ -54,12 +73,18 @@ class State:
         self.num_rows_without_target += batch.num_rows_without_target
         self.window_targets += batch.num_targets
 
+    def add(self, loss_sum: float, num_right: float) -> None:
+        """Add the results of some steps to the next point of the curve."""
+        self.window_loss_sum += loss_sum
+        self.window_right += num_right
+
     def close_window(self, learning_rate: float, gradient_norm: float) -> CurvePoint:
         """Add a point to the curve, over the steps since the previous point, and return it."""
-        mean_loss = self.window_loss_sum / self.window_targets
-        point = CurvePoint(self.step, mean_loss, learning_rate, gradient_norm, self.num_tokens)
+        mean_loss, accuracy = (total / self.window_targets for total in (self.window_loss_sum, self.window_right))
+        known = None if isnan(accuracy) else accuracy
+        point = CurvePoint(self.step, mean_loss, learning_rate, gradient_norm, self.num_tokens, known)
         self.curve.append(point)
-        self.window_loss_sum, self.window_targets = 0.0, 0
+        self.window_loss_sum, self.window_right, self.window_targets = 0.0, 0.0, 0
         return point
 
     @property

@@ -12,7 +12,7 @@ from clozeline.errors import TrainingError
 from clozeline.training.hardware import Hardware
 from clozeline.training.out_of_memory import noting_shortage
 from clozeline.training.randomness import begin_step
-from clozeline.training.state import Batch, Inputs
+from clozeline.training.state import Batch, Inputs, Scored
 
 _MOST_SKIPPED = 50
 """Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34."""
@@ -33,7 +33,7 @@ class Steps(Generic[Inputs]):
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        loss_sum: Callable[[Inputs], Tensor],
+        loss_sum: Callable[[Inputs], Tensor | Scored],
         clip_norm: float,
         hardware: Hardware[Inputs],
         seed: int,
@@ -57,34 +57,36 @@ class Steps(Generic[Inputs]):
             TrainingError: memory ran out and the batch cannot be split further; or, on a CPU, the loss or the gradient
                 is not finite.
         """
-        loss_sum = self._sum_gradients(batch, step)
+        sums = self._sum_gradients(batch, step)
         scaler = self._hardware.precision.scaler
         scaler.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
-        self._unread.append((step, batch, loss_sum, norm))
+        self._unread.append((step, batch, sums, norm))
         if self.must_read and self._hardware.processes.world_size == 1:
-            self._stop_if_not_finite(step, batch, loss_sum.item(), norm.item())
+            self._stop_if_not_finite(step, batch, sums[0].item(), norm.item())
         with self._explaining_memory(batch, None):
             scaler.step(self._optimizer)
         scaler.update()
         self._optimizer.zero_grad()
 
-    def read(self) -> float:
-        """Return the sum of the losses since the last call, over all processes, in nats.
+    def read(self) -> tuple[float, float]:
+        """Return the sum of the losses since the last call, over all processes, in nats, and the number of right
+        answers (NaN: not counted).
 
         Raises:
             TrainingError: a loss or a gradient was not finite; the error names the first such step and its batch.
         """
         if not self._unread:
-            return 0.0
-        losses = self._hardware.processes.sum(torch.stack([loss.double() for _, _, loss, _ in self._unread])).tolist()
+            return 0.0, 0.0
+        sums = torch.stack([of_step.double() for _, _, of_step, _ in self._unread], dim=1)
+        losses, num_right = self._hardware.processes.sum(sums).tolist()
         norms = torch.stack([_local(norm) for *_, norm in self._unread]).tolist()
         for (step, batch, _, _), loss, norm in zip(self._unread, losses, norms, strict=True):
             self._stop_if_not_finite(step, batch, loss, norm)
             self._stop_if_all_are_skipped(step, batch, norm)
         self.last_norm = norms[-1]
         self._unread.clear()
-        return math.fsum(losses)
+        return math.fsum(losses), math.fsum(num_right)
 
     def _sum_gradients(self, batch: Batch[Inputs], step: int) -> Tensor:
         processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
@@ -113,7 +115,8 @@ class Steps(Generic[Inputs]):
             self._num_wary = _NUM_WARY
 
     def _attempt(self, batch: Batch[Inputs], step: int, is_summed: bool) -> Tensor:
-        """Compute the gradient of the mean over the batch's targets; return the loss sum over this process's targets.
+        """Compute the gradient of the mean over the batch's targets; return the sums over this process's targets: loss,
+        and number of right answers.
 
         `is_summed`: whether the gradient is summed over all processes in the end.
         """
@@ -121,7 +124,7 @@ class Steps(Generic[Inputs]):
         begin_step(self._seed, step, processes.rank, device)
         scale = processes.loss_scale / batch.num_targets
         parts = self._hardware.micro_batches.parts(batch.inputs, batch.rows_short)
-        total = torch.zeros((), device=device)
+        total = torch.zeros(2, device=device)
         for place, part in enumerate(parts):
             total += self._add_gradient(part, scale, is_summed and place == len(parts) - 1)
         return total
@@ -130,9 +133,9 @@ class Steps(Generic[Inputs]):
         precision = self._hardware.precision
         with self._hardware.processes.one_sum(self._loss_sum, is_last=is_summed):
             with precision.autocast():
-                loss_sum = self._loss_sum(part)
+                loss_sum, num_right = Scored.of(self._loss_sum(part))
             precision.scaler.scale(loss_sum * scale).backward()
-        return loss_sum.detach()
+        return torch.stack((loss_sum.detach(), num_right.to(loss_sum.dtype)))
 
     def _stop_if_not_finite(self, step: int, batch: Batch[Any], loss_sum: float, norm: float) -> None:
         """Raise if the loss or the gradient is not finite.
