@@ -174,7 +174,7 @@ def test_only_tracking_and_registry_import_mlflow() -> None:
 
 def test_the_tables_of_mlflow_are_opened_read_only() -> None:
     """Two files open the database without MLflow: one checks its pages, one asks which version is live."""
-    readers = {"src/clozeline/tracking/database.py", "src/clozeline/registry/own_database.py"}
+    readers = {"src/clozeline/tracking/database.py", "src/clozeline/tracking/mlflow_tables.py"}
     assert importers_of("sqlite3") == readers
     calls = [
         ast.unparse(node)

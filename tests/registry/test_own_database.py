@@ -13,9 +13,9 @@ import pytest
 from clozeline import registry
 from clozeline.errors import ArtifactError
 from clozeline.registry import own_database
-from clozeline.registry.own_database import SCHEMA
 from clozeline.registry.packages import fetch_package, find_version
 from clozeline.registry.versions import Registry
+from clozeline.tracking.mlflow_tables import SCHEMA
 from clozeline.workspace import Workspace
 from tests.own_registry import ENCODER, PROCESSOR, SPEEDUP, write_registry
 

@@ -1,7 +1,7 @@
 """Every undocumented part of MLflow that is used; tests/tracking/test_mlflow_adapter.py checks each.
 
-All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. Only
-`clozeline.registry.own_database` reads the tables of a project's own database; it never writes them.
+All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. What is
+read from MLflow's tables, without importing MLflow, is in `mlflow_tables`; nothing writes them.
 """
 
 import re
