@@ -37,3 +37,12 @@ def with_task(folder: Path, *lines: str) -> Path:
     path = folder / "params.yaml"
     path.write_text(text.replace("\nfinetune:\n", f"\nfinetune:\n{task}\n"), encoding="utf-8")
     return path
+
+
+def without_tasks(path: Path) -> Path:
+    """Take every task and every export out of a params.yaml."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"(?ms)^finetune:\n.*?(?=^\S)", "finetune: {}\n\n", text)
+    text = re.sub(r"(?m)^  models:.*\n(    .*\n)+", "  models: {}\n", text)
+    path.write_text(text, encoding="utf-8")
+    return path

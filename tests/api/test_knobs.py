@@ -9,7 +9,7 @@ from clozeline.api.knobs import _ELSEWHERE, in_params, renamed
 from clozeline.cli import app
 from clozeline.errors import ClozelineError, DataError
 from clozeline.params import Params, read_params
-from tests.edited_params import with_values
+from tests.edited_params import with_values, without_tasks
 from tests.named_knobs import is_knob_of
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
@@ -99,7 +99,7 @@ def test_errors_of_a_training_name_keys_of_params_yaml(
     knob: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "no/such/folder").mkdir(parents=True)
-    with_values(tmp_path, stochastic_depth="0.1", **{knob: value})
+    without_tasks(with_values(tmp_path, stochastic_depth="0.1", **{knob: value}))
     monkeypatch.chdir(tmp_path)
     failed = CliRunner().invoke(app, ["plan", "--no-timing"]).exception
     assert isinstance(failed, ClozelineError)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.params import read_params
-from tests.edited_params import PROJECT, Editor, message, with_task, with_values
+from tests.edited_params import PROJECT, Editor, message, with_task, with_values, without_tasks
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,22 @@ def test_exporting_a_discriminator_for_fill_mask_is_refused_but_its_generator_is
     assert read_params(path).export.models["encoder"] == "encoder/generator"
     path.write_text(exported.replace("objective: rtd ", "objective: mlm "), encoding="utf-8")
     assert "one of: encoder, finetuned/docsearch, finetuned/library\n" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("family", "refused"),
+    [
+        ("longformer", ["`export.models: {}`"]),
+        ("mine:build", ["`finetune: {}`", "`export.models: {}`"]),
+    ],
+)
+def test_a_family_that_cannot_be_exported_or_fine_tuned_is_refused_before_pre_training(
+    tmp_path: Path, family: str, refused: list[str]
+) -> None:
+    path = with_values(tmp_path, family=family)
+    told = message(path)
+    assert all(key in told for key in refused), told
+    assert read_params(without_tasks(path)).pretrain.model.family == family
 
 
 def test_an_exported_model_must_be_the_output_of_a_stage(edited: Editor) -> None:

@@ -44,7 +44,7 @@ from clozeline.encoder.positions import Positions
 from clozeline.encoder.saving import failed_writes_as_os_errors
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
-from clozeline.params.model import OWN_ENCODER
+from clozeline.params.model import is_own
 
 OWN_ARCHITECTURE = "OwnEncoderWithHead"
 OWN_MODEL_TYPE = "clozeline-encoder"
@@ -201,7 +201,7 @@ def load_own(folder: Path, family: str | None) -> OwnEncoderWithHead:
         ParamsError: the module is missing.
     """
     config = OwnEncoderConfig.read(folder / _CONFIG)
-    if family is None or not OWN_ENCODER.fullmatch(family) or config.params.family != family:
+    if family is None or not is_own(family) or config.params.family != family:
         raise ArtifactError(
             f"{folder} holds a model whose code the params do not name",
             given=f"`{config.params.family}` in config.json, `family: {family or 'none'}` in the params",

@@ -24,7 +24,7 @@ from clozeline.language_modelling.encoders import OWN_ARCHITECTURE, OwnEncoderWi
 from clozeline.language_modelling.objectives import TargetBatch
 from clozeline.language_modelling.regularization import regularize
 from clozeline.params import ModelParams
-from clozeline.params.model import OWN_ENCODER
+from clozeline.params.model import is_own
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def build(params: ModelParams, head: LanguageHead, ids: TokenIds, seed: int) -> 
 
 
 def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageModel:
-    if OWN_ENCODER.fullmatch(params.family) and head == "mlm":
+    if is_own(params.family) and head == "mlm":
         return OwnEncoderWithHead(params, ids)
     forms = FAMILIES[params.family].forms if params.family in FAMILIES else {}
     if head not in forms:

@@ -36,12 +36,22 @@ def _size_excludes_numbers(size: str | None, *numbers: int | None) -> bool:
 
 
 def _is_family(name: str) -> bool:
-    return name in FAMILY_NAMES or OWN_ENCODER.fullmatch(name) is not None
+    return name in FAMILY_NAMES or is_own(name)
 
 
 def may_be_causal(family: str) -> bool:
     """Return False for the families without a form for the objective `clm`."""
     return family in CAUSAL_FAMILIES or family not in FAMILY_NAMES
+
+
+def is_own(family: str) -> bool:
+    """Whether `family` names an encoder of the user's own, which can be neither fine-tuned nor exported."""
+    return OWN_ENCODER.fullmatch(family) is not None
+
+
+def is_exportable(family: str) -> bool:
+    """Return False for the families that no ONNX graph can hold."""
+    return family != "longformer" and not is_own(family)
 
 
 class ModelParams(Section):

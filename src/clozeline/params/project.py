@@ -9,6 +9,7 @@ from clozeline.params.data import ContractParams, PreprocessParams, TokenizePara
 from clozeline.params.delivery import ExportParams, ReleaseParams
 from clozeline.params.finetuning import AnyTask
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
+from clozeline.params.model import is_exportable, is_own
 from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
 from clozeline.params.section import FaultsError, Section
@@ -54,7 +55,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        if faults := [*self._lengths(), *self._tasks(), *self._exports(), *self._start()]:
+        if faults := [*self._lengths(), *self._family(), *self._tasks(), *self._exports(), *self._start()]:
             raise FaultsError(faults)
         return self
 
@@ -64,6 +65,18 @@ class Params(Section):
         for key, length in {"evaluate.max_length": self.evaluate.max_length, **lengths}.items():
             if length > most:
                 yield ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
+
+    def _family(self) -> Iterator[ValueError]:
+        """Refuse stages that the family cannot go through; pre-training would be over before they fail."""
+        if self.pretrain.start is not None:
+            return
+        family = {"pretrain.model.family": self.pretrain.model.family}
+        if self.finetune and is_own(self.pretrain.model.family):
+            expected = "`finetune: {}` with an encoder of your own, which cannot be fine-tuned"
+            yield ValueError(expected, {**family, "finetune": ", ".join(self.finetune)})
+        if self.export.models and not is_exportable(self.pretrain.model.family):
+            expected = "`export.models: {}` with a family that cannot be exported to ONNX"
+            yield ValueError(expected, {**family, "export.models": ", ".join(self.export.models)})
 
     def _tasks(self) -> Iterator[ValueError]:
         """Refuse tasks that a causal encoder cannot learn."""
