@@ -16,7 +16,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # Stages run as `python`, which has to be this project's interpreter.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test check test-deployment test-clients lint bench drill month setup system deploy clean help
+.PHONY: run test check test-deployment test-clients lint docs bench drill month setup system deploy clean help
 
 run: setup  ## Run every stage from raw text to INT8 packages, release the models, and print the results
 	$(BIN)/clozeline run
@@ -53,6 +53,19 @@ lint: setup  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+SITE := $(VENV)/docs
+
+docs: $(SITE)/ready  ## Build a site of docs/ and of the Python API's docstrings in work/site
+	@rm -rf work/pages && mkdir -p work/pages
+	@cp --parents README.md CHANGELOG.md CONTRIBUTING.md LICENSE docs/*.md docs/images/* infra/README.md tests/*.md tests/benchmarks/*.yaml work/pages
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
+	@echo "open work/site/index.html"
+
+$(SITE)/ready: docs/requirements.lock
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.lock
+	@touch $@
 
 bench: setup  ## Benchmark Clozeline beside its alternatives; NAME=… runs one benchmark, ARGS='…' are its options
 	@$(BIN)/python tests/benchmarks $(if $(findstring command,$(origin NAME)),$(NAME)) $(ARGS)
