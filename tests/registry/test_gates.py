@@ -119,6 +119,14 @@ def test_the_lead_paired_by_test_item_decides_if_the_kind_measures_it(lead_low: 
     assert (gate.name, gate.is_passed, gate.otherwise) == ("accuracy_lead_low against the baseline", is_passed, "held")
 
 
+def test_test_items_that_resemble_training_items_do_not_help_a_first_task() -> None:
+    others = task(0.105).headline
+    copied = task(0.9).headline.model_copy(update={"without_near_duplicates": others})
+    (_, gate) = gates(PARAMS, figures(TaskMetrics(headline=copied)), None)
+    assert (gate.given, gate.is_passed) == (others.low, False)
+    assert gate.name == f"{AGAINST_TRIVIAL}, without near-duplicates of training items"
+
+
 def test_a_nan_baseline_adds_no_gate() -> None:
     unknown = task(0.9).headline.model_copy(update={"trivial_value": math.nan})
     assert passed(figures(TaskMetrics(headline=unknown)), None) == {"int8_agreement": True}

@@ -181,6 +181,16 @@ def test_further_methods_and_the_paired_lead_over_the_baseline_are_shown(ran: Ra
     assert escape(f"Difference to {kept['headline']['baseline']}: {difference}") in told
 
 
+def test_the_figure_without_near_duplicates_is_shown_beside_the_headline(ran: Ran) -> None:
+    kept = METRICS["metrics/finetune/library.json"]
+    others = kept["headline"] | {"value": 0.701, "low": 0.69, "high": 0.71, "baseline_value": 0.702}
+    apart = {**kept, "headline": kept["headline"] | {"without_near_duplicates": others}}
+    write_json(ran.root / "metrics/finetune/library.json", apart)
+    told = text_of(chapter(build(ran.run).html, "tasks"))
+    assert "Without test items that are near-duplicates of training items: 70.1 % (69.0 % – 71.0 %)" in told
+    assert escape(f"✗ no better than {kept['headline']['baseline']}") in told
+
+
 def test_a_correlation_is_not_shown_in_per_cent(ran: Ran) -> None:
     kept = METRICS["metrics/finetune/library.json"]
     write_json(

@@ -42,6 +42,11 @@ def test_only_a_near_copy_counts_as_contamination() -> None:
     assert contamination([near], [[SENTENCE]]).fraction == 1.0
 
 
+def test_the_places_of_near_duplicates_among_the_test_texts_are_known() -> None:
+    found = contamination(["quite another text about other things", SENTENCE.upper(), SENTENCE], [[SENTENCE]])
+    assert found.place_of_near == (1, 2)
+
+
 def test_case_and_punctuation_do_not_hide_contamination() -> None:
     assert contamination([SENTENCE.upper() + "!"], [[SENTENCE]]).num_near_duplicates == 1
 

@@ -70,7 +70,7 @@ def _headline(run: Run, task: str) -> Markup:
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
     notices = [html("message", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
-    note = f"The line is the 95 % interval over other items of the same kind.{_lead(given)}"
+    note = f"The line is the 95 % interval over other items of the same kind.{_lead(given)}{_without_duplicates(given)}"
     drawn = bars(title, rows, most=1.0, note=note)
     return joined(*notices, drawn)
 
@@ -80,6 +80,17 @@ def _lead(given: Headline) -> str:
         return ""
     low, high = (difference(end, form(given)) for end in (given.lead_low, given.lead_high))
     return f" Difference to {given.baseline}: {low} to {high} (95 %, paired by test item)."
+
+
+def _without_duplicates(given: Headline) -> str:
+    others = given.without_near_duplicates
+    if others is None:
+        return ""
+    value, low, high, baseline = map(form(others), (others.value, others.low, others.high, others.baseline_value))
+    return (
+        f" Without test items that are near-duplicates of training items: {value} ({low} – {high}), "
+        f"{others.baseline} {baseline}.{_lead(others)}"
+    )
 
 
 def _loss(run: Run, task: str) -> Markup | None:

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from clozeline.tasks.training import use_threads
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
 from clozeline.training.curves import CurvePoint
-from clozeline.words.contamination import contamination, in_batches
+from clozeline.words.contamination import Contamination, contamination, in_batches
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)
@@ -74,7 +75,9 @@ def run(
         checkpoints.append(finished.checkpoints)
         kept = finished if is_better(finished, kept) else kept
     assert kept is not None
-    seen = _contamination(kept.report, pretraining_text, task)
+    in_train = contamination(kept.report.test_texts, in_batches(kept.report.train_texts))
+    kept = replace(kept, report=_without_near_duplicates(kept.report, in_train))
+    seen = _contamination(kept.report, in_train, pretraining_text, task)
     found = _metrics(kept, values, {**seen, "hub_commit": commit})
     with replacing_folder(out) as folder:
         kept.task.save(folder)
@@ -96,7 +99,7 @@ def _log_headline(task: str, report: TaskReport) -> None:
     _LOG.info("%s: on the test split %s", task, _in_words(top))
     if behind := top.unbeaten:
         named = ", ".join(f"{name} ({value:.3f})" for name, value in behind)
-        _LOG.warning("%s: %s %.3f is no better than %s", task, top.metric, top.value, named)
+        _LOG.warning("%s: %s %.3f is no better than %s", task, top.metric, top.judged.value, named)
     if report.only_answer is not None:
         _LOG.warning("%s: the model answers `%s` to every item of the test split", task, report.only_answer)
 
@@ -106,22 +109,32 @@ def _in_words(top: Headline) -> str:
     return f"{top.metric} {top.value:.3f} (95 %: {top.low:.3f} to {top.high:.3f}); beside it {beside}"
 
 
-def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dict[str, int | float]:
+def _without_near_duplicates(report: TaskReport, in_train: Contamination) -> TaskReport:
+    """Return the report whose headline has its figure on test items that are no near-duplicates of training items."""
+    others = sorted({*range(in_train.num_texts)}.difference(in_train.place_of_near))
+    if report.headline_on is None or not others or not in_train.place_of_near:
+        return report
+    beside = report.headline_on(others)
+    return replace(report, headline=report.headline.model_copy(update={"without_near_duplicates": beside}))
+
+
+def _contamination(
+    report: TaskReport, in_train: Contamination, pretraining_text: Path, task: str
+) -> dict[str, int | float]:
     if not report.test_texts:
         return {}
     found = contamination(report.test_texts, texts_of(pretraining_text))
-    own = contamination(report.test_texts, in_batches(report.train_texts))
     _LOG.info(
         "%s: compared with the pre-training text, of the %s texts of %s test items %s",
         *(task, f"{found.num_texts:,}", f"{report.figures['num_test']:,}", found),
     )
-    _LOG.info("%s: compared with the task's training text, of the same texts %s", task, own)
+    _LOG.info("%s: compared with the task's training text, of the same texts %s", task, in_train)
     return {
         "contaminated_fraction": found.fraction,
         "num_test_near_duplicates_in_pretraining": found.num_near_duplicates,
         "num_test_contained_in_pretraining": found.num_contained,
-        "num_test_near_duplicates_in_train": own.num_near_duplicates,
-        "num_test_contained_in_train": own.num_contained,
+        "num_test_near_duplicates_in_train": in_train.num_near_duplicates,
+        "num_test_contained_in_train": in_train.num_contained,
     }
 
 

@@ -70,6 +70,12 @@ def _figures(metrics: TaskMetrics) -> Iterator[str]:
     if top.lead_low is not None and top.lead_high is not None:
         yield ""
         yield f"{top.method} - {top.baseline}: {top.lead_low:+.4f} to {top.lead_high:+.4f} (95 %, paired by test item)."
+    if (others := top.without_near_duplicates) is not None:
+        yield ""
+        yield (
+            f"Without test items that are near-duplicates of training items: {others.value:.4f} ({others.low:.4f} to "
+            f"{others.high:.4f}); {others.baseline} {others.baseline_value:.4f}."
+        )
     if seeds := metrics.over_seeds:
         yield ""
         yield f"Over {seeds.num_seeds} seeds: mean {seeds.mean:.4f}, standard deviation {seeds.deviation:.4f}."

@@ -1,6 +1,6 @@
 """Interface of every kind of task to training and to the stage. The table of kinds is in kinds.py."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -50,6 +50,9 @@ class TaskReport:
     """Text of each test item, searched for in the pre-training text ..."""
     train_texts: Sequence[str] = ()
     """... and among these texts of the training items."""
+    headline_on: Callable[[Sequence[int]], Headline] | None = None
+    """Function: places in `test_texts` → the headline on these test items; None for kinds whose test items share
+    texts."""
     first_places: Mapping[str, str] = field(default_factory=dict)
     """Reason why records were dropped (or an answer moved) → location of the first such record."""
     only_answer: str | None = None

@@ -40,6 +40,8 @@ class Contamination:
     """Texts that are near-duplicates of a training text."""
     num_contained: int
     """Other texts, nearly all of whose shingles occur in one longer training text."""
+    place_of_near: tuple[int, ...] = field(default=(), compare=False)
+    """Places of the near-duplicates among the test texts."""
 
     def __str__(self) -> str:
         return (
@@ -60,7 +62,8 @@ def contamination(test: Sequence[str], training: Iterable[list[str]]) -> Contami
     for batch in training:
         probes.look_into(plain_sets(batch))
     contained_N = probes.is_contained_N & ~probes.is_near_N
-    return Contamination(len(test), int(probes.is_near_N.sum()), int(contained_N.sum()))
+    near = tuple(np.flatnonzero(probes.is_near_N).tolist())
+    return Contamination(len(test), len(near), int(contained_N.sum()), near)
 
 
 def in_batches(texts: Sequence[str]) -> Iterator[list[str]]:

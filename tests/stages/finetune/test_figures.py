@@ -127,10 +127,19 @@ def test_test_texts_seen_in_pre_training_are_counted(run: Finetune) -> None:
 
 
 def test_test_texts_with_near_duplicates_in_the_training_split_are_counted(run: Finetune, tmp_path: Path) -> None:
-    assert metrics_of(run("out", epochs=1))["num_test_near_duplicates_in_train"] == 0
+    apart = metrics_of(run("out", epochs=1))
+    assert apart["num_test_near_duplicates_in_train"] == 0
+    assert "without_near_duplicates" not in apart["headline"]
     long = [{**record, "text": f"{record['text']} {record['text'][::-1]}"} for record in topic_records(30)]
     twins = [{**record, "text": f"{record['text']} then"} for record in long]
     pq.write_table(pa.Table.from_pylist([*long, *twins]), tmp_path / "data.parquet")
-    metrics = metrics_of(run("twins", epochs=1))
-    assert 10 < metrics["num_test_near_duplicates_in_train"] < metrics["num_test"]
+    out = run("twins", epochs=1)
+    metrics = metrics_of(out)
+    num_near, headline = metrics["num_test_near_duplicates_in_train"], metrics["headline"]
+    assert 10 < num_near < metrics["num_test"]
+    others = headline["without_near_duplicates"]
+    num_right = others["value"] * (metrics["num_test"] - num_near)
+    assert num_right == pytest.approx(round(num_right))
+    assert 0 <= headline["value"] * metrics["num_test"] - num_right <= num_near
+    assert f"{others['value']:.4f} ({others['low']:.4f} to" in card_in(out / "model").sections["Figures"]
     assert metrics["records"]["duplicates"] == 0

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.stages import finetune
 from clozeline.tasks.classification.single_label import SingleLabel
 from clozeline.tasks.task import TaskReport
+from clozeline.words.contamination import Contamination
 from tests.fine_tuning import metrics_of
 from tests.stages.finetune.topics import Finetune, topic_records
 
@@ -64,5 +66,21 @@ def test_the_contamination_line_counts_texts_not_items(tmp_path: Path, caplog: p
     report = TaskReport(headline=top, figures={"num_test": 2}, test_texts=["a b", "c d", "e f"])
     pq.write_table(pa.table({"text": ["g h"]}), tmp_path / "train.parquet")
     with caplog.at_level(logging.INFO):
-        finetune._contamination(report, tmp_path / "train.parquet", "sts")
+        finetune._contamination(report, Contamination(3, 0, 0), tmp_path / "train.parquet", "sts")
     assert "of the 3 texts of 2 test items" in caplog.text
+
+
+@pytest.mark.parametrize(("near", "places"), [((1,), [0, 2]), ((), None), ((0, 1, 2), None)])
+def test_the_figure_without_near_duplicates_is_that_of_all_other_test_items(
+    near: tuple[int, ...], places: list[int] | None
+) -> None:
+    asked: list[list[int]] = []
+
+    def headline_on(chosen: Sequence[int]) -> Headline:
+        asked.append([*chosen])
+        return Headline.model_construct(value=0.5)
+
+    whole = TaskReport(headline=Headline.model_construct(value=0.9), figures={}, headline_on=headline_on)
+    others = finetune._without_near_duplicates(whole, Contamination(3, len(near), 0, near)).headline
+    assert asked == ([] if places is None else [places])
+    assert (others.value, others.judged.value) == (0.9, 0.9 if places is None else 0.5)

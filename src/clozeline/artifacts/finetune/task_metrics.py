@@ -37,6 +37,14 @@ class Headline(Record):
     """`lead_low` and `lead_high` are the ends of a 95 % interval of `value` - `baseline_value`, paired by test item;
     None for kinds that do not measure it."""
     beside: tuple[Beside, ...] = ()
+    without_near_duplicates: "Headline | None" = None
+    """The same figure on those test items that are no near-duplicates of a training item, as texts are that differ in
+    case and punctuation alone. None if all test items or none are such, or for kinds that do not measure it."""
+
+    @property
+    def judged(self) -> "Headline":
+        """The figure that decides: that without near-duplicates of training items, if there is one."""
+        return self.without_near_duplicates or self
 
     @property
     def is_share(self) -> bool:
@@ -51,10 +59,11 @@ class Headline(Record):
 
     @property
     def unbeaten(self) -> tuple[tuple[str, float], ...]:
-        """Names and values of the baselines that the model does not beat. NaN beats no baseline; a baseline
-        of NaN is ignored."""
-        beside = ((self.baseline, self.baseline_value), (self.trivial, self.trivial_value))
-        return tuple((name, value) for name, value in beside if not self.value > value and not math.isnan(value))
+        """Names and values of the baselines that the figure that decides does not beat. NaN beats no baseline; a
+        baseline of NaN is ignored."""
+        top = self.judged
+        beside = ((top.baseline, top.baseline_value), (top.trivial, top.trivial_value))
+        return tuple((name, value) for name, value in beside if not top.value > value and not math.isnan(value))
 
 
 class OverSeeds(Record):

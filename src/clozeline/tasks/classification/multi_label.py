@@ -77,14 +77,20 @@ class MultiLabel(ClassifierOnTexts):
             **self.counts(),
             "records": asdict(self.selection.count),
         }
+
+        def headline_on(places: Sequence[int]) -> Headline:
+            chosen = np.array(places, dtype=np.int64)
+            return self._headline(*(set_TC[chosen] for set_TC in (actual_TC, predicted_TC, counting_TC, frequent_TC)))
+
         return TaskReport(
-            headline=self._headline(actual_TC, predicted_TC, counting_TC, frequent_TC),
+            headline=headline_on(range(len(actual_TC))).model_copy(update={"beside": tuple(self._beside(actual_TC))}),
             figures=figures,
             confusion=list(self._pairs(actual_TC, predicted_TC)),
             per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
             examples=self._examples(actual_TC, predicted_TC),
             test_texts=self.test_part.texts.whole,
             train_texts=self.train.texts.whole,
+            headline_on=headline_on,
             first_places=self.selection.count.first_places,
             only_answer=only_answer(*map(self._named, (predicted_TC, actual_TC))),
         )
@@ -135,7 +141,6 @@ class MultiLabel(ClassifierOnTexts):
             lambda places: self._figure(actual_TC[places], counting_TC[places]),
             num_texts,
         )
-        beside = [Beside(name=PROBE, value=self._figure(actual_TC, given_TC)) for given_TC in self._by_probe()]
         return Headline(
             metric=self.metric,
             value=self._figure(actual_TC, predicted_TC),
@@ -147,8 +152,10 @@ class MultiLabel(ClassifierOnTexts):
             trivial_value=self._figure(actual_TC, frequent_TC),
             lead_low=lead_low,
             lead_high=lead_high,
-            beside=tuple(beside),
         )
+
+    def _beside(self, actual_TC: LabelSets) -> Iterator[Beside]:
+        yield from (Beside(name=PROBE, value=self._figure(actual_TC, given_TC)) for given_TC in self._by_probe())
 
     def _pairs(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> Iterator[tuple[str, str]]:
         """Yield (actual, predicted) for each label that is actual or predicted for a text; `NO_LABEL` fills the side

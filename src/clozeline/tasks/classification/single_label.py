@@ -74,15 +74,21 @@ class SingleLabel(ClassifierOnTexts):
             **self.counts(),
             "records": asdict(self.selection.count),
         }
+
+        def headline_on(places: Sequence[int]) -> Headline:
+            chosen = np.array(places, dtype=np.int64)
+            return self._headline(*(class_T[chosen] for class_T in (actual_T, predicted_T, counting_T, largest_T)))
+
         answers = [(labels[a], labels[p]) for a, p in zip(actual_T.tolist(), predicted_T.tolist(), strict=True)]
         return TaskReport(
-            headline=self._headline(actual_T, predicted_T, counting_T, largest_T),
+            headline=headline_on(range(len(actual_T))).model_copy(update={"beside": self._beside(actual_T)}),
             figures=figures,
             confusion=answers,
             per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
             examples=self._examples(answers),
             test_texts=self.test_part.texts.whole,
             train_texts=self.train.texts.whole,
+            headline_on=headline_on,
             first_places=self.selection.count.first_places,
             only_answer=only_answer([predicted for _, predicted in answers], [right for right, _ in answers]),
         )
@@ -152,7 +158,6 @@ class SingleLabel(ClassifierOnTexts):
             method=self.method,
             lead_low=lead_low,
             lead_high=lead_high,
-            beside=self._beside(actual_T),
         )
 
     def _examples(self, answers: Sequence[tuple[str, str]]) -> list[ShownItem]:
