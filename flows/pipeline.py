@@ -30,13 +30,14 @@ _SNAPSHOT: Final = "snapshot"
 
 
 @flow(name="pipeline", task_runner=ONE_AT_A_TIME)
-def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]:
+def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = None) -> list[StageResult]:
     """Bring every stage of the project up to date, in the order of their dependencies.
 
     One stage runs at a time, because each uses every core.
 
     Args:
         project: folder with dvc.yaml and params.yaml.
+        only: name of a stage; others run only if it depends on them.
         refresh: take a new snapshot of a source that DVC cannot watch: a URL, a database, a branch on the hub.
 
     Raises:
@@ -58,11 +59,11 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
         forget_old_runs(workspace.logs)
         is_due = refresh and not params.preprocess.source.is_watched
         again = {_SNAPSHOT} if is_due else ()
-        graph = read_stage_graph(workspace.root, again=again)
+        graph = read_stage_graph(workspace.root, again=again, only=only)
         refuse_own_outputs(params.starting_models, (out for node in graph for out in node.outs), workspace.root)
         require_writable_cache(workspace.root)
         if settle_start(workspace, graph, params):
-            graph = read_stage_graph(workspace.root, again=again)
+            graph = read_stage_graph(workspace.root, again=again, only=only)
         warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
         require_readable_labels(workspace.root, graph, params)

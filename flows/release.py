@@ -33,8 +33,10 @@ from clozeline.workspace import Workspace, set_defaults, tracking_uri
 
 
 @flow(name="release", validate_parameters=False)
-def release(project: Path = Path(), accept_held: bool = False, waits: bool = False) -> list[Release]:
-    """Release every package that params.yaml exports.
+def release(
+    project: Path = Path(), accept_held: bool = False, waits: bool = False, only: str | None = None
+) -> list[Release]:
+    """Release every package that params.yaml exports or imports; with `only`, that one.
 
     Candidate and champion are measured on the same validation text or test items, and `release.promote` sets the
     condition on the interval of the difference. A candidate is held for a person to decide if the champion cannot
@@ -63,7 +65,8 @@ def release(project: Path = Path(), accept_held: bool = False, waits: bool = Fal
             released.with_options(name=f"release:{package}", task_run_name=package)(
                 publisher, workspace, params, package, accept_held
             )
-            for package in params.export.models
+            for package in params.packages
+            if only in (None, package)
         ]
     if any(made.outcome == "refused" for made in releases):
         raise ReleaseRefusedError.of(releases)
@@ -91,7 +94,7 @@ def release_package(
     require_locked(workspace, package)
     trained = trained_encoder(workspace, params) if package == params.encoder_package else None
     measured = latency.measure(folder)
-    paths = MetricPaths.of(package, params.export.models[package])
+    paths = MetricPaths.of(package, params.packages[package])
     figures = PackageMetrics.read(workspace.root / "metrics", paths)
     version = register(publisher, workspace, paths, folder, measured, params.release, trained)
     trials = Trials(workspace, params, package, accept_held)

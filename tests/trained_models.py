@@ -194,7 +194,7 @@ def export_model(
 
     def run(model: Path, **changes: object) -> Path:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("clozeline.stages.export.export_onnx", export_once)
+            patched.setattr("clozeline.exporting.packaging.export_onnx", export_once)
             return run_export(model, validation_texts, tmp_path_factory.mktemp("dist"), **changes)
 
     return run

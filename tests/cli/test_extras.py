@@ -27,6 +27,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "forget": ("forget params.yaml", "train"),
     "gc": ("gc", "flows"),
     "history": ("history", None),
+    "import": ("import .", "train"),
     "init": ("init .", None),
     "lineage": ("lineage models:/x@champion", None),
     "params": ("params", None),

@@ -20,6 +20,7 @@ from transformers import (
 from clozeline.encoder.families import FAMILIES, LAYOUTS, TokenIds
 from clozeline.errors import ArtifactError
 from clozeline.exporting import configurations
+from clozeline.exporting.architectures import NOT_EXPORTED
 from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
@@ -27,7 +28,7 @@ from clozeline.exporting.in_half import in_half
 from clozeline.exporting.parity import differences_by_output, largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
-from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
+from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.embedder import HIDDEN
 from clozeline.inference.session import GraphSession
 from clozeline.language_modelling.encoders import OWN_MODEL_TYPE
@@ -232,7 +233,7 @@ def test_every_refused_family_still_cannot_be_exported(
     family: str, save_trained: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When this test fails, the family's row can state that it exports."""
-    monkeypatch.setattr("clozeline.exporting.trained.NOT_EXPORTED", {})
+    monkeypatch.setattr("clozeline.exporting.architectures.NOT_EXPORTED", {})
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(small(family))))
     monkeypatch.setattr(configurations, "FAMILIES", {family: configurations.OfWholeText})
     with pytest.raises(RuntimeError, match=r"torch\.export"):

@@ -22,7 +22,7 @@ FLOORS = (
     ("stages",),
     ("orchestration",),
     ("contract",),
-    ("reporting", "planning", "search", "drift", "trial"),
+    ("reporting", "planning", "search", "drift", "trial", "importing"),
     ("exporting",),
     ("serving",),
     ("tasks",),

@@ -154,6 +154,7 @@ def test_a_stage_has_a_description_and_depends_on_the_seed_if_it_takes_it(name: 
         ("pretrain", {f"pretrain.{knob}" for knob in PretrainParams.model_fields.keys() - naming.NOT_OF_THE_RESULT}),
         ("evaluate", {"evaluate"}),
         ("finetune", {"finetune.${key}"}),
+        ("import", set()),
         ("export", {f"export.{knob}" for knob in ExportParams.model_fields.keys() - {"models"}}),
     ],
 )
@@ -175,9 +176,9 @@ def test_the_snapshot_stage_depends_on_the_knobs_that_select_its_source() -> Non
 
 
 def test_params_have_a_section_for_each_stage_for_the_contract_and_for_the_release() -> None:
-    """Stage `snapshot` takes `preprocess.source`."""
-    others = {"seed", "contract", "recipes", "finetune_defaults", "presets", "release"}
-    assert set(Params.model_fields) == {*stages(), *others} - {"snapshot"}
+    """Stage `snapshot` takes `preprocess.source`; `import`, a word that no field can have, takes `imports`."""
+    others = {"seed", "contract", "recipes", "finetune_defaults", "presets", "imports", "release"}
+    assert set(Params.model_fields) == {*stages(), *others} - {"snapshot", "import"}
 
 
 @pytest.mark.parametrize("name", list(stages()))

@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from clozeline.artifacts.export.manifest import FILES, read_manifest, record_of
-from clozeline.artifacts.finetune.model.held_out import HeldOut, write_test_items
+from clozeline.artifacts.finetune.model.held_out import TEST_FILE, HeldOut, write_test_items
 from clozeline.artifacts.paired_figures import NATS_PER_BYTE
 from clozeline.inference.completer import Completer
 from clozeline.inference.encoder import Encoder
@@ -27,7 +27,9 @@ TEXTS = [f"return the {word} of {other}" for word in ("list", "file") for other 
 
 
 def items_of(root: Path, most: int = 1_000) -> TrialItems:
-    return TrialItems(root=root, validation_text="validation.parquet", model="model", most=most, longest=32)
+    return TrialItems(
+        root=root, validation_text="validation.parquet", test_items=f"model/{TEST_FILE}", most=most, longest=32
+    )
 
 
 @pytest.fixture

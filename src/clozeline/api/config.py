@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         EvaluateParams,
         ExportParams,
         FinetuneParams,
+        ImportParams,
         PreprocessParams,
         PretrainParams,
         ReleaseParams,
@@ -123,6 +124,7 @@ class Config(Knobs):
         finetune_defaults: dict[str, dict[str, Any]]
         finetune: dict[str, FinetuneParams]
         export: ExportParams
+        imports: dict[str, ImportParams]
         release: ReleaseParams
 
     def __init__(self, path: str | PathLike[str] | None = None) -> None:

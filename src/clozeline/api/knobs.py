@@ -23,6 +23,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         "max_position_embeddings": "pretrain.model.max_position_embeddings",
         "objective": "pretrain.objective",
         "models": "export.models",
+        "opset": "export.opset",
     }
 )
 """Keys that rooms advise to change although they belong to another stage's section."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from clozeline.errors import ParamsError
 from clozeline.params import Params
 
-_SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess"})
+_SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess", "import": "imports"})
 """Section of params.yaml by stage, where the stage has none of its own name."""
 _FROM_PYTHON: Final = {"callbacks"}
 """Parameters that no command can give."""
@@ -54,16 +54,22 @@ def arguments_for(
     """
     given = dict(text.partition("=")[::2] for text in texts)
     section = getattr(params, section_of(name))
+    selects = {"task"} if isinstance(section, dict) else set()
     if isinstance(section, dict):
         section = _task_section(section, given.get("task"), name)
-    known: dict[str, Any] = {"params": section, "seed": params.seed, "family": params.pretrain.model.family}
+    known: dict[str, Any] = {
+        "params": section,
+        "seed": params.seed,
+        "family": params.pretrain.model.family,
+        "export": params.export,
+    }
     wanted = {key: one for key, one in inspect.signature(run).parameters.items() if key not in _FROM_PYTHON}
     paths = {
         key: root / value if wanted[key].annotation is Path else value for key, value in given.items() if key in wanted
     }
     of_start = {"start": start} if "start" in paths else {}
     arguments = {key: value for key, value in (known | paths | of_start).items() if key in wanted}
-    if set(given) - set(wanted) or set(wanted) - set(arguments):
+    if set(given) - set(wanted) - selects or set(wanted) - set(arguments):
         raise ParamsError(
             f"stage `{name}` was called with the wrong arguments",
             given=" ".join(texts),

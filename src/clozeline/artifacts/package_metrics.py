@@ -18,27 +18,33 @@ _OF_ENCODERS = Path("evaluate.json")
 class MetricPaths:
     """Paths relative to the folder of metric files."""
 
-    quality: Path
-    """Quality of the trained model: `evaluate.json` (encoder) or `finetune/<task>.json` (task)."""
+    quality: Path | None
+    """Quality of the trained model: `evaluate.json` (encoder) or `finetune/<task>.json` (task); None: a published
+    model."""
     export: Path
 
     @classmethod
-    def of(cls, package: str, model: str) -> Self:
-        """Return the paths for `dist/<package>`, exported from `models/<model>`."""
+    def of(cls, package: str, model: str | None) -> Self:
+        """Return the paths for `dist/<package>`, exported from `models/<model>`, or imported (None)."""
+        export = Path(f"export/{package}.json")
+        if model is None:
+            return cls(quality=None, export=export)
         is_encoder = model == "encoder"
         quality = _OF_ENCODERS if is_encoder else Path(f"{model.replace('finetuned', 'finetune')}.json")
-        return cls(quality=quality, export=Path(f"export/{package}.json"))
+        return cls(quality=quality, export=export)
 
 
 @dataclass(frozen=True)
 class PackageMetrics:
     """Metric files of one package."""
 
-    quality: EncoderMetrics | TaskMetrics
+    quality: EncoderMetrics | TaskMetrics | None
+    """None: nothing here was measured on a published model but its package."""
     export: ExportMetrics
 
     @classmethod
     def read(cls, folder: Path, paths: MetricPaths) -> Self:
         """Read the files of `paths` below `folder`. Raises what `MetricFile.read` raises."""
         kind = EncoderMetrics if paths.quality == _OF_ENCODERS else TaskMetrics
-        return cls(quality=kind.read(folder / paths.quality), export=ExportMetrics.read(folder / paths.export))
+        quality = kind.read(folder / paths.quality) if paths.quality else None
+        return cls(quality=quality, export=ExportMetrics.read(folder / paths.export))

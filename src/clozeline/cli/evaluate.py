@@ -79,7 +79,7 @@ def evaluate(
     from clozeline.cli import evaluate_tables
     from clozeline.contest.judgement import Questions, judge_models
 
-    questions = Questions(text, _source(text, text_field, one_document_per, pattern), blimp)
+    questions = Questions(text, source_of(text, text_field, one_document_per, pattern), blimp)
     names = [model] if against is None else [model, against]
     try:
         judgement = judge_models(names, questions, _settings(estimator, max_length, samples), scores)
@@ -120,9 +120,13 @@ def _settings(estimator: Literal["folds", "pll"], max_length: int | None, sample
     return Settings(how, is_length_given=max_length is not None, num_samples=samples, family=family)
 
 
-def _source(
-    text: Path | None, text_field: str, one_document_per: Literal["paragraph", "line", "file"], pattern: str
+def source_of(
+    text: Path | None,
+    text_field: str = "text",
+    one_document_per: Literal["paragraph", "line", "file"] = "paragraph",
+    pattern: str = "**/*",
 ) -> "SourceParams":
+    """Return the params with which the text room reads a file or folder."""
     from clozeline.params import SourceParams
 
     return SourceParams(

@@ -69,7 +69,7 @@ def _clozeline_as_typed() -> str:
 def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
     """Print the outcome for each package to standard output."""
     console = Console()
-    figures = read_figures(workspace, read_params(workspace.root / "params.yaml"))
+    figures = read_figures(workspace, read_params(workspace.root / "params.yaml"), [made.package for made in releases])
     console.print(package_table(figures, releases))
     _show_versions(console, workspace, releases)
 
@@ -82,15 +82,18 @@ def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[R
                 console.print(f"{heading}: {reason}", markup=False, highlight=False, soft_wrap=True)
 
 
-def read_figures(workspace: Workspace, params: Params) -> dict[str, PackageMetrics]:
-    """Return the metrics of each package.
+def read_figures(
+    workspace: Workspace, params: Params, packages: Sequence[str] | None = None
+) -> dict[str, PackageMetrics]:
+    """Return the metrics of each package, or of `packages`.
 
     Raises:
         ArtifactError: a metric file is missing.
     """
     return {
         package: PackageMetrics.read(workspace.root / "metrics", MetricPaths.of(package, model))
-        for package, model in params.export.models.items()
+        for package, model in params.packages.items()
+        if packages is None or package in packages
     }
 
 

@@ -3,6 +3,9 @@
 Shapes: B rows, L tokens, P any axes of positions, H hidden, C outputs.
 """
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from torch import Tensor, nn
 
 from clozeline.encoder.activations import activation_of
@@ -44,3 +47,20 @@ def mean_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor | None) -> Te
         return hidden_BLH.mean(dim=1)
     weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)
     return (hidden_BLH * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)
+
+
+def first_token(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the vector of each text's first token, `first_BH`: that of `[CLS]` or `<s>`."""
+    return hidden_BLH[:, 0]
+
+
+def largest_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the largest value of each feature over real tokens, `largest_BH`."""
+    is_padding_BL1 = attention_mask_BL.unsqueeze(-1) == 0
+    return hidden_BLH.masked_fill(is_padding_BL1, float("-inf")).amax(dim=1)
+
+
+POOLINGS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"mean": mean_over_tokens, "cls": first_token, "max": largest_over_tokens}
+)
+"""Ways to turn the vectors of tokens into one vector for a text, by the names of sentence-transformers."""

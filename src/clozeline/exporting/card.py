@@ -11,15 +11,26 @@ from clozeline.exporting.ladder import Climbed
 
 
 def write_card(
-    model: Path, folder: Path, draft: Manifest, climbed: Climbed, quality: Mapping[str, Measured] | None = None
+    model: Path,
+    folder: Path,
+    draft: Manifest,
+    climbed: Climbed,
+    quality: Mapping[str, Measured] | None = None,
+    *,
+    base_model: str | None = None,
 ) -> None:
-    """Write the card of the package in `folder`, which was exported from the folder `model`; `quality` has figures of
-    its fp32 graph.
+    """Write the card of the package in `folder`, which was exported from the folder `model`.
+
+    Args:
+        quality: figures of its fp32 graph.
+        base_model: the published model that the package is a form of.
     """
     file = model / CARD
     title = f"---\nlibrary_name: onnxruntime\n---\n\n# {draft.family}, {draft.task}\n"
     card = ModelCard(file.read_text(encoding="utf-8") if file.is_file() else title, ignore_metadata_errors=True)
     card.data["library_name"], card.data["pipeline_tag"] = "onnxruntime", draft.task
+    if base_model is not None:
+        card.data["base_model"] = base_model
     card.text = "\n".join((card.text.rstrip(), "", "## Package", "", *_lines(draft, climbed, quality or {}), ""))
     card.save(folder / CARD)
 

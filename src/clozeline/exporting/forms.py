@@ -7,6 +7,7 @@ together, V vocabulary, C classes or tags.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.embedder import HIDDEN
 from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import resolved
-from clozeline.tasks.pooling import mean_of_tokens
+from clozeline.tasks.pooling import mean_of_tokens, pooled
 
 Outputs = Mapping[str, Tensor]
 
@@ -130,7 +131,7 @@ def _at_end(trained: TrainedModel, texts: Texts) -> Outputs:
 def _embedded(trained: TrainedModel, texts: Texts) -> Outputs:
     """Return `sentence_embedding` [B, H] and the last hidden states [B, L, H]."""
     hidden_BLH = _hidden(trained, texts)
-    return {"sentence_embedding": mean_of_tokens(hidden_BLH, texts.attention_mask), HIDDEN: hidden_BLH}
+    return {"sentence_embedding": pooled(trained.pooling, hidden_BLH, texts.attention_mask), HIDDEN: hidden_BLH}
 
 
 def labelled(trained: TrainedModel, texts: Texts) -> Outputs:
@@ -155,12 +156,21 @@ def _tensor(name: str, shape: tuple[str | int, ...], meaning: str) -> TensorSpec
     return TensorSpec(name=name, dtype="float32", shape=shape, meaning=meaning)
 
 
+_POOLED: Mapping[str, str] = MappingProxyType(
+    {
+        "mean": "mean of the last hidden states where attention_mask is 1, normalized to length 1",
+        "cls": "last hidden state of the first token, normalized to length 1",
+        "max": "largest value of each feature where attention_mask is 1, normalized to length 1",
+    }
+)
+"""Description of the vector of a text by pooling."""
+
+
 def _embeddings(trained: TrainedModel, axis: str = "length") -> Sequence[TensorSpec]:
     """Describe the vectors; `axis`: name of the positions that the last layer is computed at."""
     hidden_size = trained.model.config.hidden_size
-    meaning = "mean of the last hidden states where attention_mask is 1, normalized to length 1"
     return (
-        _tensor("sentence_embedding", ("batch", hidden_size), meaning),
+        _tensor("sentence_embedding", ("batch", hidden_size), _POOLED[trained.pooling]),
         _tensor(HIDDEN, ("batch", axis, hidden_size), "last hidden state of each token"),
     )
 

@@ -23,7 +23,7 @@ from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
 from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.scores import softmax
 from clozeline.inference.session import GraphSession
-from clozeline.tasks.pooling import mean_of_tokens
+from clozeline.tasks.pooling import pooled
 
 BATCH_SIZES = (1, 3, 17)
 _ALWAYS = 3
@@ -160,7 +160,7 @@ def _of_rows(
         outputs["logits"] = outputs["logits"][_predicted(trained, input_ids_BL, attention_mask_BL)]
         output = stock.base_model(**inputs)
     if "last_hidden_state" in output:
-        outputs["sentence_embedding"] = mean_of_tokens(output["last_hidden_state"], attention_mask_BL)
+        outputs["sentence_embedding"] = pooled(trained.pooling, output["last_hidden_state"], attention_mask_BL)
         outputs[HIDDEN] = output["last_hidden_state"]
     return {name: values.numpy() for name, values in outputs.items()}
 

@@ -92,7 +92,7 @@ def _dynamic(inputs: Axes) -> dict[str, dict[int, Any]]:
 
 def _quiet() -> None:
     """Silence the exporter, which warns of each missing torchvision operator, and the optimizer's log."""
-    for name in ("torch.onnx", "onnxscript"):
+    for name in ("torch.onnx", "onnxscript", "onnx_ir"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

@@ -1,12 +1,10 @@
 """A trained model folder of any family, opened for export: model, tokenizer, and the facts for the manifest."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -19,9 +17,11 @@ from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
+from clozeline.exporting.architectures import damaged, facts_in, task_of
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.foreign.inspection import inspect_model
-from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind, kind_of
+from clozeline.inference.model_kinds import ModelKind, kind_of
+from clozeline.params import ImportParams
 
 _PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
 """Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
@@ -35,6 +35,8 @@ class TrainedModel:
     task: Task
     model: Model | StockModel
     tokenizer: PreTrainedTokenizerFast
+    published: ImportParams | None = None
+    """What a published model says outside its config.json."""
 
     @property
     def kind(self) -> ModelKind:
@@ -48,13 +50,19 @@ class TrainedModel:
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens: the limit of the positions or of the tokenizer, whichever is lower."""
-        return int(min(self.num_positions, self.tokenizer.model_max_length))
+        """Longest input in tokens: the lowest limit of the positions, the tokenizer, and what was published."""
+        longest = min(self.num_positions, self.tokenizer.model_max_length)
+        return int(longest if self.published is None else min(longest, self.published.max_length))
 
     @property
     def num_positions(self) -> int:
         """Longest input in tokens that the positions allow."""
         return longest_row_of(self.model.config)
+
+    @property
+    def pooling(self) -> str:
+        """How the vectors of tokens become the vector of a text, as in `POOLINGS`."""
+        return "mean" if self.published is None else self.published.pooling
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -83,8 +91,10 @@ class TrainedModel:
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether the model is a classifier whose configuration marks it as trained on pairs of texts."""
+        """Whether the model is a classifier that is marked as trained on pairs of texts."""
         config = self.model.config
+        if self.published is not None:
+            return self.published.reads_pairs
         is_said = ConfigFacts.of(config).reads_pairs or any(getattr(config, name, None) for name in _PAIR_MARKS)
         return self.kind.labels == "of a text" and is_said
 
@@ -103,22 +113,13 @@ _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 """Tokenizer files, one JSON object each; the first is required."""
 
 
-NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
-    {
-        "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
-        "clozeline-encoder": "no export configuration is registered for an encoder of your own",
-    }
-)
-"""Families (`model_type` in config.json) that train here but cannot be exported, and why."""
-
-
-def open_trained(folder: Path) -> TrainedModel:
-    """Open a model from `pretrain` or `finetune`, or a model of the same families from elsewhere.
+def open_trained(folder: Path, published: ImportParams | None = None) -> TrainedModel:
+    """Open a model from `pretrain` or `finetune`, or a published model of the same families.
 
     Raises:
         ArtifactError: a file is missing, damaged, or does not fit the others; the message names it.
     """
-    task = _task_of(folder)
+    task = task_of(folder) if published is None else published.task
     kind = cast(HeadKind, kind_of(task).head)
     inspect_model(str(folder))
     for name in ("tokenizer.json", "model.safetensors"):
@@ -131,79 +132,24 @@ def open_trained(folder: Path) -> TrainedModel:
             )
     # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
     model = _model(folder, kind)
-    trained = TrainedModel(folder, task, model, _tokenizer(folder))
+    trained = TrainedModel(folder, task, model, _tokenizer(folder), published)
     _check_facts(trained)
     _check_fit(trained)
     _check_sizes(trained)
     return trained
 
 
-def _task_of(folder: Path) -> Task:
-    config = folder / "config.json"
-    try:
-        facts = _facts(config)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ArtifactError(
-            f"{folder} holds no model",
-            given=f"no {config}",
-            expected="the folder of a trained model",
-            do="run `dvc repro`, which trains the models first",
-        ) from error
-    architectures = facts.get("architectures") or []
-    names = [str(name) for name in (architectures if isinstance(architectures, list) else [architectures])]
-    kind = str(facts.get("model_type"))
-    if kind in NOT_EXPORTED:
-        raise ArtifactError(
-            f"{folder}: a model of this kind cannot be exported to ONNX",
-            given=f"model_type {kind}: {NOT_EXPORTED[kind]}",
-            expected="a family without `exports=False` in its row of clozeline/encoder/families/",
-            do="train another family, or remove this model from `models`",
-        )
-    endings = {ending: task for task, kind in MODEL_KINDS.items() for ending in kind.architectures}
-    longest_first = sorted(endings, key=len, reverse=True)
-    found = [next((ending for ending in longest_first if name.endswith(ending)), None) for name in names]
-    known = list({endings[ending] for ending in found if ending is not None})
-    if len(known) != 1:
-        raise ArtifactError(
-            f"{config} names an architecture that cannot be exported",
-            given=f"architectures: {', '.join(names) or 'none'}",
-            expected=f"an architecture whose name ends in {' or '.join(endings)}",
-            do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForTokenClassification`, …)",
-        )
-    return known[0]
-
-
-def _facts(file: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(file.read_bytes())
-        given = f"a {type(facts).__name__}"
-    except ValueError as error:  # invalid JSON or UTF-8
-        facts, given = None, str(error)
-    if not isinstance(facts, dict):
-        raise _damaged(file, given, "a JSON object")
-    return facts
-
-
 def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     for name in _OF_TOKENIZER:
         if (folder / name).is_file():
-            _facts(folder / name)
+            facts_in(folder / name)
     try:
         tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # tokenizers raises nothing narrower
-        raise _damaged(
+        raise damaged(
             folder / "tokenizer.json", str(error), "a tokenizer, as tokenizers and transformers save it"
         ) from error
     return tokenizer
-
-
-def _damaged(file: Path, given: str, expected: str) -> ArtifactError:
-    return ArtifactError(
-        f"{file} is damaged",
-        given=given,
-        expected=expected,
-        do="run `dvc repro`, which restores it from the cache or makes it again",
-    )
 
 
 def _model(folder: Path, kind: HeadKind) -> Model | StockModel:
@@ -217,7 +163,9 @@ def _model(folder: Path, kind: HeadKind) -> Model | StockModel:
         TypeError,
         ValueError,
     ) as error:  # caused by values in the configuration
-        raise _damaged(folder / "config.json", str(error), "a configuration that transformers can build") from error
+        raise damaged(folder / "config.json", str(error), "a configuration that transformers can build") from error
+    if kind == "feature-extraction":
+        missing = model.of_encoder(missing)  # no output depends on a pooler
     check_whole(folder / "model.safetensors", missing, do="save config and weights from the same model")
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
@@ -241,7 +189,7 @@ def _check_facts(trained: TrainedModel) -> None:
             read()
         except (KeyError, TypeError, ValueError) as error:
             expected = "labels numbered from 0, and numbers in numeric fields"
-            raise _damaged(trained.folder / name, repr(error), expected) from error
+            raise damaged(trained.folder / name, repr(error), expected) from error
 
 
 def _check_fit(trained: TrainedModel) -> None:

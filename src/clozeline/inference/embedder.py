@@ -21,7 +21,7 @@ class Embedder(OpenModel):
     """Embeds texts and their tokens."""
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
-        """Return a vector of length 1 for each text, [T, H]: the normalized mean of its last hidden states.
+        """Return a vector of length 1 for each text, [T, H]: its last hidden states, pooled as the model was trained.
 
         Raises:
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
@@ -33,8 +33,10 @@ class Embedder(OpenModel):
 
     def embedding(self, texts: Sequence[str], *, truncate: bool = False) -> Question[Rows]:
         """Return the `Question` that `embed` would run. Raises the same errors as `embed`."""
+        before = self.manifest.prompts.get(self.manifest.default_prompt or "", "")
+        prompted = [f"{before}{text}" for text in texts] if before else texts
         return Question(
-            self.tokenize(texts, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
+            self.tokenize(prompted, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
         )
 
     @property

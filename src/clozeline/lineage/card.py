@@ -8,12 +8,15 @@ from clozeline.artifacts.lock import Lock
 from clozeline.lineage.trace import ancestry
 
 
-def release_section(package: str, quality: EncoderMetrics | TaskMetrics, lock: Lock) -> str:
+def release_section(package: str, quality: EncoderMetrics | TaskMetrics | None, lock: Lock) -> str:
     """Return the section in Markdown, without its heading, of the package `dist/<package>` that `lock` lists."""
     return "\n".join((*_figures(quality), "", *_sources(package, lock)))
 
 
-def _figures(quality: EncoderMetrics | TaskMetrics) -> Iterator[str]:
+def _figures(quality: EncoderMetrics | TaskMetrics | None) -> Iterator[str]:
+    if quality is None:
+        yield "A published model, packaged as it is; see its own card for what it was trained on and how good it is."
+        return
     if isinstance(quality, TaskMetrics):
         top = quality.headline
         yield f"{top.metric} on the test split: {top.value:.4f} (95 %: {top.low:.4f} to {top.high:.4f});"

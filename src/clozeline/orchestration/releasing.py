@@ -127,7 +127,7 @@ def require_registry(workspace: Workspace, params: Params) -> None:
     try:
         require_answer(address)
     except TransientError as error:
-        packages = ", ".join(f"dist/{package}" for package in params.export.models)
+        packages = ", ".join(f"dist/{package}" for package in params.packages)
         records = (
             f"; the records of earlier runs in {workspace.outbox}" if Outbox(workspace.outbox).journal.exists() else ""
         )
@@ -193,7 +193,7 @@ def register(
 def _evidence(workspace: Workspace, package: str, paths: MetricPaths, trained: Trained | None) -> Evidence:
     root = workspace.root
     quality = PackageMetrics.read(root / "metrics", paths).quality
-    metrics = {f"{METRICS}/{path}": root / "metrics" / path for path in (paths.quality, paths.export)}
+    metrics = {f"{METRICS}/{path}": root / "metrics" / path for path in (paths.quality, paths.export) if path}
     return Evidence(
         files={LOCK: root / LOCK, "params.yaml": root / "params.yaml", **metrics},
         trained=trained,

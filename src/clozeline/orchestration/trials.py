@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from clozeline.artifacts.finetune.model.held_out import TEST_FILE
 from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.paired_figures import PairedFigures
 from clozeline.errors import ArtifactError
@@ -72,6 +73,11 @@ class Trials:
             raise incomparable(f"no text of {items.validation_text} was in the validation text of {champion}")
         return replace(items, validation_text=_OLD_TEXT)
 
+    def _test_items(self) -> str:
+        if imported := self.params.imports.get(self.package):
+            return imported.items
+        return f"models/{self.params.export.models[self.package]}/{TEST_FILE}"
+
     def _items(self) -> TrialItems:
         root = self.workspace.root
         stages = Lock.read(root / "dvc.lock").stages
@@ -79,7 +85,7 @@ class Trials:
         return TrialItems(
             root=root,
             validation_text=stages[stage].argument(argument) if stage in stages else "",
-            model=f"models/{self.params.export.models[self.package]}",
+            test_items=self._test_items(),
             most=self.params.release.max_trial_items,
             longest=self.params.evaluate.max_length,
         )

@@ -22,6 +22,7 @@ from clozeline.params.pretraining import (
     ValidationParams,
 )
 from clozeline.params.project import Params
+from clozeline.params.published import ImportParams
 from clozeline.params.reading import read_params, where_set
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "ExportGates",
     "ExportParams",
     "FinetuneParams",
+    "ImportParams",
     "LabelledParams",
     "MaskingParams",
     "ModelParams",

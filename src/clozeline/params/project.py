@@ -11,6 +11,7 @@ from clozeline.params.finetuning import AnyTask
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
 from clozeline.params.model import is_exportable, is_own
 from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
+from clozeline.params.published import ImportParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
 from clozeline.params.section import FaultsError, Section
 
@@ -35,6 +36,8 @@ class Params(Section):
     """Values of tasks on known datasets, for YAML's merge key `<<`: nothing else reads them."""
     finetune: dict[str, AnyTask]
     export: ExportParams
+    imports: dict[str, ImportParams]
+    """Name in dist/ → published model that is packaged as it is."""
     release: ReleaseParams
 
     @model_validator(mode="wrap")
@@ -55,7 +58,8 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        if faults := [*self._lengths(), *self._family(), *self._tasks(), *self._exports(), *self._start()]:
+        faults = [*self._lengths(), *self._family(), *self._tasks(), *self._exports(), *self._imports(), *self._start()]
+        if faults:
             raise FaultsError(faults)
         return self
 
@@ -100,6 +104,11 @@ class Params(Section):
             elif folder not in known:
                 yield ValueError(f"one of: {', '.join(sorted(known))}", {key: folder})
 
+    def _imports(self) -> Iterator[ValueError]:
+        for name in self.imports.keys() & self.export.models.keys():
+            given = {f"imports.{name}": "…", f"export.models.{name}": self.export.models[name]}
+            yield ValueError("different names: both are folders in dist/", given)
+
     def _start(self) -> Iterator[ValueError]:
         start = {"pretrain.start": self.pretrain.start}
         if start["pretrain.start"] != FROM_CHAMPION:
@@ -119,6 +128,11 @@ class Params(Section):
             "pretrain.start": None if start == FROM_CHAMPION else start,
             "tokenize.existing": self.tokenize.existing,
         }
+
+    @property
+    def packages(self) -> dict[str, str | None]:
+        """Name in dist/ → folder in models/ that it is made from; None: a published model."""
+        return {**self.export.models, **dict.fromkeys(self.imports)}
 
     @property
     def encoder_package(self) -> str | None:

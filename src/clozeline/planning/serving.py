@@ -11,11 +11,12 @@ from tokenizers.models import WordLevel
 
 from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.errors import ParamsError
+from clozeline.exporting.architectures import NOT_EXPORTED
 from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
 from clozeline.exporting.ladder import scheme_of
 from clozeline.exporting.quantization import quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
-from clozeline.exporting.trained import NOT_EXPORTED, open_trained
+from clozeline.exporting.trained import open_trained
 from clozeline.language_modelling import language_model
 from clozeline.params import ExportParams, ModelParams
 from clozeline.planning.footprint import Feed, Footprint, footprint

@@ -50,7 +50,7 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures
 
     `trial` has the figures of candidate and champion on the same items. It is None if there is nothing to compare with:
     the first version, or a champion that cannot be measured on these items.
-    A package without INT8 (no scheme passed at export) has no agreement gate.
+    A package without INT8 (no scheme passed at export) has no agreement gate. A published model has only that one.
     """
     agreement = candidate.export.int8_agreement
     checked = [] if agreement is None else [Gate("int8_agreement", agreement, "at least", params.min_int8_agreement)]
@@ -58,7 +58,7 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures
     if isinstance(quality, EncoderMetrics):
         ratio = quality.unigram_perplexity / quality.perplexity
         checked.append(Gate("unigram_ratio", ratio, "at least", params.min_unigram_ratio))
-    if params.max_contaminated_fraction is not None:
+    if params.max_contaminated_fraction is not None and quality is not None:
         checked.append(_not_seen_before(params.max_contaminated_fraction, quality))
     if trial is not None:
         checked += _against_champion(params, trial)

@@ -29,4 +29,5 @@ def graph_elsewhere() -> dict[str, Any]:
         body["deps"] = sorted({*data, PIN})
         knobs = ["recipes" if knob == _CHOSEN_RECIPE else knob for knob in body["params"]]
         body["params"] = [{whole_params: knobs}]
-    return {"stages": {"params": completing, **graph["stages"]}, "plots": graph["plots"]}
+    # A project may not have imported a model yet; DVC lays its params.yaml over these values.
+    return {"vars": [{"imports": {}}], "stages": {"params": completing, **graph["stages"]}, "plots": graph["plots"]}

@@ -6,7 +6,7 @@ Shapes: B texts, L tokens, H hidden.
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.encoder.heads import mean_over_tokens
+from clozeline.encoder.heads import POOLINGS, mean_over_tokens
 
 
 def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
@@ -14,3 +14,8 @@ def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
     [B, H].
     """
     return functional.normalize(mean_over_tokens(hidden_BLH, attention_mask_BL), dim=-1)
+
+
+def pooled(way: str, hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the vectors of texts pooled in a way of `POOLINGS`, normalized to length 1: [B, H]."""
+    return functional.normalize(POOLINGS[way](hidden_BLH, attention_mask_BL), dim=-1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from clozeline.artifacts.export.manifest import read_manifest
-from clozeline.artifacts.finetune.model.held_out import TEST_FILE, read_items
+from clozeline.artifacts.finetune.model.held_out import read_items
 from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
 from clozeline.errors import DataError
 from clozeline.evaluation.bootstrap import difference_interval
@@ -40,8 +40,8 @@ class TrialItems:
     """Folder of the project."""
     validation_text: str
     """Parquet file with the texts for language models, relative to `root`."""
-    model: str
-    """Folder of the candidate's trained model with its test items, relative to `root`."""
+    test_items: str
+    """File with the candidate's test items, relative to `root`."""
     most: int
     """Largest number of items; of more, those with the lowest hashes."""
     longest: int
@@ -93,7 +93,7 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
 
 
 def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
-    place = f"{items.model}/{TEST_FILE}"
+    place = items.test_items
     held_out = read_items(items.root / place)[: items.most]
     if not held_out:
         raise incomparable(f"no {place}")

@@ -38,8 +38,10 @@ class StageNode:
     """Whether it runs even if DVC finds it up to date, because its source changes where DVC does not look."""
 
 
-def read_stage_graph(root: Path, again: Collection[str] = ()) -> tuple[StageNode, ...]:
+def read_stage_graph(root: Path, again: Collection[str] = (), only: str | None = None) -> tuple[StageNode, ...]:
     """Return every stage of the project in `root` in topological order; those named in `again` run in any case.
+
+    `only`: name of a stage; others are left out unless it depends on them.
 
     Raises:
         ParamsError: dvc.yaml cannot be read.
@@ -50,6 +52,11 @@ def read_stage_graph(root: Path, again: Collection[str] = ()) -> tuple[StageNode
         graph, status = repo.index.graph, repo.status()
         parents = {name: sorted(stages.keys() & map(_name, graph.successors(stages[name]))) for name in stages}
         ordered = list(TopologicalSorter(parents).static_order())
+        if only is not None:
+            needed = {only}
+            for name in reversed(ordered):
+                needed.update(parents[name] if name in needed else ())
+            ordered = [name for name in ordered if name in needed]
         changed = {name for name in ordered if stages[name].addressing in status or name in again}
         for name in ordered:
             if not changed.isdisjoint(parents[name]):

@@ -109,7 +109,7 @@ def test_fp32_is_served_and_reported_if_no_scheme_passes(
     assert metrics["ladder"][0]["checks"][0]["is_passed"] is False
     with caplog.at_level(logging.WARNING):
         export_model(outlier_encoder, ladder=(), gates=GATES)
-    assert "no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served" in caplog.text
+    assert "no INT8 scheme of the ladder passed its gates: fp32 is served" in caplog.text
 
 
 def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason(refused: Path) -> None:

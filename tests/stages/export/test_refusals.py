@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.errors import ArtifactError, GateError
+from clozeline.exporting import packaging
 from clozeline.inference.errors import NotANumberError
 from clozeline.params import ExportParams
 from clozeline.stages import export
@@ -38,7 +39,7 @@ def test_an_export_with_non_finite_outputs_at_timing_is_refused(
     def no_numbers(folder: Path, **asked: object) -> None:
         raise NotANumberError("no finite numbers", given="3 values", expected="finite numbers", do="clozeline rollback")
 
-    monkeypatch.setattr(export, "measure", no_numbers)
+    monkeypatch.setattr(packaging, "measure", no_numbers)
     with pytest.raises(ArtifactError, match="train again") as refused:
         export_model(small_encoder)
     assert str(small_encoder) in str(refused.value)

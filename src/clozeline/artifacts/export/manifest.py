@@ -105,6 +105,10 @@ class Manifest(Record):
     """Whether the model was trained with `token_type_ids` of 1 for the second text of a pair."""
     no_answer_margin: float | None = None
     """Question answering: "no answer" wins if it outscores the best answer by more than this; None means 0."""
+    prompts: dict[str, str] = Field(default_factory=dict)
+    """Embedders: name of a prompt → text that is put before each text embedded with it."""
+    default_prompt: str | None = None
+    """Name of the prompt of texts that are embedded without one; None: no prompt."""
     last_layer: LastLayer = "every position"
     """Positions at which both graphs compute the last layer (masks only if `masks_only` is true). Keys and values are
     computed at every position."""

@@ -1,0 +1,164 @@
+"""`clozeline import`: a published model as a package of this project, proven, released and ready to serve."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from clozeline.api.editing import assignments, edit
+from clozeline.cli.endings import ending_orderly
+from clozeline.cli.project import project_here
+from clozeline.errors import ClozelineError, ParamsError
+from clozeline.params import Params, read_params
+from clozeline.workspace import Workspace
+
+if TYPE_CHECKING:
+    from clozeline.artifacts.finetune.model.held_out import HeldOut
+    from clozeline.foreign.published import Published
+    from clozeline.importing.checkpoint import Described
+
+_ITEMS: Final = "imports"
+"""Folder of the items on which INT8 was proven; like params.yaml it belongs to the project."""
+_ASKED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
+        "text-generation": 'complete "The beginning of a sentence of yours"',
+        "text-classification": 'classify "A sentence of yours."',
+        "token-classification": 'tag "A sentence of yours."',
+        "question-answering": 'answer "A question?" "A text with the answer."',
+        "feature-extraction": 'embed "A sentence of yours."',
+    }
+)
+"""Kind of model → an example of its verb."""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(name="import", rich_help_panel="Make a model")(import_)
+
+
+def import_(
+    model: Annotated[str, typer.Argument(help="A folder with a model, or a name on the Hugging Face hub.")],
+    task: Annotated[
+        str | None,
+        typer.Option(help="Kind of model: feature-extraction, fill-mask, … [default: what the model is published as]"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name in dist/ and in the registry. [default: from the model's name]")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option("--text", "-t", help="Your text: INT8 is compared with fp32 on it.")
+    ] = None,
+    labelled: Annotated[
+        Path | None,
+        typer.Option(help="Your labelled records (.jsonl, .csv, .parquet): INT8 has to be as good on them."),
+    ] = None,
+    fields: Annotated[
+        list[str] | None, typer.Option("--field", metavar="NAME=YOURS", help="Another name of a field in --labelled.")
+    ] = None,
+    pairs: Annotated[bool, typer.Option("--pairs", help="The classifier reads pairs of texts.")] = False,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub. [default: main]")] = None,
+    release: Annotated[bool, typer.Option(help="Register the package, and release it if it passes its gates.")] = True,
+) -> None:
+    """Make a published model a package of this project: ONNX, INT8 proven, registered, ready for `clozeline serve`.
+
+    Its head, its pooling and its prompts stay as they are. The command writes the commit and the hash of each file into
+    `imports` of params.yaml, and DVC runs the stage `import@NAME`, so that the package can be made again anywhere.
+    INT8 is served if it answers like fp32: on --labelled, on --text, or else on built-in sentences.
+
+    Records of --labelled have the fields text and label; sentence1, sentence2 and score (sentence vectors); tokens and
+    ner_tags; question, context and answers; or text, second and label (--pairs).
+
+    Examples:
+
+    - `clozeline import sentence-transformers/all-MiniLM-L6-v2 --text notes.txt`
+    - `clozeline import ./my-folder --name sentiment --labelled reviews.csv --field label=stars`
+    - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
+    """
+    workspace = project_here()
+    params_file = workspace.root / "params.yaml"
+    params, before = read_params(params_file), params_file.read_text(encoding="utf-8")
+    from clozeline.foreign.published import resolved
+    from clozeline.importing.checkpoint import described
+
+    called = _name(name or Path(model).resolve().name, params)
+    published = resolved(model, revision)
+    found = described(published, task, reads_pairs=pairs)
+    items = _items(found, text, labelled, dict(assignments(fields or ())))
+    _write_items(workspace.root / _ITEMS / f"{called}.jsonl", items)
+    edit(params_file, [(f"imports.{called}", _entry(published, found, f"{_ITEMS}/{called}.jsonl"))], "clozeline import")
+    typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
+    with ending_orderly():
+        try:
+            _package(workspace, called, releases=release)
+        except ClozelineError:
+            params_file.write_text(before, encoding="utf-8")
+            raise
+    if text is labelled is None:
+        typer.echo("INT8 was compared with fp32 on built-in sentences; `--text FILE` compares them on your text")
+    typer.echo(f"Next: `clozeline {_ASKED[found.task]} --model dist/{called}`, or `clozeline serve dist/{called}`")
+
+
+def _package(workspace: Workspace, called: str, *, releases: bool) -> None:
+    from clozeline.cli import summary
+    from clozeline.flows.pipeline import pipeline
+    from clozeline.flows.release import release
+    from clozeline.orchestration.temporary_server import ensure_prefect_server
+
+    ensure_prefect_server(workspace)
+    pipeline(workspace.root, only=f"import@{called}")
+    if releases:
+        summary.show_releases(workspace, release(workspace.root, only=called))
+
+
+def _name(given: str, params: Params) -> str:
+    called = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
+    if not called or called in params.export.models:
+        raise ParamsError(
+            "the name is taken, or has no letter",
+            given=given,
+            expected=f"another name than those of `export.models`: {', '.join(params.export.models)}",
+            do=f"choose one: `--name {called or 'my'}-2`",
+        )
+    return called
+
+
+def _items(
+    found: "Described", text: Path | None, labelled: Path | None, names: Mapping[str, Any]
+) -> "Sequence[HeldOut]":
+    from clozeline.cli.evaluate import source_of
+    from clozeline.importing.built_in import built_in_items
+    from clozeline.importing.own_items import items_of_records, items_of_texts
+
+    if labelled is not None:
+        return items_of_records(labelled, found.task, found.labels, reads_pairs=found.reads_pairs, names=names)
+    if text is not None:
+        return items_of_texts(text, source_of(text), found.task)
+    return built_in_items(found.task, reads_pairs=found.reads_pairs)
+
+
+def _write_items(path: Path, items: "Sequence[HeldOut]") -> None:
+    from clozeline.storage.atomic import replacing_file
+
+    path.parent.mkdir(exist_ok=True)
+    with replacing_file(path) as beside:
+        lines = (f"{item.model_dump_json(exclude_defaults=True)}\n" for item in items)
+        beside.write_text("".join(lines), encoding="utf-8")
+
+
+def _entry(published: "Published", found: "Described", items: str) -> dict[str, Any]:
+    """Return the entry of params.yaml; on the hub this downloads the model."""
+    return {
+        "model": published.name,
+        "revision": published.revision,
+        "task": found.task,
+        "pooling": found.vectors.pooling,
+        "prompts": dict(found.vectors.prompts),
+        "default_prompt": found.vectors.default_prompt,
+        "max_length": found.max_length,
+        "reads_pairs": found.reads_pairs,
+        "items": items,
+        "sha256": published.sha256(),
+    }

@@ -1,0 +1,92 @@
+"""Architectures in config.json: which kind of model a folder holds, and which cannot be exported."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from clozeline.artifacts.export.manifest import Task
+from clozeline.errors import ArtifactError
+from clozeline.inference.model_kinds import MODEL_KINDS
+
+NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
+        "clozeline-encoder": "no export configuration is registered for an encoder of your own",
+    }
+)
+"""Families (`model_type` in config.json) that train here but cannot be exported, and why."""
+_ENDINGS: Mapping[str, Task] = MappingProxyType(
+    {ending: task for task, kind in MODEL_KINDS.items() for ending in kind.architectures}
+)
+"""Ending of the name of an architecture → kind of model."""
+
+
+def task_of(folder: Path) -> Task:
+    """Return the kind of model in a folder.
+
+    Raises:
+        ArtifactError: there is no model in it, or none that can be exported.
+    """
+    config = folder / "config.json"
+    try:
+        facts = facts_in(config)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactError(
+            f"{folder} holds no model",
+            given=f"no {config}",
+            expected="the folder of a trained model",
+            do="run `dvc repro`, which trains the models first",
+        ) from error
+    names, known = architectures_in(config)
+    kind = str(facts.get("model_type"))
+    if kind in NOT_EXPORTED:
+        raise ArtifactError(
+            f"{folder}: a model of this kind cannot be exported to ONNX",
+            given=f"model_type {kind}: {NOT_EXPORTED[kind]}",
+            expected="a family without `exports=False` in its row of clozeline/encoder/families/",
+            do="train another family, or remove this model from `models`",
+        )
+    if len(known) != 1:
+        raise ArtifactError(
+            f"{config} names an architecture that cannot be exported",
+            given=f"architectures: {', '.join(names) or 'none'}",
+            expected=f"an architecture whose name ends in {' or '.join(_ENDINGS)}",
+            do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForTokenClassification`, …)",
+        )
+    return known[0]
+
+
+def architectures_in(config: Path) -> tuple[list[str], list[Task]]:
+    """Return the names in `architectures` of a config.json, and the kinds of model that they stand for."""
+    architectures = facts_in(config).get("architectures") or []
+    names = [str(name) for name in (architectures if isinstance(architectures, list) else [architectures])]
+    longest_first = sorted(_ENDINGS, key=len, reverse=True)
+    found = [next((ending for ending in longest_first if name.endswith(ending)), None) for name in names]
+    return names, list(dict.fromkeys(_ENDINGS[ending] for ending in found if ending is not None))
+
+
+def facts_in(file: Path, kind: type = dict) -> Any:
+    """Return the JSON object (or list, by `kind`) in a file.
+
+    Raises:
+        ArtifactError: the file holds something else.
+    """
+    try:
+        facts = json.loads(file.read_bytes())
+        given = f"a {type(facts).__name__}"
+    except ValueError as error:  # invalid JSON or UTF-8
+        facts, given = None, str(error)
+    if not isinstance(facts, kind):
+        raise damaged(file, given, "a JSON object" if kind is dict else "a JSON list")
+    return facts
+
+
+def damaged(file: Path, given: str, expected: str) -> ArtifactError:
+    return ArtifactError(
+        f"{file} is damaged",
+        given=given,
+        expected=expected,
+        do="run `dvc repro`, which restores it from the cache or makes it again",
+    )

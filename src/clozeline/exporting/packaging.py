@@ -1,0 +1,245 @@
+"""Package of a model: graphs, tokenizer and manifest, with the graphs checked; made by stages `export` and `import`."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from onnx import ModelProto
+
+from clozeline.artifacts.export.evidence import HalfPrecision
+from clozeline.artifacts.export.export_metrics import ExportMetrics
+from clozeline.artifacts.export.manifest import (
+    FILES,
+    HALF_GRAPH,
+    Manifest,
+    SpecialTokens,
+    TensorSpec,
+    record_of,
+    write_manifest,
+)
+from clozeline.errors import ArtifactError, GateError
+from clozeline.exporting.card import write_card
+from clozeline.exporting.forms import last_layer_of, outputs_of
+from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
+from clozeline.exporting.in_half import in_half, watched
+from clozeline.exporting.ladder import Climbed, Ladder, Passed
+from clozeline.exporting.package_files import write_client_config, write_tokenizer
+from clozeline.exporting.parity import largest_difference
+from clozeline.exporting.proof import Proof
+from clozeline.exporting.sample import Sample
+from clozeline.exporting.sbom import write_sbom
+from clozeline.exporting.scarcity import warn_of_few_items
+from clozeline.exporting.to_onnx import export_onnx, head_products
+from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.errors import NotANumberError
+from clozeline.inference.latency import Latency, measure
+from clozeline.inference.session import MASKS_ONLY
+from clozeline.params import ExportParams
+from clozeline.storage import atomic
+
+_LOG = logging.getLogger(__name__)
+_MADE_WITH = ("clozeline", "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
+_INPUTS = {
+    spec.name: spec
+    for spec in (
+        *(
+            TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=meaning)
+            for name, meaning in (
+                ("input_ids", "token ids; shorter texts are padded at their end with the pad id"),
+                ("attention_mask", "1 for a token, 0 for padding"),
+                ("token_type_ids", "0 for every token of a text; 1 for those of the second text of a pair"),
+            )
+        ),
+        TensorSpec(
+            name=MASKS_ONLY,
+            dtype="bool",
+            shape=(1,),
+            meaning="true: no embeddings, which is faster; false: every output",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Texts that graphs answer before they are packaged."""
+
+    deciding: Sample
+    """Items of the exam."""
+    calibrating: Sequence[str]
+    """Texts for the ranges of activations; none of the exam."""
+
+
+def write_package(
+    trained: TrainedModel, texts: Examined, params: ExportParams, *, lock: Path, out: Path, metrics: Path
+) -> None:
+    """Write the package of a model to the folder `out`, and its figures to the JSON file `metrics`.
+
+    The first INT8 scheme of the ladder that passes its gates is served, with fixed scales if they lose nothing.
+    If none passes, fp32 is served, and the package holds no INT8 graph.
+
+    Args:
+        lock: the requirements lock; its hash goes into the manifest.
+        out: unchanged if anything fails.
+
+    Raises:
+        ArtifactError: the model's outputs are not finite.
+        DataError: the model can answer none of the texts.
+        GateError: the fp32 graph does not compute what the model computes.
+    """
+    with atomic.replacing_folder(out) as folder:
+        inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
+        graph = _declared(trained, folder / FILES.fp32)
+        difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
+        draft = _draft(trained, inputs, params, lock)
+        write_tokenizer(trained.folder, folder, max_length=draft.max_length, special_tokens=draft.special_tokens)
+        write_client_config(trained, folder)
+        _LOG.info("%s: the last layer is computed at %s", out, draft.last_layer)
+        ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
+        proof = Proof(folder / FILES.fp32, draft, texts.deciding, params.gates)
+        climbed = ladder.climb(proof, texts.calibrating)
+        half = _half(graph, folder, proof) if params.half else None
+        base_model = None if trained.published is None else trained.published.model
+        write_card(trained.folder, folder, draft, climbed, proof.quality, base_model=base_model)
+        write_sbom(folder, out.name, draft)
+        manifest = _manifest(folder, draft, climbed, half)
+        write_manifest(folder, manifest)
+        record = _record(folder, proof.num_texts, difference, climbed, manifest)
+        if climbed.served is None:
+            _LOG.warning("%s: no INT8 scheme of the ladder passed its gates: fp32 is served", out)
+            warn_of_few_items(climbed.rungs)
+        elif not climbed.served.quantized.num_matmuls:
+            _LOG.warning("%s: the served graph has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
+        _LOG.info("%s answers %s", out, _latency(folder, trained.folder))
+    record.write(metrics)
+
+
+def _latency(folder: Path, model: Path) -> Latency:
+    try:
+        return measure(folder, repeats=5)
+    except NotANumberError as error:
+        raise ArtifactError(
+            f"{model}: the exported package returns values that are not finite",
+            given=str(error.given),
+            expected=error.expected,
+            do="train again, with a lower learning rate if the loss was not finite either: no export can repair this",
+        ) from error
+
+
+def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], limit: float) -> float:
+    difference = largest_difference(trained, graph, inputs)
+    if not difference <= limit:
+        raise GateError(
+            f"the ONNX graph of {trained.folder} does not compute what the model computes",
+            given=f"outputs that differ by up to {difference:.3g}",
+            expected=f"at most {limit:g} (`max_parity_difference`)",
+            do="try another `opset`; if that fails too, the export of this family is faulty: do not use it",
+        )
+    return difference
+
+
+def _declared(trained: TrainedModel, path: Path) -> ModelProto:
+    """Declare the graph's outputs as in the manifest, rewrite the file at `path`, and return the graph."""
+    graph = absorb_graph(path)
+    declare(graph, outputs_of(trained))
+    write_graph(graph, path)
+    return graph
+
+
+def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, lock: Path) -> Manifest:
+    """Return the manifest with fp32 served; the INT8 fields and file hashes are filled in later."""
+    tokenizer, config = trained.tokenizer, trained.model.config
+    return Manifest(
+        format_version=2,
+        task=trained.task,
+        family=trained.family,
+        inputs=tuple(_INPUTS[name] for name in inputs),
+        outputs=outputs_of(trained),
+        labels=trained.labels,
+        label_scores=trained.label_scores,
+        decision_threshold=trained.decision_threshold,
+        reads_pairs=trained.reads_pairs,
+        types_tell_pairs="token_type_ids" in inputs and trained.types_tell_pairs,
+        no_answer_margin=trained.no_answer_margin,
+        prompts={} if trained.published is None else trained.published.prompts,
+        default_prompt=None if trained.published is None else trained.published.default_prompt,
+        last_layer=last_layer_of(trained),
+        max_length=trained.max_length,
+        num_positions=trained.num_positions,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        special_tokens=SpecialTokens(
+            ids=tuple(sorted(tokenizer.all_special_ids)),
+            pad_id=tokenizer.pad_token_id,
+            mask_id=tokenizer.mask_token_id,
+            mask_token=tokenizer.mask_token,
+        ),
+        served="fp32",
+        quantization=None,
+        ladder=(),
+        opset=params.opset,
+        versions={package: version(package) for package in _MADE_WITH},
+        lock_sha256=record_of(lock).sha256,
+        files={},
+    )
+
+
+def _half(graph: ModelProto, folder: Path, proof: Proof) -> HalfPrecision:
+    """Write the graph in float16 and measure it; remove it if it fails a check."""
+    path = folder / HALF_GRAPH
+    write_graph(watched(graph), path)
+    largest_value = proof.largest(path)
+    write_graph(in_half(graph), path)
+    half = proof.half(path, largest_value)
+    if not half.is_passed:
+        remove_graph(path)
+        failed = "; ".join(str(check) for check in half.checks if not check.is_passed)
+        _LOG.warning("the float16 graph fails a check and is left out: %s", failed)
+    return half
+
+
+def _manifest(folder: Path, draft: Manifest, climbed: Climbed, half: HalfPrecision | None) -> Manifest:
+    names = sorted(file.name for file in folder.iterdir())
+    known = {
+        "served": "int8" if climbed.served else "fp32",
+        "quantization": climbed.served.rung.scheme if climbed.served else None,
+        "ladder": climbed.rungs,
+        "half": half,
+        "files": {name: record_of(folder / name) for name in names},
+    }
+    return Manifest.model_validate(dict(draft) | known)
+
+
+def _record(folder: Path, num_texts: int, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
+    known = {
+        "served": manifest.served,
+        "fp32_size_bytes": size_of(folder / FILES.fp32),
+        "parity_max_abs_difference": difference,
+        "last_layer": manifest.last_layer,
+        "num_agreement_texts": num_texts,
+        "ladder": climbed.rungs,
+        "half": manifest.half,
+    }
+    return ExportMetrics.model_validate(known | (_of_int8(climbed.served) if climbed.served else {}))
+
+
+def _of_int8(served: Passed) -> dict[str, object]:
+    passed, quantized = served.rung, served.quantized
+    is_encoder = passed.metric == "masked-LM accuracy"
+    return {
+        "int8_size_bytes": passed.size_bytes,
+        "int8_agreement": passed.agreement.value,
+        "num_agreement_items": passed.agreement.num_items,
+        "fp32_top1": passed.fp32_metric if is_encoder else None,
+        "int8_top1": passed.int8_metric if is_encoder else None,
+        "embedding_cosine_mean": passed.embedding_cosine_mean,
+        "embedding_cosine_min": passed.embedding_cosine_min,
+        "quantized_matmuls": quantized.num_matmuls,
+        "quantized_embeddings": quantized.num_embeddings,
+        "quantized_activations": quantized.num_activations,
+        "static_activations": len(quantized.static),
+        "smoothed_activations": len(passed.scheme.smoothed_activations),
+        "float_matmuls": op_counts(quantized.model)["MatMul"],
+    }

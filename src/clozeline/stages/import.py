@@ -1,0 +1,67 @@
+"""Stage `import`: turn a published model into a package, with its head and its pooling as they are."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from clozeline.artifacts.finetune.model.held_out import HeldOut, read_items
+from clozeline.errors import DataError
+from clozeline.exporting.packaging import Examined, write_package
+from clozeline.exporting.sample import Sample
+from clozeline.exporting.trained import open_trained
+from clozeline.foreign.published import published_folder
+from clozeline.params import ExportParams, ImportParams
+
+_OF_CALIBRATION = 8
+"""One item of so many calibrates, if there are few."""
+
+
+def run(params: ImportParams, export: ExportParams, *, items: Path, lock: Path, out: Path, metrics: Path) -> None:
+    """Package the published model of `params` in the folder `out`.
+
+    Args:
+        params: one section of `imports` in params.yaml.
+        export: the section `export`, whose ladder and gates INT8 has to pass.
+        items: the items on which INT8 is compared with fp32, one JSON object per line.
+        lock: the requirements lock; its hash goes into the manifest.
+        out: package folder, unchanged if anything fails.
+        metrics: JSON file.
+
+    Raises:
+        ArtifactError: a file of the model is missing or is not the one that was imported; or the model cannot be
+            exported.
+        DataError: the model can answer none of the items.
+        GateError: the fp32 graph does not compute what the published model computes.
+        TransientError: the hub does not answer.
+    """
+    examined = _examined(items, export)
+    with published_folder(params.model, params.revision, params.sha256) as folder:
+        trained = open_trained(folder, params)
+        write_package(trained, examined, export, lock=lock, out=out, metrics=metrics)
+
+
+def _examined(file: Path, params: ExportParams) -> Examined:
+    """Return the items of `file`: the first for the exam, the others to calibrate ranges of activations.
+
+    Raises:
+        ArtifactError: a line is not an item.
+        DataError: there are fewer than two items.
+    """
+    items = read_items(file)
+    num_calibration = min(params.num_calibration_texts, math.ceil(len(items) / _OF_CALIBRATION))
+    deciding = items[: len(items) - num_calibration][: params.num_agreement_texts]
+    if not deciding:
+        raise DataError(
+            f"{file} holds too few items to compare INT8 with fp32",
+            given=f"{len(items)} items",
+            expected=f"some hundred, as `clozeline import` writes them (`min_agreement_texts`: "
+            f"{params.gates.min_agreement_texts})",
+            do="run `clozeline import` again, which writes the file",
+        )
+    calibrating = items[len(items) - num_calibration :]
+    sample = Sample(texts=_texts_of(deciding), labels=[None] * len(deciding), held_out=deciding)
+    return Examined(sample, _texts_of(calibrating))
+
+
+def _texts_of(items: Sequence[HeldOut]) -> list[str]:
+    return [item.text for item in items]

@@ -1,0 +1,71 @@
+"""Claim: `clozeline import` writes what it found into params.yaml, and takes it back if packaging fails."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clozeline.artifacts.finetune.model.held_out import read_items
+from clozeline.cli import app, published
+from clozeline.errors import GateError, ParamsError
+from clozeline.importing.checkpoint import Described
+from clozeline.importing.sentence_vectors import SentenceVectors
+from clozeline.params import read_params
+from tests.trained_models import PROJECT
+
+FOUND = Described(
+    task="feature-extraction",
+    family="bert",
+    vectors=SentenceVectors(pooling="cls", prompts={"query": "query: "}),
+    max_length=16,
+    labels=(),
+    reads_pairs=False,
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project beside a folder `My.Model`, whose checkpoint is `FOUND`."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    (tmp_path / "My.Model").mkdir()
+    (tmp_path / "My.Model/config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: FOUND)
+    return tmp_path
+
+
+@pytest.fixture
+def packaged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names that would be packaged."""
+    names: list[str] = []
+    monkeypatch.setattr(published, "_package", lambda workspace, called, *, releases: names.append(called))
+    return names
+
+
+def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Path, packaged: list[str]) -> None:
+    result = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    entry = read_params(project / "params.yaml").imports["my-model"]
+    assert packaged == ["my-model"]
+    assert (entry.model, entry.revision, entry.pooling, entry.max_length) == ("My.Model", None, "cls", 16)
+    assert set(entry.sha256) == {"config.json"}
+    assert len(read_items(project / entry.items)) > 200
+    assert "clozeline serve dist/my-model" in result.output
+
+
+def test_params_are_as_before_if_the_model_cannot_be_packaged(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise GateError("the graph differs", given="1", expected="0", do="nothing")
+
+    monkeypatch.setattr(published, "_package", fail)
+    before = (project / "params.yaml").read_bytes()
+    with pytest.raises(GateError):
+        CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    assert (project / "params.yaml").read_bytes() == before
+
+
+def test_the_name_of_an_exported_model_is_refused(project: Path, packaged: list[str]) -> None:
+    with pytest.raises(ParamsError, match="the name is taken"):
+        CliRunner().invoke(app, ["import", "My.Model", "--name", "encoder"], catch_exceptions=False)
+    assert packaged == []

@@ -1,0 +1,78 @@
+"""Claim: what cannot be imported is refused before anything is converted, by one error that says why."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozeline.errors import ArtifactError
+from clozeline.importing.checkpoint import described
+from tests.importing.conftest import Written, sentence_files
+
+MEAN = sentence_files({"pooling_mode_mean_tokens": True}, **{"sentence_bert_config.json": {"max_seq_length": 16}})
+NAMES = {"id2label": {"0": "bad", "1": "good"}}
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "task", "kind"),
+    [
+        (MEAN, {}, None, "feature-extraction"),
+        (MEAN, {"architectures": ["BertForMaskedLM"]}, None, "feature-extraction"),
+        ({}, {"architectures": ["BertForMaskedLM"]}, None, "fill-mask"),
+        ({}, {"architectures": ["BertForMaskedLM"]}, "feature-extraction", "feature-extraction"),
+        ({}, {"architectures": ["BertForSequenceClassification"], **NAMES}, None, "text-classification"),
+    ],
+)
+def test_a_checkpoint_is_imported_as_what_it_is_published_as(
+    written: Written, files: Mapping[str, Any], config: Mapping[str, Any], task: str | None, kind: str
+) -> None:
+    assert described(written(dict(files), **config), task).task == kind
+
+
+def test_a_sentence_encoder_reads_no_longer_texts_than_it_was_trained_with(written: Written) -> None:
+    assert described(written(dict(MEAN))).max_length == 16
+
+
+@pytest.mark.parametrize(("labels", "reads_pairs"), [(("ENTAILMENT", "neutral"), True), (("bad", "good"), False)])
+def test_a_classifier_of_entailment_reads_pairs(written: Written, labels: tuple[str, ...], reads_pairs: bool) -> None:
+    names = {str(place): label for place, label in enumerate(labels)}
+    found = described(written(architectures=["BertForSequenceClassification"], id2label=names))
+    assert (found.labels, found.reads_pairs) == (labels, reads_pairs)
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "task", "told"),
+    [
+        ({"config.json": None}, {}, None, "no config.json"),
+        ({"tokenizer.json": None}, {}, None, "no tokenizer.json"),
+        (
+            {"model.safetensors": None, "model.safetensors.index.json": {"weight_map": {}}},
+            {},
+            None,
+            "no model.safetensors",
+        ),
+        ({"model.safetensors": None, "pytorch_model.bin": {}}, {}, None, "pytorch_model.bin"),
+        ({}, {"vocab_size": 20}, None, "weights for 20 tokens"),
+        ({}, {"auto_map": {"AutoModel": "someone.Model"}}, None, "auto_map"),
+        ({}, {"model_type": "deberta"}, None, "model_type deberta"),
+        ({}, {"model_type": "xlm-roberta-xl"}, None, "model_type xlm-roberta-xl"),
+        ({}, {}, "token-classification", "--task token-classification; architectures: BertModel"),
+        ({}, {"architectures": []}, None, "architectures: none"),
+        ({}, {"architectures": ["BertForTokenClassification"]}, None, "the labels LABEL_0, LABEL_1"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_imported_is_refused(
+    written: Written, files: dict[str, Any], config: dict[str, Any], task: str | None, told: str
+) -> None:
+    with pytest.raises(ArtifactError) as refusal:
+        described(written(files, **config), task)
+    assert told in str(refusal.value)
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = written()
+    weights = Path(published.name) / "model.safetensors"
+    monkeypatch.setattr("clozeline.importing.checkpoint.available_bytes", lambda: weights.stat().st_size)
+    with pytest.raises(ArtifactError, match="import a smaller model"):
+        described(published)
