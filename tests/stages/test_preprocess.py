@@ -29,8 +29,11 @@ def params(kind: str = "files") -> PreprocessParams:
             subset=None,
             revision=None,
         ),
+        on_bad_record="stop",
         min_characters=20,
         max_characters=2_000,
+        min_words=None,
+        max_words=None,
         near_duplicate_similarity=0.8,
         same_side_similarity=0.5,
         validation_fraction=0.2,
@@ -64,7 +67,7 @@ def test_many_texts_that_are_too_short_are_reported_with_the_knob(
 ) -> None:
     good.write_text(good.read_text() + "".join(f"\n\nshort {number}" for number in range(num_short)))
     run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
-    told = f"{num_short} of {100 + num_short} texts are shorter than 20 characters: lower `preprocess.min_characters`"
+    told = f"{num_short} of {100 + num_short} texts are too short: lower `preprocess.min_characters`"
     assert (told in caplog.text) == is_told
 
 
@@ -80,6 +83,32 @@ def test_the_stage_writes_the_splits_and_an_account_of_every_text(tmp_path: Path
     assert metrics["documents_in"] == 100 == metrics["kept"] + sum(metrics["dropped"].values())
     assert metrics["versions"]["rensa"]
     assert "100 texts in = 100 kept + none dropped" in caplog.text
+    assert "100 paragraphs, one document each (`preprocess.source.one_document_per` changes that)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lost", "remedy"),
+    [
+        ("".join(f"\n\nshort {number}" for number in range(120)), "lower `preprocess.min_characters`"),
+        ("\n\nthe same text, often enough to be most of this source" * 120, "the source repeats itself"),
+    ],
+)
+def test_a_source_that_is_dropped_for_the_most_part_says_why_and_what_to_do(
+    tmp_path: Path, good: Path, lost: str, remedy: str, caplog
+) -> None:
+    good.write_text(good.read_text() + lost)
+    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
+    assert remedy in next(message for message in caplog.messages if "texts were dropped, most of them as" in message)
+
+
+@pytest.mark.parametrize(("fraction", "is_told"), [(0.02, True), (0.2, False)])
+def test_too_few_validation_texts_for_int8_are_reported_with_the_share_to_set(
+    tmp_path: Path, good: Path, fraction: float, is_told: bool, caplog
+) -> None:
+    good.write_text(paragraphs(1_000))
+    few = params().model_copy(update={"validation_fraction": fraction, "holdout_fraction": 0.0})
+    run(few, seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
+    assert ("set `preprocess.validation_fraction` to 0.15" in caplog.text) == is_told
 
 
 def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:

@@ -32,8 +32,11 @@ def params_of() -> ParamsOf:
             "revision": None,
         }
         whole = {
+            "on_bad_record": "stop",
             "min_characters": 20,
             "max_characters": 2_000,
+            "min_words": None,
+            "max_words": None,
             "near_duplicate_similarity": 0.8,
             "same_side_similarity": 0.5,
             "validation_fraction": 0.2,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.text.cleaning import clean, split_long
+from clozeline.text.cleaning import ALTERATIONS, alterations, clean, split_long
 
 INVISIBLE = "[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
 STEPS: Mapping[str, str] = {
@@ -28,7 +28,7 @@ DIRT = [
 def cleaned_without_shortcuts(text: str, decode_entities: bool) -> str:
     """Return the cleaned text by running every step on every character."""
     text = ftfy.fix_text(
-        text,
+        re.sub("[\ud800-\udfff]", "?", text),
         unescape_html=decode_entities,
         uncurl_quotes=False,
         fix_latin_ligatures=False,
@@ -110,3 +110,35 @@ def test_cutting_a_long_text_loses_only_white_space(text: str, max_characters: i
 )
 def test_a_long_text_is_cut_at_the_best_break(text: str, parts: list[str]) -> None:
     assert split_long(text, 15) == parts
+
+
+@pytest.mark.parametrize(
+    ("character", "kind"),
+    [
+        ("\ud83d", "lone_surrogates"),
+        ("\x00", "nul"),
+        ("\x1b", "control_characters"),
+        ("\u200b", "zero_width"),
+        ("\ufeff", "zero_width"),
+        ("\u202e", "direction_marks"),
+    ],
+)
+def test_a_character_that_cleaning_leaves_out_is_of_one_kind(character: str, kind: str) -> None:
+    assert list(alterations(f"a{character}b")) == [kind]
+    assert character not in clean(f"a{character}b", decode_entities=True)
+
+
+@given(st.text(st.sampled_from("a é\n\t\u3000")))
+def test_text_without_such_characters_counts_as_unaltered(text: str) -> None:
+    assert list(alterations(text)) == []
+
+
+def test_every_kind_of_altered_character_is_found_by_the_quick_search() -> None:
+    every = [chr(code) for code in range(0x10000)]
+    for pattern in ALTERATIONS.values():
+        assert all(list(alterations(character)) for character in every if pattern.search(character))
+
+
+def test_a_text_is_cut_at_a_number_of_words() -> None:
+    assert split_long("one two three four five", 100, 2) == ["one two", "three four", "five"]
+    assert split_long("one two", 100, 2) == ["one two"]

@@ -42,7 +42,8 @@ def build(
     raw = out.with_name(f"{out.name}-raw")
     take_snapshot(params.source, path, raw, before)
     with worker_processes(num_workers) as workers:
-        source, kept = open_snapshot(raw, params.source), KeptResults(work or out.with_name(f"{out.name}-work"))
+        source = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
+        kept = KeptResults(work or out.with_name(f"{out.name}-work"))
         return build_corpus(source, params, seed=seed, out=out, kept=kept, workers=workers)
 
 
@@ -260,3 +261,36 @@ def test_a_hub_dataset_without_usable_text_is_called_by_its_name(tmp_path, param
     with pytest.raises(DataError, match="no text is left") as caught:
         build(tmp_path, tmp_path / "out", params_of(kind="hub", dataset=str(dataset)))
     assert caught.value.problem.startswith(f"{dataset}: ")
+
+
+def test_bad_records_are_counted_and_listed_by_their_place_in_the_source(tmp_path, params_of, texts) -> None:
+    path = write_lines(tmp_path, texts)
+    path.write_text(path.read_text() + '\n{"text": 1}\n[]\n')
+    quarantine = params_of(on_bad_record="quarantine")
+    with pytest.raises(DataError, match="not text"):
+        build(path, tmp_path / "stopped", params_of())
+    for name in ("one", "two"):
+        report = build(path, tmp_path / name, quarantine, work=tmp_path / "work")
+        assert report.dropped["bad_record"] == 2
+        assert report.documents_read == len(texts) + 2
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    listed = [json.loads(line) for line in (tmp_path / "one/bad_records.jsonl").read_text().splitlines()]
+    assert [record["place"].rpartition(", ")[2] for record in listed] == ["line 375", "line 374"]
+    assert "field `text` is not text" in listed[1]["reason"]
+
+
+def test_altered_texts_are_counted_by_kind_also_from_kept_results(tmp_path, params_of, texts) -> None:
+    path = write_lines(tmp_path, [*texts[:20], texts[20] + "\u200b\u200b", "\u202e" + texts[21], texts[22] + "\ud83d"])
+    for name in ("one", "two"):
+        altered = build(path, tmp_path / name, params_of(), work=tmp_path / "work").altered
+        assert {kind: number for kind, number in altered.items() if number} == {
+            "lone_surrogates": 1,
+            "zero_width": 1,
+            "direction_marks": 1,
+        }
+
+
+def test_texts_of_few_words_are_too_short(tmp_path, params_of, texts) -> None:
+    path = write_lines(tmp_path, [*texts[:20], f"{'long' * 10} word"])
+    assert build(path, tmp_path / "any", params_of(min_words=2)).dropped["too_short"] == 0
+    assert build(path, tmp_path / "out", params_of(min_words=3)).dropped["too_short"] == 1

@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import DataError
+from clozeline.text.cleaning import clean
 from clozeline.text.documents import Document
-from clozeline.text.files import open_files
+from clozeline.text.files import RawFile, open_files, read_files
 
 
 def read(path, params) -> list[Document]:
@@ -77,13 +79,13 @@ def test_plain_text_is_divided_into_documents_as_configured(
 SENTENCES = [f"{'word ' * (number % 9 + 1)}in sentence {number}\n" for number in range(30)]
 
 
-def test_in_a_file_without_blank_lines_each_line_is_a_document(tmp_path, params_of, caplog) -> None:
-    caplog.set_level("INFO")
-    (tmp_path / "texts").mkdir()
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / "texts" / name).write_text("".join(SENTENCES))
-    assert texts(tmp_path / "texts", params_of()) == SENTENCES * 2
-    assert caplog.text.count("`source.one_document_per`") == 1, "one message for all files"
+def test_in_a_file_with_hardly_a_blank_line_each_line_is_a_document_and_counted(tmp_path, params_of) -> None:
+    for name, end in {"a.txt": "", "b.txt": "\n\n"}.items():
+        (tmp_path / name).write_text("".join(SENTENCES) + end)
+    (tmp_path / "c.txt").write_text("one\n\ntwo\n")
+    source = open_files(tmp_path, params_of().source)
+    assert [document.text for document in source.units] == [*SENTENCES, *SENTENCES, "one\n", "two\n"]
+    assert source.shapes == {"line": 60, "paragraph": 2}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,44 @@ def test_a_line_without_a_json_object_is_named(tmp_path, params_of, line: str, g
 def test_json_that_only_lenient_readers_accept_is_accepted(tmp_path, params_of) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "half a pair \\ud83d", "score": NaN}\n')
-    assert texts(path, params_of()) == ["half a pair ?"]
+    (text,) = texts(path, params_of())
+    assert clean(text, decode_entities=True) == "half a pair ?"
+
+
+BAD_RECORDS = {
+    "x.jsonl": (
+        b'{"text": "good"}\n[1]\n{"body": "no text"}\n{"text": 7}\n{"text": "caf\xe9"}\n{"te\n{"text": "good"}\n',
+        {2: "not a JSON object", 3: "no field", 4: "is not text", 5: "not UTF-8", 6: "not a JSON object"},
+    ),
+    "x.csv": (
+        b"text,kind\ngood,a\none,two,three\ngood,b\ncaf\xe9,c\n",
+        {3: "3 columns, but the header has 2", 5: "not UTF-8"},
+    ),
+    "x.txt": (b"good\n\ncaf\xe9\n\ngood\n", {3: "not UTF-8"}),
+}
+
+
+@pytest.mark.parametrize("name", BAD_RECORDS)
+def test_bad_records_are_set_aside_with_place_and_reason_if_asked(tmp_path, params_of, name: str) -> None:
+    content, reasons = BAD_RECORDS[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError):
+        read(path, params_of())
+    source = read_files([RawFile(path, name, name, quarantines=True)], params_of().source)
+    documents = [document for unit in source.units for document in unit.documents()]
+    assert [document.text.strip() for document in documents if not document.dropped] == ["good"] * 2
+    bad = {int(re.search(r"line (\d+)", it.place)[1]): it.reason for document in documents if (it := document.bad)}
+    assert bad.keys() == reasons.keys()
+    assert all(reason in bad[line] for line, reason in reasons.items())
+    assert "caf" not in str(bad), "the list repeats no content"
+
+
+def test_a_number_in_place_of_a_text_is_set_aside_in_parquet_too(tmp_path, params_of) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": [1, 2]}), path)
+    source = read_files([RawFile(path, "x.parquet", "x", quarantines=True)], params_of().source)
+    assert [document.bad.place.rpartition(", ")[2] for document in source.units] == ["row 1", "row 2"]
 
 
 def test_a_null_text_is_empty_and_a_number_is_refused(tmp_path, params_of) -> None:

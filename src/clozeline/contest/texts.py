@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from clozeline.artifacts.preprocess import clean_text
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
+from clozeline.records.files.json_values import whole
 from clozeline.text.files import open_files
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizing.packing import pack
@@ -40,7 +41,7 @@ def read_texts(path: Path, params: SourceParams) -> Iterator[str]:
             do="correct the path",
         )
     for unit in open_files(path, params).units:
-        yield from (text for document in unit.documents() if (text := document.text.strip()))
+        yield from (text for document in unit.documents() if (text := str(whole(document.text)).strip()))
 
 
 def keep(texts: Iterable[str], path: Path) -> int:

@@ -67,14 +67,23 @@ class SourceParams(Section):
 
 class PreprocessParams(Section):
     source: SourceParams
+    on_bad_record: Literal["stop", "quarantine"]
+    """JSON Lines, CSV, Parquet, plain text: what becomes of a record that cannot be read."""
     min_characters: Count
     max_characters: Count
+    min_words: Count | None
+    max_words: Count | None
     near_duplicate_similarity: Fraction
     same_side_similarity: Fraction
     validation_fraction: Fraction
     holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
     rules = (
         ("min_characters max_characters", le, "`min_characters` not above `max_characters`: otherwise no text passes"),
+        (
+            "min_words max_words",
+            lambda least, most: least is None or most is None or least <= most,
+            "`min_words` not above `max_words`: otherwise no text passes",
+        ),
         (
             "same_side_similarity near_duplicate_similarity",
             le,

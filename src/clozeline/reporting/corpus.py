@@ -21,11 +21,12 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "unreadable": "the bytes are not text in their declared encoding",
         "redirect": "a wiki page that only redirects to another",
         "not_an_article": "a wiki page that is not an article",
-        "too_short": "fewer characters than preprocess.min_characters",
+        "too_short": "fewer characters than preprocess.min_characters, or words than preprocess.min_words",
         "exact_duplicate": "equal to an earlier text, up to case and white space",
         "near_duplicate": "similarity to an earlier text of at least preprocess.near_duplicate_similarity",
         "two_splits": "similar to earlier texts of two splits",
         "full_group": "similar to the texts of a validation or holdout group that has as many as it may have",
+        "bad_record": "a record that cannot be read; data/clean/bad_records.jsonl has its place",
         "forgotten": "a text that `clozeline forget` named",
     }
 )
@@ -49,7 +50,12 @@ def _kept(run: Run) -> Markup:
     split = figures.documents_split
     note = f"{count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
     meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=reasons)) if reasons else None
-    return joined(bars(f"{count(total)} raw texts: kept, and dropped by reason", drawn, note=note), meaning)
+    altered = [(in_words(kind), count(times)) for kind, times in figures.altered.items() if times]
+    removed = html(
+        "folded", summary="Characters that cleaning left out, in documents", body=html("facts", pairs=altered)
+    )
+    drawing = bars(f"{count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
+    return joined(drawing, meaning, removed if altered else None)
 
 
 def _splits(run: Run) -> Markup:

@@ -1,8 +1,12 @@
 """Stage `preprocess`: from a snapshot of raw text to clean text without duplicates, split by document."""
 
 import logging
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.snapshot.forgotten import Forgotten
 from clozeline.errors import DataError
 from clozeline.machine.cores import available_cores
@@ -10,13 +14,30 @@ from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.kept_results import KeptResults
+from clozeline.text.bad_records import BAD_RECORDS
 from clozeline.text.corpus import build_corpus
 from clozeline.text.documents import DropReason
-from clozeline.text.sources import named_as_in_source, open_snapshot
+from clozeline.text.sources import names_in_source, open_snapshot
 
 _LOG = logging.getLogger(__name__)
 _MOST_SHORT = 0.1
 """Share of texts that may be too short without a warning."""
+_MOST_DROPPED = 0.5
+"""Share of texts that may be dropped without a warning."""
+_ENOUGH_FOR_INT8 = 100
+"""Default of `export.gates.min_agreement_texts`."""
+_LARGEST_SHARE = 0.2
+"""Largest share of the texts that is advised for validation."""
+_REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        DropReason.EMPTY: "check that `preprocess.source.text_field` names the field of the text",
+        DropReason.TOO_SHORT: "lower `preprocess.min_characters` or `preprocess.min_words` to keep them",
+        DropReason.EXACT_DUPLICATE: "the source repeats itself: check that it is whole, and read once",
+        DropReason.NEAR_DUPLICATE: "raise `preprocess.near_duplicate_similarity` to keep similar texts",
+        DropReason.BAD_RECORD: f"{BAD_RECORDS} beside the clean text has their places",
+    }
+)
+"""Reason → what to do about most of a source dropped for it."""
 
 
 def run(
@@ -32,21 +53,58 @@ def run(
         DataError: the source is empty, damaged, not of its kind, or too small to split.
         StorageError: the disk is full.
     """
-    source, texts = open_snapshot(raw, params.source), Forgotten.read(forgotten)
+    source = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
+    texts, named = Forgotten.read(forgotten), names_in_source(raw, params.source)
     try:
         with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
             found = build_corpus(
-                source, params, seed=seed, forgotten=texts, out=folder, kept=KeptResults(work), workers=workers
+                source,
+                params,
+                seed=seed,
+                forgotten=texts,
+                out=folder,
+                kept=KeptResults(work),
+                workers=workers,
+                named=named,
             )
     except DataError as error:
-        parts = (error.problem, str(error.given), error.expected, error.do)
-        problem, given, expected, do = (named_as_in_source(part, raw, params.source) for part in parts)
+        problem, given, expected, do = map(named, (error.problem, str(error.given), error.expected, error.do))
         raise DataError(problem, given=given, expected=expected, do=do) from error
     found.write(metrics)
     _LOG.info("%s", found.summary())
-    num_short = found.dropped[DropReason.TOO_SHORT.value]
-    if num_short > _MOST_SHORT * found.documents_in:
+    _tell_shape(source.shapes)
+    _warn_of_dropped(found)
+    _warn_of_few_validation_texts(found)
+
+
+def _warn_of_few_validation_texts(found: CorpusMetrics) -> None:
+    num_texts = found.splits["validation"].documents
+    share = math.ceil(100 * 1.5 * _ENOUGH_FOR_INT8 / max(found.kept, 1)) / 100
+    if num_texts < _ENOUGH_FOR_INT8 and share <= _LARGEST_SHARE:
         _LOG.warning(
-            "%s of %s texts are shorter than %s characters: lower `preprocess.min_characters` to keep them",
-            *(f"{number:,}" for number in (num_short, found.documents_in, params.min_characters)),
+            "only %d validation texts, and INT8 is proven on at least %d: set `preprocess.validation_fraction` to %g",
+            *(num_texts, _ENOUGH_FOR_INT8, share),
         )
+
+
+def _tell_shape(shapes: Mapping[str, int]) -> None:
+    """Say how plain text was understood, and which knob changes it."""
+    if shapes:
+        understood = " and ".join(f"{number:,} {unit}s" for unit, number in sorted(shapes.items()))
+        _LOG.info("%s, one document each (`preprocess.source.one_document_per` changes that)", understood)
+
+
+def _warn_of_dropped(found: CorpusMetrics) -> None:
+    num_dropped, total = sum(found.dropped.values()), found.documents_in
+    if num_dropped > _MOST_DROPPED * total:
+        reason = max(found.dropped, key=lambda name: found.dropped[name])
+        _LOG.warning(
+            "%s of %s texts were dropped, most of them as %s: %s",
+            *(f"{num_dropped:,}", f"{total:,}", reason.replace("_", " ")),
+            _REMEDIES.get(reason, "the metrics of this stage have the reasons"),
+        )
+        return
+    num_short = found.dropped[DropReason.TOO_SHORT.value]
+    if num_short > _MOST_SHORT * total:
+        remedy = _REMEDIES[DropReason.TOO_SHORT]
+        _LOG.warning("%s of %s texts are too short: %s", f"{num_short:,}", f"{total:,}", remedy)

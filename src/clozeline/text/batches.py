@@ -99,13 +99,14 @@ def _cut(units: Iterable[RawUnit]) -> Iterator[tuple[bytes, list[RawUnit]]]:
 
 def _prepare(item: _KeyedBatch) -> PreparedBatch:
     prepared = prepare(item.batch)
-    item.kept.write(item.key, _written(prepared))
+    if not prepared.bad:  # the key does not tell at which lines they are
+        item.kept.write(item.key, _written(prepared))
     return prepared
 
 
 def _written(batch: PreparedBatch) -> memoryview:
     dropped = {reason.value: count for reason, count in batch.dropped.items()}
-    counts = json.dumps([batch.num_ordinals, batch.num_read, batch.num_split, dropped]).encode()
+    counts = json.dumps([batch.num_ordinals, batch.num_read, batch.num_split, dropped, batch.altered]).encode()
     sink = pa.BufferOutputStream()
     schema = batch.texts.schema.with_metadata({_COUNTS: counts})
     with pa.ipc.new_stream(sink, schema, options=_WRITE_OPTIONS) as stream:
@@ -117,6 +118,6 @@ def _read(result: memoryview) -> PreparedBatch:
     with pa.ipc.open_stream(pa.py_buffer(result)) as stream:
         counts = json.loads(stream.schema.metadata[_COUNTS])
         texts = stream.read_next_batch().replace_schema_metadata(None)
-    num_ordinals, num_read, num_split, dropped = counts
+    num_ordinals, num_read, num_split, dropped, altered = counts
     reasons = Counter({DropReason(reason): count for reason, count in dropped.items()})
-    return PreparedBatch(texts, num_ordinals, num_read, num_split, reasons)
+    return PreparedBatch(texts, num_ordinals, num_read, num_split, reasons, Counter(altered))

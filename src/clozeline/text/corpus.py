@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,11 @@ from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
 from clozeline.storage.arrays import DiskArrays, chunks
 from clozeline.storage.kept_results import KeptResults
+from clozeline.text.bad_records import BAD_RECORDS, BadRecordWriter
 from clozeline.text.batches import PreparedBatches, versions_used
 from clozeline.text.buckets import num_buckets_for
 from clozeline.text.clean_writer import CleanWriter
+from clozeline.text.cleaning import ALTERATIONS
 from clozeline.text.documents import DropReason, Source
 from clozeline.text.exact_duplicates import BucketTask, sort_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
@@ -36,6 +39,7 @@ class _Counts:
     split: int = 0
     ordinals: int = 0
     dropped: Counter[DropReason] = field(default_factory=Counter)
+    altered: Counter[str] = field(default_factory=Counter)
 
     def dropped_by_reason(self) -> dict[str, int]:
         return {reason.value: self.dropped[reason] for reason in DropReason}
@@ -60,11 +64,13 @@ def build_corpus(
     kept: KeptResults,
     workers: Workers,
     forgotten: Forgotten = NOTHING,
+    named: Callable[[str], str] = str,
 ) -> CorpusMetrics:
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
     The texts wait in a spool inside `out`, which is removed at the end. The result depends neither on `workers`, which
-    are released before the writing, nor on the results of earlier runs in `kept`.
+    are released before the writing, nor on the results of earlier runs in `kept`. Bad records that the source set aside
+    are listed in `BAD_RECORDS`; `named` names their files.
 
     Raises:
         DataError: the source holds no text, or too little to split.
@@ -72,7 +78,8 @@ def build_corpus(
     spool = out / "spool"
     spool.mkdir()
     batches = PreparedBatches(PreparationSettings.of(params, source, forgotten), kept)
-    counts = _read(source, batches, spool, workers)
+    with BadRecordWriter(out / BAD_RECORDS, named) as bad:
+        counts = _read(source, batches, spool, workers, bad)
     if not counts.read:
         raise DataError(
             f"{params.source.place}: the source holds no text",
@@ -100,13 +107,14 @@ def build_corpus(
         documents_in=counts.ordinals,
         kept=decision.num_kept,
         dropped=counts.dropped_by_reason(),
+        altered={kind: counts.altered[kind] for kind in ALTERATIONS},
         splits=clean.metrics(),
         similarity=decision.similarity,
         versions=versions_used(),
     )
 
 
-def _read(source: Source, batches: PreparedBatches, spool: Path, workers: Workers) -> _Counts:
+def _read(source: Source, batches: PreparedBatches, spool: Path, workers: Workers, bad: BadRecordWriter) -> _Counts:
     counts = _Counts()
     num_buckets = num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes)
     bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
@@ -118,6 +126,8 @@ def _read(source: Source, batches: PreparedBatches, spool: Path, workers: Worker
             counts.split += batch.num_split
             counts.ordinals += batch.num_ordinals
             counts.dropped += batch.dropped
+            counts.altered += batch.altered
+            bad.append(batch.bad)
             bar.advance(source.meter.done_bytes // 1000 - shown)
             shown = source.meter.done_bytes // 1000
     batches.keep_only_these()

@@ -1,11 +1,13 @@
 """Documents, the sources that yield them, and the reasons for dropping one."""
 
 import pickle
+from collections import Counter
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
+from clozeline.errors import DataError
 from clozeline.records.files.meter import Meter
 
 
@@ -23,8 +25,25 @@ class DropReason(StrEnum):
     """It resembles earlier texts of two splits."""
     FULL_GROUP = "full_group"
     """It resembles a group of validation or holdout that takes no more texts."""
+    BAD_RECORD = "bad_record"
+    """Its record cannot be read, and `on_bad_record` says to set it aside."""
     FORGOTTEN = "forgotten"
     """It consists of texts that must be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that was set aside."""
+
+    place: str
+    """File and line, or file and row."""
+    reason: str
+
+    @classmethod
+    def of(cls, error: DataError) -> Self:
+        """Return the record of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the content."""
+        place, _, reason = error.problem.rpartition(": ")
+        return cls(place, f"{reason}; expected: {error.expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +55,19 @@ class Document:
     title: str = ""
     dropped: DropReason | None = None
     """Set by a source that knows that this text must not be used; `text` is then empty."""
+    bad: BadRecord | None = None
+    """The record in place of which this document is counted as dropped."""
+
+    @classmethod
+    def in_place_of(cls, error: DataError, source: str) -> Self:
+        return cls("", source, dropped=DropReason.BAD_RECORD, bad=BadRecord.of(error))
 
     @property
     def size_bytes(self) -> int:
         return len(self.text)
 
     def identity(self) -> bytes:
-        return pickle.dumps((self.text, self.source, self.title, self.dropped))
+        return pickle.dumps((self.text, self.source, self.title, self.dropped, *([self.bad] if self.bad else [])))
 
     def documents(self) -> tuple["Document"]:
         return (self,)
@@ -70,6 +95,8 @@ class Source:
     total_bytes: int
     """Total of what `meter` counts."""
     meter: Meter = field(default_factory=Meter)
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Unit of plain text (line, paragraph, file) → number of documents that were read so far."""
     decode_entities: bool = True
     """Whether HTML entities in the text are dirt; false where the text may be about entities."""
     raw_bytes: int | None = None

@@ -1,5 +1,6 @@
 """A file or a folder of files as a source. The name tells the format; otherwise the first line does."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -7,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from clozeline.errors import DataError
 from clozeline.params import SourceParams
+from clozeline.records.files.bad import stop
 from clozeline.records.files.formats import PARQUET_SUFFIXES, format_of, read_parquet
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import read_blocks, read_lines
-from clozeline.text.documents import RawUnit, Source
+from clozeline.text.documents import Document, RawUnit, Source
 from clozeline.text.from_records import TextFields, documents_of
 from clozeline.text.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff
 from clozeline.text.matching import label_of, matching_files
@@ -27,6 +30,8 @@ class RawFile:
     name: str
     label: str
     """Label of its texts if the records have none."""
+    quarantines: bool = False
+    """Whether a bad record is set aside, instead of stopping the reading."""
 
 
 def open_files(path: Path, params: SourceParams) -> Source:
@@ -40,11 +45,12 @@ def open_files(path: Path, params: SourceParams) -> Source:
 
 
 def read_files(files: Sequence[RawFile], params: SourceParams) -> Source:
-    meter = Meter()
+    meter, shapes = Meter(), Counter[str]()
     return Source(
-        units=(unit for place, file in enumerate(files) for unit in _units(file, params, meter, is_first=place == 0)),
+        units=(unit for file in files for unit in _units(file, params, meter, shapes)),
         total_bytes=total_bytes_of(files),
         meter=meter,
+        shapes=shapes,
     )
 
 
@@ -52,15 +58,17 @@ def total_bytes_of(files: Sequence[RawFile]) -> int:
     return sum(file.path.stat().st_size for file in files)
 
 
-def _units(file: RawFile, params: SourceParams, meter: Meter, *, is_first: bool) -> Iterator[RawUnit]:
+def _units(file: RawFile, params: SourceParams, meter: Meter, shapes: Counter[str]) -> Iterator[RawUnit]:
     fields = TextFields(params.text_field, params.label_field)
-    settings = LineSettings(str(file.path), file.label, fields, params.one_document_per, is_first)
+    settings = LineSettings(str(file.path), file.label, fields, params.one_document_per, file.quarantines, shapes)
     return _FORMATS.get(format_of(Path(file.name)), _in_lines)(file.path, settings, meter)
 
 
 def _in_rows(file: Path, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
+    bad: list[DataError] = []
     rows = read_parquet(file, settings.fields.by_knob, meter)
-    return documents_of(rows, settings.fields, settings.label)
+    yield from documents_of(rows, settings.fields, settings.label, bad.append if settings.quarantines else stop)
+    yield from (Document.in_place_of(error, settings.label) for error in bad)
 
 
 def _in_blocks(file: Path, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
@@ -70,9 +78,12 @@ def _in_blocks(file: Path, settings: LineSettings, meter: Meter) -> Iterator[Raw
 
 def _in_lines(file: Path, settings: LineSettings, meter: Meter, reader: LineReader | None = None) -> Iterator[RawUnit]:
     """Yield the documents of a file read line by line; without a reader, the first line decides the format."""
-    with closing(read_lines(file, meter, _LEFT_OUT_BY)) as lines:
+    bad: list[DataError] = []
+    on_bad = bad.append if settings.quarantines else stop
+    with closing(read_lines(file, meter, _LEFT_OUT_BY, on_bad)) as lines:
         chosen, whole = (reader, lines) if reader else sniff(lines)
         yield from chosen(whole, settings)
+    yield from (Document.in_place_of(error, settings.label) for error in bad)
 
 
 _FORMATS: Mapping[str, Callable[[Path, LineSettings, Meter], Iterator[RawUnit]]] = MappingProxyType(

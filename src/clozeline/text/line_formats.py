@@ -1,27 +1,29 @@
 """Formats that are read line by line: plain text, JSON Lines, CSV, and the output of wikiextractor."""
 
 import html
-import logging
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from clozeline.errors import DataError
+from clozeline.records.files.bad import stop
 from clozeline.records.files.json_values import parsed
 from clozeline.records.files.placed import json_records, separated_records
 from clozeline.records.files.streams import Block
 from clozeline.text.documents import Document
 from clozeline.text.from_records import TextFields, documents_of
 
-_LOG = logging.getLogger(__name__)
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
 _NUM_SHAPE_LINES, _NUM_SHAPE_CHARACTERS = 1000, 1_000_000
 """Size of a plain text's beginning, which shows whether paragraphs or lines are its documents."""
 _MIN_SHAPE_LINES = 20
 _FULL_LINE, _WRAPPED_SHARE = 0.8, 0.6
 """A text counts as wrapped at one width if this share of its lines has at least 0.8 of the longest line's length."""
+_BLANK_SHARE = 0.02
+"""Share of blank lines among those of a text in each line: at an end of the file, or between chapters."""
 _WIKIEXTRACTOR_HEAD = re.compile(r'<doc id="[^"]*".*?title="([^"]*)".*>\s*$')
 
 
@@ -33,22 +35,38 @@ class LineSettings:
     label: str
     fields: TextFields
     one_document_per: str
-    is_first: bool = False
-    """First file of the source: what is said of it holds for files like it."""
+    quarantines: bool = False
+    """Whether a bad record is set aside, instead of stopping the reading."""
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Counts the documents of plain text by their unit; shared by the files of a source."""
 
 
 LineReader = Callable[[Iterator[str], LineSettings], Iterator[Document]]
 
 
 def read_text(lines: Iterable[str], settings: LineSettings) -> Iterator[Document]:
-    """Yield the documents of plain text. The user chooses the unit: paragraph, line or file."""
-    for text in _TEXT_UNITS[settings.one_document_per](lines, settings):
+    """Yield the documents of plain text. The user chooses the unit: paragraph, line or file.
+
+    A file that begins with many unwrapped lines and hardly a blank one has no paragraphs: its unit is the line.
+    """
+    unit, lines = settings.one_document_per, iter(lines)
+    if unit == "paragraph":
+        first = _first_lines(lines)
+        unit, lines = ("line" if _has_a_text_per_line(first) else unit), chain(first, lines)
+    for text in _TEXT_UNITS[unit](lines, settings):
+        settings.shapes[unit] += 1
         yield Document(text, settings.label)
 
 
-def read_json_lines(lines: Iterable[str], settings: LineSettings, first_line: int = 1) -> Iterator[Document]:
-    rows = json_records(lines, settings.file, settings.fields.by_knob, first_line)
-    return documents_of(rows, settings.fields, settings.label)
+def read_json_lines(
+    lines: Iterable[str], settings: LineSettings, first_line: int = 1, bad: list[DataError] | None = None
+) -> Iterator[Document]:
+    """Yield the documents of JSON Lines, and last those in place of bad records; `bad` has those of the lines."""
+    bad = [] if bad is None else bad
+    on_bad = bad.append if settings.quarantines else stop
+    rows = json_records(lines, settings.file, settings.fields.by_knob, first_line, keeps_halves=True, on_bad=on_bad)
+    yield from documents_of(rows, settings.fields, settings.label, on_bad)
+    yield from (Document.in_place_of(error, settings.label) for error in bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +84,20 @@ class JsonBlock:
         return pickle.dumps((self.block.content, self.block.first_line == 1, self.settings.label, self.settings.fields))
 
     def documents(self) -> Iterator[Document]:
-        return read_json_lines(self.block.lines(), self.settings, self.block.first_line)
+        bad: list[DataError] = []
+        lines = self.block.lines(bad.append if self.settings.quarantines else stop)
+        return read_json_lines(lines, self.settings, self.block.first_line, bad)
 
 
 def read_separated(lines: Iterator[str], settings: LineSettings, *, delimiter: str) -> Iterator[Document]:
     """Yield the documents of a CSV or TSV file; none for an empty file, which has no header either."""
     first, whole = _peeked(lines)
     if first:
-        rows = separated_records(whole, settings.file, settings.fields.by_knob, delimiter=delimiter)
-        yield from documents_of(rows, settings.fields, settings.label)
+        bad: list[DataError] = []
+        on_bad = bad.append if settings.quarantines else stop
+        rows = separated_records(whole, settings.file, settings.fields.by_knob, delimiter=delimiter, on_bad=on_bad)
+        yield from documents_of(rows, settings.fields, settings.label, on_bad)
+        yield from (Document.in_place_of(error, settings.label) for error in bad)
 
 
 def read_wikiextractor(lines: Iterable[str], settings: LineSettings) -> Iterator[Document]:
@@ -131,16 +154,6 @@ def _is_object(line: str) -> bool:
 
 
 def _paragraphs(lines: Iterable[str], settings: LineSettings) -> Iterator[str]:
-    """Yield texts separated by blank lines; in a file that begins with many unwrapped lines and no blank one, lines."""
-    lines = iter(lines)
-    first = _first_lines(lines)
-    if _has_a_text_per_line(first):
-        if settings.is_first:
-            message = "%s, and files like it: no line is blank, so each is a document (`source.one_document_per`)"
-            _LOG.info(message, settings.file)
-        yield from chain(first, lines)
-        return
-    lines = chain(first, lines)
     block: list[str] = []
     size = 0
     for line in lines:
@@ -167,9 +180,10 @@ def _first_lines(lines: Iterator[str]) -> list[str]:
 
 
 def _has_a_text_per_line(lines: Sequence[str]) -> bool:
-    """Tell whether `lines` look like a text each: several, none blank, and not wrapped at one width."""
-    lengths = [len(line.strip()) for line in lines]
-    if len(lengths) < _MIN_SHAPE_LINES or not all(lengths):
+    """Tell whether `lines` look like a text each: several, hardly a blank one, and not wrapped at one width."""
+    inner = "".join(lines).strip().split("\n")
+    lengths = [len(line) for line in map(str.strip, inner) if line]
+    if len(lengths) < _MIN_SHAPE_LINES or len(inner) - len(lengths) > _BLANK_SHARE * len(inner):
         return False
     width = max(lengths)
     num_full = sum(length >= _FULL_LINE * width for length in lengths)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, TEXT, TITLE
 from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.records.files.identity import KEY_BYTES, content_key
-from clozeline.text.cleaning import clean, split_long
-from clozeline.text.documents import Document, DropReason, RawUnit, Source
+from clozeline.text.cleaning import alterations, clean, split_long
+from clozeline.text.documents import BadRecord, Document, DropReason, RawUnit, Source
 from clozeline.text.sketch_columns import with_sketches
 from clozeline.words.shingles import Banding
 
@@ -41,6 +41,8 @@ class PreparationSettings:
     max_characters: int
     decode_entities: bool
     banding: Banding
+    min_words: int | None = None
+    max_words: int | None = None
     forgotten: Forgotten = NOTHING
 
     @classmethod
@@ -50,6 +52,8 @@ class PreparationSettings:
             max_characters=params.max_characters,
             decode_entities=source.decode_entities,
             banding=Banding.finding(params.same_side_similarity),
+            min_words=params.min_words,
+            max_words=params.max_words,
             forgotten=forgotten,
         )
 
@@ -69,6 +73,9 @@ class PreparedBatch:
     num_read: int
     num_split: int
     dropped: Counter[DropReason]
+    altered: Counter[str] = field(default_factory=Counter)
+    """Kind of character that cleaning removed (`ALTERATIONS`) → number of documents."""
+    bad: tuple[BadRecord, ...] = ()
 
 
 @dataclass
@@ -78,6 +85,8 @@ class _Rows:
     num_read: int = 0
     num_split: int = 0
     dropped: Counter[DropReason] = field(default_factory=Counter)
+    altered: Counter[str] = field(default_factory=Counter)
+    bad: list[BadRecord] = field(default_factory=list)
 
 
 def prepare(batch: Batch) -> PreparedBatch:
@@ -92,26 +101,43 @@ def prepare(batch: Batch) -> PreparedBatch:
         [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)], PREPARED
     )
     sketched = with_sketches(texts, batch.settings.banding)
-    return PreparedBatch(sketched, rows.num_ordinals, rows.num_read, rows.num_split, rows.dropped)
+    return PreparedBatch(
+        texts=sketched,
+        num_ordinals=rows.num_ordinals,
+        num_read=rows.num_read,
+        num_split=rows.num_split,
+        dropped=rows.dropped,
+        altered=rows.altered,
+        bad=tuple(rows.bad),
+    )
 
 
 def _add(rows: _Rows, document: Document, settings: PreparationSettings) -> None:
     rows.num_read += 1
+    rows.altered.update(alterations(document.text))
+    if document.bad:
+        rows.bad.append(document.bad)
     cleaned = clean(document.text, decode_entities=settings.decode_entities)
     text = settings.forgotten.cut(cleaned).strip()
     if document.dropped or not text:
         rows.dropped[document.dropped or (DropReason.FORGOTTEN if cleaned else DropReason.EMPTY)] += 1
         rows.num_ordinals += 1
         return
-    parts = split_long(text, settings.max_characters)
+    parts = split_long(text, settings.max_characters, settings.max_words)
     rows.num_split += len(parts) > 1
     parent = rows.num_ordinals
     for part in parts:
-        if len(part) < settings.min_characters and _in_letters(part) < settings.min_characters:
+        if _is_short(part, settings):
             rows.dropped[DropReason.TOO_SHORT] += 1
         else:
             rows.rows.append((content_key(part), rows.num_ordinals, parent, part, document.source, document.title))
         rows.num_ordinals += 1
+
+
+def _is_short(text: str, settings: PreparationSettings) -> bool:
+    if settings.min_words is not None and len(text.split()) < settings.min_words:
+        return True
+    return len(text) < settings.min_characters and _in_letters(text) < settings.min_characters
 
 
 def _in_letters(text: str) -> int:

@@ -23,8 +23,10 @@ _OPENERS: dict[str, Opener] = {
 }
 
 
-def open_snapshot(folder: Path, params: SourceParams) -> Source:
+def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = False) -> Source:
     """Open the snapshot in `folder`, whose texts come in the order in which they were first seen.
+
+    `quarantines`: whether a bad record of a file is set aside, instead of stopping the reading.
 
     Raises:
         ArtifactError: the snapshot is missing, incomplete, or of another source than `params` name.
@@ -38,22 +40,29 @@ def open_snapshot(folder: Path, params: SourceParams) -> Source:
             do="run stage snapshot again (`dvc repro -f snapshot`), or correct `source.kind`",
         )
     label = {"hub": snapshot.place, "sql": "sql"}.get(snapshot.kind)
-    files = [RawFile(folder / file.object_name, file.name, label or file.name) for file in snapshot.files]
+    files = [RawFile(folder / file.object_name, file.name, label or file.name, quarantines) for file in snapshot.files]
     return replace(_OPENERS[snapshot.kind](files, params), raw_bytes=snapshot.raw_bytes)
 
 
-def named_as_in_source(message: str, folder: Path, params: SourceParams) -> str:
-    """Return `message` with the names of the source's files in place of the files of the snapshot in `folder`."""
+def names_in_source(folder: Path, params: SourceParams) -> Callable[[str], str]:
+    """Return a function that puts the names of the source's files in place of the files of the snapshot in `folder`."""
     root = Path(params.url or params.path)
     seen = set[str]()
+    names: dict[str, str] = {}
     for file in Snapshot.read(folder).files:
         path = folder / file.object_name
         # Lines of a part are counted from its beginning.
         part = f" (the part that snapshot {file.snapshot} added)" if file.name in seen else ""
         seen.add(file.name)
-        message = message.replace(str(path), (file.name if params.dataset else _place_of(root, file.name)) + part)
-        message = message.replace(path.name, file.name)
-    return message
+        names[str(path)] = (file.name if params.dataset else _place_of(root, file.name)) + part
+        names[path.name] = file.name
+
+    def named(message: str) -> str:
+        for ours, theirs in names.items():
+            message = message.replace(ours, theirs)
+        return message
+
+    return named
 
 
 def _place_of(root: Path, name: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from clozeline.artifacts.record import MetricFile, Record
 
@@ -39,6 +39,8 @@ class CorpusMetrics(MetricFile):
     kept: int
     dropped: Mapping[str, int]
     """Every reason, including those that did not occur → number of texts."""
+    altered: Mapping[str, int] = Field(default_factory=dict)
+    """Every kind of character that cleaning leaves out, such as `zero_width` → number of documents that had some."""
     splits: Mapping[str, SplitMetrics]
     similarity: SimilarityMetrics
     versions: Mapping[str, str]
@@ -59,6 +61,8 @@ class CorpusMetrics(MetricFile):
             f"{self.similarity.groups:,} groups of similar texts ({self.similarity.grouped_documents:,} texts, "
             f"the largest {self.similarity.largest_group:,}); each group stays in one split",
         ]
+        if any(self.altered.values()):
+            lines.insert(1, f"altered by cleaning: {in_words(self.altered)}")
         for name, split in self.splits.items():
             lines.append(f"{name}: {split.documents:,} texts, {split.bytes / 1e6:,.1f} MB, {split.sources:,} labels")
         return "\n".join(lines)
@@ -66,5 +70,9 @@ class CorpusMetrics(MetricFile):
 
 def dropped_in_words(dropped: Mapping[str, int]) -> str:
     """Return, for example, `3 empty, 5 too short`."""
-    counts = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in dropped.items() if count]
-    return ", ".join(counts) or "none dropped"
+    return in_words(dropped) or "none dropped"
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """Return the counts above 0, for example `3 empty, 5 too short`."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)

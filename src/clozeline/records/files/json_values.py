@@ -10,8 +10,9 @@ _HALF = re.compile("[\ud800-\udfff]")
 _IN_ITS_PLACE = "?"
 
 
-def parsed(text: str) -> Any:
-    """Parse a JSON value. A lone surrogate, left by cutting a text inside an emoji, becomes a question mark.
+def parsed(text: str, *, keeps_halves: bool = False) -> Any:
+    """Parse a JSON value. A lone surrogate, left by cutting a text inside an emoji, becomes a question mark, unless
+    `keeps_halves`.
 
     Raises:
         ValueError: not JSON, or nested too deeply.
@@ -20,7 +21,8 @@ def parsed(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         # The standard library accepts what orjson refuses but real files hold: NaN and lone surrogates.
-        return _whole(_leniently(text))
+        value = _leniently(text)
+        return value if keeps_halves else whole(value)
 
 
 def _leniently(text: str) -> Any:
@@ -30,11 +32,12 @@ def _leniently(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
+    """Return a JSON value with a question mark for each lone surrogate."""
     if isinstance(value, str):
         return _HALF.sub(_IN_ITS_PLACE, value)
     if isinstance(value, list):
-        return [_whole(inner) for inner in value]
+        return [whole(inner) for inner in value]
     if isinstance(value, dict):
-        return {_whole(name): _whole(inner) for name, inner in value.items()}
+        return {whole(name): whole(inner) for name, inner in value.items()}
     return value

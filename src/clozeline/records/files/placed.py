@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from clozeline.errors import DataError
+from clozeline.records.files.bad import OnBad, stop
 from clozeline.records.files.fields import Fields, check_fields
 from clozeline.records.files.json_values import parsed
 
@@ -20,11 +21,19 @@ PlacedRecord = tuple[str, dict[str, Any]]
 """Location for messages, and values by field. A plain tuple, because there are millions."""
 
 
-def json_records(lines: Iterable[str], file: str, fields: Fields, first_line: int = 1) -> Iterator[PlacedRecord]:
-    """Yield one JSON object per line; skip blank lines.
+def json_records(
+    lines: Iterable[str],
+    file: str,
+    fields: Fields,
+    first_line: int = 1,
+    *,
+    keeps_halves: bool = False,
+    on_bad: OnBad = stop,
+) -> Iterator[PlacedRecord]:
+    """Yield one JSON object per line; skip blank lines. `keeps_halves`: as for `parsed`.
 
     Raises:
-        DataError: a line is not a JSON object, or lacks a field.
+        DataError: a line is not a JSON object, or lacks a field; unless `on_bad` takes the error.
     """
     names = (*fields.values(),)
     records_before = False
@@ -32,31 +41,39 @@ def json_records(lines: Iterable[str], file: str, fields: Fields, first_line: in
         if line.strip():
             place = f"{file}, line {number}"
             try:
-                values = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                values = _parsed(line, place, fields)
-            if not isinstance(values, dict):
-                raise _not_an_object(place, f"{type(values).__name__}: {line.strip()[:80]}", fields)
-            for name in names:
-                if name not in values:
-                    check_fields(values, fields, place, records_before=records_before)
+                values = _object(line, place, fields, keeps_halves=keeps_halves)
+                for name in names:
+                    if name not in values:
+                        check_fields(values, fields, place, records_before=records_before)
+            except DataError as error:
+                on_bad(error)
+                continue
             yield place, values
             records_before = True
 
 
-def _parsed(line: str, place: str, fields: Fields) -> Any:
+def _object(line: str, place: str, fields: Fields, *, keeps_halves: bool) -> dict[str, Any]:
     try:
-        return parsed(line)
-    except ValueError as error:
-        raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            values = parsed(line, keeps_halves=keeps_halves)
+        except ValueError as error:
+            raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
+    if not isinstance(values, dict):
+        raise _not_an_object(place, f"{type(values).__name__}: {line.strip()[:80]}", fields)
+    return values
 
 
-def separated_records(lines: Iterable[str], file: str, fields: Fields, *, delimiter: str) -> Iterator[PlacedRecord]:
+def separated_records(
+    lines: Iterable[str], file: str, fields: Fields, *, delimiter: str, on_bad: OnBad = stop
+) -> Iterator[PlacedRecord]:
     """Yield rows of CSV with a header; quoted fields may hold line ends and separators (RFC 4180). Rows without any
     content are skipped.
 
     Raises:
-        DataError: unbalanced quotes, a row with another number of columns than the header, or a missing field.
+        DataError: unbalanced quotes, a missing field, or a row with another number of columns than the header, unless
+            `on_bad` takes the error of such a row.
     """
     csv.field_size_limit(_MOST_FIELD_CHARACTERS)
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -69,7 +86,7 @@ def separated_records(lines: Iterable[str], file: str, fields: Fields, *, delimi
             if len(row) == len(header):
                 yield f"{file}, line {rows.line_num}", dict(zip(header, row, strict=True))
             elif any(map(str.strip, row)):
-                raise _not_as_wide(f"{file}, line {rows.line_num}", row, header)
+                on_bad(_not_as_wide(f"{file}, line {rows.line_num}", row, header))
     except csv.Error as error:
         raise DataError(
             f"{file}, line {rows.line_num}: not CSV",

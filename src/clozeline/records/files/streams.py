@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from clozeline.errors import DataError
+from clozeline.records.files.bad import OnBad, stop
 from clozeline.records.files.meter import Meter
 
 _BLOCK_BYTES = 1 << 18
@@ -97,17 +98,20 @@ def is_empty(path: Path) -> bool:
     return True
 
 
-def read_lines(path: Path, meter: Meter, left_out_by: str | None = None) -> Generator[str, None, None]:
+def read_lines(
+    path: Path, meter: Meter, left_out_by: str | None = None, on_bad: OnBad = stop
+) -> Generator[str, None, None]:
     """Yield the lines of a UTF-8 text file, with their line ends.
 
     Args:
         left_out_by: the knob that can exclude a file that is not text, for the message.
+        on_bad: takes the error of a line that is not UTF-8; the line is then blank.
 
     Raises:
         DataError: the file is not UTF-8 (with the location), or its compressed data are damaged.
     """
     with decompressed(path, meter) as stream:
-        yield from _decoded_lines(stream, _Start(path, left_out_by))
+        yield from _decoded_lines(stream, _Start(path, left_out_by), on_bad)
 
 
 def lines_of(path: Path, meter: Meter | None = None) -> Generator[str, None, None]:
@@ -144,16 +148,16 @@ class Block:
     def first_line(self) -> int:
         return self.start.line
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, on_bad: OnBad = stop) -> Iterator[str]:
         """Yield the lines like `read_lines`; some come without their line end.
 
         Raises:
-            DataError: a line is not UTF-8.
+            DataError: a line is not UTF-8, unless `on_bad` takes the error.
         """
         text = self._plain_text()
         if text is not None:
             return iter(text.split("\n"))
-        return _decoded_lines(io.BytesIO(self.content), self.start)
+        return _decoded_lines(io.BytesIO(self.content), self.start, on_bad)
 
     def _plain_text(self) -> str | None:
         """Decode the block at once, five times as fast; None if a line needs checking on its own."""
@@ -180,10 +184,15 @@ def read_blocks(path: Path, meter: Meter, left_out_by: str | None = None) -> Gen
             offset += len(content)
 
 
-def _decoded_lines(raw_lines: Iterable[bytes], start: _Start) -> Iterator[str]:
+def _decoded_lines(raw_lines: Iterable[bytes], start: _Start, on_bad: OnBad) -> Iterator[str]:
     offset = start.byte
     for number, raw in enumerate(raw_lines, start=start.line):
-        yield _decoded(raw, start, number, offset)
+        try:
+            line = _decoded(raw, start, number, offset)
+        except DataError as error:
+            on_bad(error)
+            line = "\n"
+        yield line
         offset += len(raw)
 
 
