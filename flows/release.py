@@ -34,7 +34,11 @@ from clozeline.workspace import Workspace, set_defaults, tracking_uri
 
 @flow(name="release", validate_parameters=False)
 def release(
-    project: Path = Path(), accept_held: bool = False, waits: bool = False, only: str | None = None
+    project: Path = Path(),
+    accept_held: bool = False,
+    waits: bool = False,
+    trial: bool = False,
+    only: str | None = None,
 ) -> list[Release]:
     """Release every package that params.yaml exports or imports; with `only`, that one.
 
@@ -44,7 +48,8 @@ def release(
     `release.beat_baseline`, also the baseline). `accept_held` promotes it if it passes the other gates.
 
     With `waits`, a registry that does not answer is asked again for 13 minutes, as a scheduled run needs it; without,
-    a person learns it at once, and which command finishes the release.
+    a person learns it at once, and which command finishes the release. With `trial`, a first encoder whose training was
+    too short for a release is no error.
 
     Raises:
         ArtifactError: a package or a metric file is missing or damaged; a broken package gets no alias.
@@ -68,7 +73,7 @@ def release(
             for package in params.packages
             if only in (None, package)
         ]
-    if any(made.outcome == "refused" for made in releases):
+    if any(made.outcome == "refused" and not (trial and made.is_a_short_trial) for made in releases):
         raise ReleaseRefusedError.of(releases)
     return releases
 

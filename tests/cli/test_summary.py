@@ -138,6 +138,12 @@ def test_the_suggested_question_fits_the_training_text(params: Params) -> None:
     assert "[MASK] deviation" not in summary._question(own)
 
 
+def test_without_an_encoder_among_the_packages_a_task_is_asked(params: Params) -> None:
+    export = params.export.model_copy(update={"models": {"books": "finetuned/library"}})
+    alone = params.model_copy(update={"export": export})
+    assert summary._question(alone) == 'classify "A text of yours." --model dist/books'
+
+
 @pytest.mark.parametrize("kind", ["python-docs", "files"])
 def test_the_suggested_question_of_a_causal_model_is_to_continue_a_text(params: Params, kind: str) -> None:
     source = params.preprocess.source.model_copy(update={"kind": kind})

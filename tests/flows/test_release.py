@@ -339,10 +339,20 @@ def test_a_release_does_not_restore_a_version_that_was_rolled_back(released: Pat
     assert aliases(released) == {CHAMPION: "1", PREVIOUS: "2"}
 
 
+def test_a_first_encoder_of_a_short_trial_is_refused_and_no_error_of_a_run(project: Path) -> None:
+    write_metrics(project, unigram_perplexity=200.0)
+    with pytest.raises(GateError, match="clozeline-encoder"):
+        release(project)
+    made = release(project, trial=True)
+    assert outcomes(made)["encoder"] == ("1", "refused")
+    assert "unigram_ratio is 1.3" in made[0].reason
+    assert aliases(project) == {CANDIDATE: "1"}
+
+
 def test_int8_that_disagrees_with_fp32_is_not_released(project: Path) -> None:
     write_metrics(project, int8_agreement=0.5)
     with pytest.raises(GateError, match="clozeline-encoder, clozeline-library"):
-        release(project)
+        release(project, trial=True)
     assert aliases(project) == {CANDIDATE: "1"}
 
 

@@ -63,7 +63,7 @@ def run(
         failure: ClozelineError | None = None
         if release:
             try:
-                releases = release_all(workspace.root)
+                releases = release_all(workspace.root, trial=True)
             except ReleaseRefusedError as error:
                 failure, releases = error, error.releases
             except TransientError as error:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _NEXT_VERBS = {
     "report --open": "open reports/report.html, all results on one page",
-    "serve": "serve every champion over HTTP",
+    "serve": "serve the champions over HTTP; before there is one, all of dist/",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
 
@@ -44,12 +44,29 @@ def show(
     if releases:
         _show_versions(console, workspace, releases)
     console.print("Next:", style="bold")
-    for verb, purpose in {_question(params): "ask the encoder", **_NEXT_VERBS}.items():
+    asked = {question: "ask a model" for question in [_question(params)] if question}
+    for verb, purpose in {**asked, **_NEXT_VERBS}.items():
         console.print(f"  {escape(f'{_clozeline_as_typed()} {verb}')}  [dim]{purpose}[/]", soft_wrap=True)
 
 
+_QUESTIONS = {
+    "classification": 'classify "A text of yours."',
+    "tagging": 'tag "A text of yours."',
+    "question_answering": 'answer "A question of yours?" --context "A text that answers it."',
+    "similarity": 'embed "A text of yours."',
+}
+"""Kind of task → example command."""
+
+
 def _question(params: Params) -> str:
-    """Return an example command: a sentence that the built-in text's encoder answers well, else a placeholder."""
+    """Return an example command: a sentence that the built-in text's encoder answers well, else a placeholder.
+
+    Without an encoder among the packages, it asks the first task that needs no more than a text; empty: there is none.
+    """
+    if params.encoder_package is None:
+        kinds = {name: params.finetune[Path(folder).name].kind for name, folder in params.export.models.items()}
+        asked = (f"{_QUESTIONS[kind]} --model dist/{name}" for name, kind in kinds.items() if kind in _QUESTIONS)
+        return next(asked, "")
     if params.pretrain.objective == "clm":
         is_built_in = params.preprocess.source.kind == "python-docs"
         return f'complete "{"Return the number of" if is_built_in else "The beginning of a sentence of yours"}"'

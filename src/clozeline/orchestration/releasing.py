@@ -54,6 +54,7 @@ class Release:
     """Why it is held, and what to do about it; or why the champion is kept."""
     trial: PairedFigures | None = None
     """Its figures beside the champion's."""
+    is_a_short_trial: bool = False
     precision: Precision = "int8"
     """Precision that is served by default."""
     why_fp32: str = ""
@@ -69,6 +70,7 @@ class Release:
             gates=decision.gates,
             latency=measured,
             reason=decision.reason,
+            is_a_short_trial=decision.is_a_short_trial,
             trial=decision.trial,
             precision=precision,
             why_fp32=f"{version}: {_why_fp32(manifest, version)}" if precision == "fp32" else "",
@@ -287,10 +289,9 @@ def _outcome(
         for outcome in ("refused", "held", "kept")
     }
     if version.was_rolled_back:
-        undo = f"`clozeline rollback {version.name} --undo` makes it the champion again"
-        return "held", f"{version} was rolled back: {undo}"
+        return "held", f"{version} was rolled back: `clozeline rollback {version.name} --undo` makes it champion again"
     if failed["refused"]:
-        return "refused", ""
+        return "refused", f"{version}: {'; '.join(failed['refused'])}: train longer or better, or change the limit"
     accept = "`clozeline release --accept` makes it the champion anyway"
     if not accept_held and (held := [*failed["held"], *doubts]):
         return "held", f"{version}: {'; '.join(held)}: {accept}"

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from clozeline.artifacts.export.manifest import Precision
 from clozeline.artifacts.paired_figures import PairedFigures
-from clozeline.registry.gates import Gate
+from clozeline.registry.gates import UNIGRAM_RATIO, Gate
 
 Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
 """`held`: a person has to decide. `kept`: the champion stays; no action is needed."""
@@ -36,6 +36,12 @@ class Decision(BaseModel):
     def is_new(self) -> bool:
         """Whether this is a new decision: false if the package is already the champion."""
         return self.outcome != "unchanged"
+
+    @property
+    def is_a_short_trial(self) -> bool:
+        """Whether it is about a first encoder, refused only because its training was too short."""
+        failed = {gate.name for gate in self.gates if not gate.is_passed}
+        return self.outcome == "refused" and self.champion_before is None and failed == {UNIGRAM_RATIO}
 
     @property
     def lines(self) -> list[str]:

@@ -21,6 +21,8 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 _NO_DUPLICATES = ", without near-duplicates of training items"
+UNIGRAM_RATIO = "unigram_ratio"
+"""Name of the gate that an encoder fails if its training was too short."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures
     quality = candidate.quality
     if isinstance(quality, EncoderMetrics):
         ratio = quality.unigram_perplexity / quality.perplexity
-        checked.append(Gate("unigram_ratio", ratio, "at least", params.min_unigram_ratio))
+        checked.append(Gate(UNIGRAM_RATIO, ratio, "at least", params.min_unigram_ratio))
     if params.max_contaminated_fraction is not None and quality is not None:
         checked.append(_not_seen_before(params.max_contaminated_fraction, quality))
     if trial is not None:
