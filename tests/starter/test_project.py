@@ -93,8 +93,18 @@ def test_infra_is_ours_and_its_images_install_the_wheel(made: Path) -> None:
         if name.startswith("infra/Dockerfile"):
             assert "wheels" in theirs
             assert not re.search(r"^COPY src|^!src|pip install .*-e ", theirs, re.MULTILINE)
-        else:
+        elif name != "infra/README.md":
             assert theirs == (PROJECT / name).read_text(encoding="utf-8"), f"{name} is no longer a link"
+
+
+def test_its_pages_link_only_to_files_that_it_has(made: Path) -> None:
+    pages = [path for path in made.rglob("*.md") if ".venv" not in path.parts]
+    assert len(pages) >= 2
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        links = re.findall(r"\]\((?!https?:|#)([^)#]*)", text)
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+    assert "(docs/operations.md of Clozeline)" in (made / "infra/README.md").read_text(encoding="utf-8")
 
 
 def test_every_deployed_flow_is_in_flows(made: Path) -> None:

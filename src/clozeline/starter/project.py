@@ -1,5 +1,6 @@
 """Create a project in a folder of its own, with the running Clozeline as its pinned one."""
 
+import re
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,7 @@ _IN_IMAGES: Final = {
     "infra/Dockerfile.dockerignore": (("!src\n", "!wheels\n"),),
 }
 """File → texts of our own images, which install a checkout, and what replaces them."""
+_LINK_TO_DOCS: Final = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
 
 
 def create(folder: Path, template: Template) -> None:
@@ -104,7 +106,7 @@ def _files() -> Iterator[tuple[str, str]]:
         for ours, theirs in _IN_IMAGES.get(name, ()):
             assert ours in text, f"{name} is written otherwise"
             text = text.replace(ours, theirs)
-        yield name, text
+        yield name, _LINK_TO_DOCS.sub(r"docs/\1 of Clozeline", text)  # a project has no such pages
 
 
 def _write(path: Path, text: str) -> None:
