@@ -1,5 +1,6 @@
 """Claim: a params.yaml states only what differs, and the rest is the params.yaml that the package carries."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,9 @@ def test_a_preset_that_is_not_ours_or_of_another_kind_is_refused(tmp_path: Path,
     told = message(short(tmp_path, task))
     assert "`finetune.one.preset` cannot be used" in told
     assert "<<: *NAME" in told
+
+
+def test_the_docs_name_every_preset() -> None:
+    page = (PROJECT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    listed = page[page.index("The presets are") : page.index("(question_answering)")]
+    assert set(re.findall("`([^`]+)`", listed)) == set(default_tree()["presets"]) - {"glue"}

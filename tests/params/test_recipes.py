@@ -47,7 +47,7 @@ def test_a_recipe_has_the_masks_and_the_dropout_that_its_name_stands_for(
     assert (masking.mask_rate, masking.final_mask_rate) == (mask_rate, None)
     assert (masking.mask_share, masking.random_share, masking.keep_share) == shares
     assert params.model.head_dropout == head_dropout
-    assert params.schedule.decay == "cosine"
+    assert (params.schedule.decay, params.schedule.warmup_fraction) == ("cosine", 0.1)
 
 
 def test_domain_adaptation_alone_lowers_the_rate_of_the_family(tmp_path: Path) -> None:
