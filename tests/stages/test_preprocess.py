@@ -101,14 +101,23 @@ def test_a_source_that_is_dropped_for_the_most_part_says_why_and_what_to_do(
     assert remedy in next(message for message in caplog.messages if "texts were dropped, most of them as" in message)
 
 
-@pytest.mark.parametrize(("fraction", "is_told"), [(0.02, True), (0.2, False)])
+@pytest.mark.parametrize(
+    ("num_texts", "fraction", "told"),
+    [
+        (1_000, 0.02, "set `preprocess.validation_fraction` to 0.15"),
+        (100, 0.02, "fp32 is served until there is more text"),
+        (1_000, 0.2, ""),
+    ],
+)
 def test_too_few_validation_texts_for_int8_are_reported_with_the_share_to_set(
-    tmp_path: Path, good: Path, fraction: float, is_told: bool, caplog
+    tmp_path: Path, num_texts: int, fraction: float, told: str, caplog
 ) -> None:
-    good.write_text(paragraphs(1_000))
+    (tmp_path / "texts.txt").write_text(paragraphs(num_texts))
     few = params().model_copy(update={"validation_fraction": fraction, "holdout_fraction": 0.0})
-    run(few, seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
-    assert ("set `preprocess.validation_fraction` to 0.15" in caplog.text) == is_told
+    out, metrics = tmp_path / "clean", tmp_path / "metrics.json"
+    run(few, seed=1, source=tmp_path / "texts.txt", out=out, metrics=metrics)
+    assert told in caplog.text
+    assert ("INT8 is proven on" in caplog.text) == bool(told)
 
 
 def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:

@@ -80,11 +80,11 @@ def run(
 def _warn_of_few_validation_texts(found: CorpusMetrics) -> None:
     num_texts = found.splits["validation"].documents
     share = math.ceil(100 * 1.5 * _ENOUGH_FOR_INT8 / max(found.kept, 1)) / 100
-    if num_texts < _ENOUGH_FOR_INT8 and share <= _LARGEST_SHARE:
-        _LOG.warning(
-            "only %d validation texts, and INT8 is proven on at least %d: set `preprocess.validation_fraction` to %g",
-            *(num_texts, _ENOUGH_FOR_INT8, share),
-        )
+    if num_texts < _ENOUGH_FOR_INT8:
+        by_share = f"set `preprocess.validation_fraction` to {share:g}"
+        remedy = by_share if share <= _LARGEST_SHARE else "fp32 is served until there is more text"
+        message = "only %d validation texts, and INT8 is proven on at least %d: %s"
+        _LOG.warning(message, num_texts, _ENOUGH_FOR_INT8, remedy)
 
 
 def _tell_shape(shapes: Mapping[str, int]) -> None:
