@@ -86,11 +86,19 @@ def test_a_wrong_value_is_refused_where_it_is_set(
 
 
 def test_keys_that_contradict_each_other_are_reported_when_the_params_are_used(config: Config) -> None:
-    config.pretrain.tokens = 100
+    config["pretrain"]["steps"] = None
     with pytest.raises(ParamsError, match="set one and leave the others null"):
         _ = config.checked
-    config["pretrain"]["steps"] = None
+    config.pretrain.tokens = 100
     assert config.checked.pretrain.tokens == 100
+
+
+@pytest.mark.parametrize("recipe", ["measured", "mine"])
+def test_a_budget_replaces_that_of_another_sort(config: Config, recipe: str) -> None:
+    config["recipes"]["mine"] = {"steps": 1500}
+    config.pretrain.recipe = recipe
+    config.pretrain.epochs = 3
+    assert (config.checked.pretrain.steps, config.checked.pretrain.epochs) == (None, 3)
 
 
 def test_an_unknown_key_cannot_be_read(config: Config) -> None:

@@ -71,6 +71,16 @@ def test_a_key_that_the_recipe_sets_is_changed_in_the_recipe(path: Path) -> None
     assert read_params(path).pretrain.model.head_dropout == 0.3
 
 
+def test_a_budget_replaces_that_of_another_sort(path: Path) -> None:
+    assert edit(path, assignments(["pretrain.epochs=2.5"]), "--set") == [
+        "pretrain.epochs: null → 2.5",
+        "pretrain.steps: 6300 → null",
+    ]
+    assert edit(path, assignments(["pretrain.steps=50"]), "--set")[1:] == ["pretrain.epochs: 2.5 → null"]
+    with pytest.raises(ParamsError, match="set one and leave the others null"):
+        edit(path, assignments(["pretrain.steps=50", "pretrain.tokens=50"]), "--set")
+
+
 def test_a_short_file_gets_the_key_that_it_leaves_to_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from clozeline.api.editing import is_section
 from clozeline.params import Params, read_params
 from clozeline.params.defaults import default_tree
+from clozeline.params.pretraining import BUDGETS
 from clozeline.params.project import with_layers
 from clozeline.params.reading import check_key, params_in, read_tree
 from clozeline.params.recipes import laid_over, where_written
@@ -55,6 +56,8 @@ class Knobs(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a key; a mapping is laid over a section of fixed keys, and replaces any other.
 
+        A budget of `pretrain` replaces that of another sort: `epochs = 3` sets `steps` to None.
+
         Raises:
             ParamsError: there is no such key, or the value is of another type or out of range. Rules between keys are
                 checked when the params are used.
@@ -74,6 +77,10 @@ class Knobs(MutableMapping[str, Any]):
         check_key(tree, key, _NAME)
         self._tree.clear()
         self._tree.update(tree)
+        if self._place == ("pretrain",) and name in BUDGETS and given is not None:
+            for other in BUDGETS:
+                if other != name:
+                    self[other] = None
 
     def __delitem__(self, name: str) -> None:
         del _at(self._tree, self._place)[name]

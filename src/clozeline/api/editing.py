@@ -15,6 +15,7 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
 from clozeline.errors import ParamsError
 from clozeline.params.defaults import with_defaults
+from clozeline.params.pretraining import BUDGETS
 from clozeline.params.project import Params
 from clozeline.params.reading import params_in, read_params
 from clozeline.params.recipes import where_written
@@ -77,8 +78,8 @@ def changes_in(path: Path) -> list[Change]:
 def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
     """Make the changes in params.yaml, in order; return a line for each value that is different now.
 
-    A key of `pretrain` that the chosen recipe sets is changed in the recipe. The file is written only if the result
-    can be used.
+    A key of `pretrain` that the chosen recipe sets is changed in the recipe. A budget replaces that of another sort, as
+    `epochs` that in `steps`. The file is written only if the result can be used.
 
     Args:
         source: what asked for the changes, for messages.
@@ -89,7 +90,7 @@ def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
     """
     read_params(path)
     text, lines = path.read_text(encoding="utf-8"), []
-    for key, value in changes:
+    for key, value in _with_one_budget(changes):
         tree = with_defaults(_loaded(text, str(path)))
         place = where_written(key, tree)
         changed = _with_value(text, place.split("."), value)
@@ -101,6 +102,15 @@ def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
         with replacing_file(path) as beside:
             beside.write_text(text, encoding="utf-8")
     return lines
+
+
+def _with_one_budget(changes: Sequence[Change]) -> Iterator[Change]:
+    budgets = [f"pretrain.{name}" for name in BUDGETS]
+    unnamed = {*budgets} - {key for key, _ in changes}
+    for key, value in changes:
+        yield key, value
+        if key in budgets and value is not None:
+            yield from ((other, None) for other in budgets if other in unnamed)
 
 
 def is_section(place: Sequence[str]) -> bool:

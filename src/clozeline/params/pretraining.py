@@ -15,7 +15,7 @@ Objective = Literal["mlm", "clm", "rtd"]
 FROM_CHAMPION: Final = "champion"
 """Value of `start` for the live encoder of the registry, which start.lock resolves."""
 BUDGETS: Final = ("steps", "tokens", "epochs")
-"""Fields for the length of a training, one of which is set."""
+"""Fields for the length of a training, one of which is set; the editors of params set the others to null then."""
 Setting = str | int | float | bool | None
 _FREE: Final = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
 """Fields of `model` that a training that continues may change."""
