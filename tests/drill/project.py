@@ -1,6 +1,7 @@
 """The project of the drill: real DVC, Prefect and MLflow; its training is a loop of seconds, with checkpoints."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -130,7 +131,8 @@ def require_clean(root: Path, tracking_uri: str) -> None:
     with run_lock(root / "work/run.lock", wait_seconds=0.5):
         pass
     assert not (root / "work/outbox/journal.jsonl").exists(), "MLflow lacks some records"
-    assert (root / ".dvc/tmp/rwlock").read_text() in {"", "{}"}, "DVC's lock is held"
+    in_use = json.loads((root / ".dvc/tmp/rwlock").read_text() or "{}")
+    assert not any(in_use.values()), f"DVC's list of the paths in use: {in_use}"
     client = MlflowClient(tracking_uri)
     runs = client.search_runs([known.experiment_id for known in client.search_experiments()])
     assert {run.info.status for run in runs} <= {"FINISHED", "KILLED", "FAILED"}, [run.info.status for run in runs]

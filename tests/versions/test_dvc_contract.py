@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,46 @@ def test_a_list_of_paths_in_use_that_a_killed_process_left_half_written_is_remov
     assert ended(toy) == "unchanged"
     rwlock.write_text(torn)
     assert [node.is_changed for node in read_stage_graph(toy) if node.name == "upper"] == [False]
+
+
+def write_user(toy: Path, pid: int, written_seconds_ago: float = 0.0) -> Path:
+    """Enter process `pid` into DVC's list of the paths in use, as the writer of one file and a reader of another."""
+    user = {"pid": pid, "cmd": "dvc repro"}
+    rwlock = toy / ".dvc/tmp/rwlock"
+    rwlock.write_text(json.dumps({"write": {str(toy / "upper.txt"): user}, "read": {str(toy / "raw.txt"): [user]}}))
+    os.utime(rwlock, times=(time.time() - written_seconds_ago,) * 2)
+    return rwlock
+
+
+def test_ended_processes_are_taken_out_of_the_list_of_paths_in_use(toy: Path) -> None:
+    run(toy)
+    with subprocess.Popen(["true"]) as killed:
+        pass
+    rwlock = write_user(toy, killed.pid)
+    with open_project(toy):
+        assert json.loads(rwlock.read_text()) == {"write": {}, "read": {}}
+
+
+def test_a_process_that_only_has_the_number_of_a_killed_one_blocks_nothing(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers are used again, in containers soon; DVC alone would refuse."""
+    monkeypatch.chdir(toy)
+    run(toy)
+    (toy / "raw.txt").write_text("three")
+    with subprocess.Popen(["sleep", "60"]) as other:
+        write_user(toy, other.pid, written_seconds_ago=3600)
+        try:
+            assert ended(toy) == "executed"
+        finally:
+            other.kill()
+
+
+def test_a_living_process_stays_in_the_list_of_paths_in_use(toy: Path) -> None:
+    run(toy)
+    before = write_user(toy, os.getpid()).read_text()
+    with open_project(toy):
+        assert (toy / ".dvc/tmp/rwlock").read_text() == before
 
 
 def test_a_list_of_paths_in_use_stays_while_its_writer_lives(toy: Path) -> None:

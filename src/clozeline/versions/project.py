@@ -6,12 +6,18 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
 
 from clozeline.errors import StorageError
+from clozeline.storage.atomic import replacing_file
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+
+_CLOCK_SECONDS: Final = 60.0
+"""By how much the clocks of processes and files may differ."""
 
 
 def open_project(
@@ -32,37 +38,58 @@ def open_project(
     if not is_in_git:
         own.setdefault("core", {})["no_scm"] = True
     repo = Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
-    _remove_torn_rwlock(repo)
+    _forget_ended_processes(repo)
     return repo
 
 
-def _remove_torn_rwlock(repo: "Repo") -> None:
-    """Remove DVC's list of the paths in use if a killed process left it half-written: DVC would refuse every command.
+def _forget_ended_processes(repo: "Repo") -> None:
+    """Take ended processes out of DVC's list of the paths in use.
 
-    DVC rewrites the file in place, under a lock that ends with its process. A file that is still torn under that lock
-    has no writer.
+    A killed process leaves its entries, and DVC refuses every command that needs one of these paths once another
+    process has got the number. If it was killed while it wrote, half of the list is left, and DVC refuses everything.
+    DVC rewrites the file in place, under a lock that ends with its process: under that lock a torn file has no writer.
     """
     from dvc.lock import LockError, make_lock
     from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 
     folder = Path(str(repo.tmp_dir))
-    if not _is_torn(folder / RWLOCK_FILE):
+    file = folder / RWLOCK_FILE
+    if _without_ended(file) is None:
         return
     is_linked = bool(repo.config["core"].get("hardlink_lock", False))
     guard = make_lock(str(folder / RWLOCK_LOCK), tmp_dir=str(folder), hardlink_lock=is_linked)
     with contextlib.suppress(LockError), guard:
-        if _is_torn(folder / RWLOCK_FILE):
-            (folder / RWLOCK_FILE).unlink()
+        if (lasting := _without_ended(file)) is not None:
+            with replacing_file(file) as new:
+                new.write_bytes(lasting)
 
 
-def _is_torn(file: Path) -> bool:
+def _without_ended(file: Path) -> bytes | None:
+    """Return the list without the entries of ended processes, or of a torn file; None if nothing has to go."""
     try:
-        json.loads(file.read_bytes())
+        written, content = file.stat().st_mtime, file.read_bytes()
     except FileNotFoundError:
-        return False
+        return None
+    try:
+        known = json.loads(content)
     except ValueError:
-        return True
-    return False
+        return b"{}"
+    writers = {path: user for path, user in known.get("write", {}).items() if _lives(user, written)}
+    readers = {path: [user for user in users if _lives(user, written)] for path, users in known.get("read", {}).items()}
+    lasting = {"write": writers, "read": {path: users for path, users in readers.items() if users}}
+    is_same = lasting == {"write": known.get("write", {}), "read": known.get("read", {})}
+    return None if is_same else json.dumps(lasting).encode()
+
+
+def _lives(user: Mapping[str, Any], written: float) -> bool:
+    """Return whether the process in an entry is alive.
+
+    `written`: time of the list's last change. A process that began clearly later only has the number of one that ended.
+    """
+    try:
+        return bool(psutil.Process(int(user["pid"])).create_time() <= written + _CLOCK_SECONDS)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def require_writable_cache(root: Path) -> None:
