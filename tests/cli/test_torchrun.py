@@ -47,7 +47,7 @@ def small(tiny_pretraining: PretrainParams) -> PretrainParams:
     [
         ("pretrain", {}),
         ("pretrain", {torchrun.VARIABLE: " "}),
-        ("evaluate", {torchrun.VARIABLE: TWO}),
+        ("tokenize", {torchrun.VARIABLE: TWO}),
         ("pretrain", {torchrun.VARIABLE: TWO, "RANK": "0"}),
         ("pretrain", {torchrun.VARIABLE: TWO, "TORCHELASTIC_RUN_ID": "none"}),
     ],
@@ -56,8 +56,9 @@ def test_a_single_process_is_not_started_through_torchrun(stage: str, environmen
     assert not torchrun.is_wanted(stage, environment)
 
 
-def test_pretraining_runs_in_several_processes_when_the_environment_says_so() -> None:
-    assert torchrun.is_wanted("pretrain", {torchrun.VARIABLE: TWO})
+@pytest.mark.parametrize("stage", ["pretrain", "evaluate", "finetune"])
+def test_a_stage_runs_in_several_processes_when_the_environment_says_so(stage: str) -> None:
+    assert torchrun.is_wanted(stage, {torchrun.VARIABLE: TWO})
 
 
 def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(

@@ -40,7 +40,7 @@ FLOORS = (
     ("tokenizer",),
     ("choosing",),
     ("inference",),
-    ("artifacts",),
+    ("artifacts", "processes"),
     ("params", "records", "words", "storage", "machine", "foreign"),
     ("errors", "progress", "workspace"),
 )

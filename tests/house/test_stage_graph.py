@@ -22,6 +22,7 @@ NO_DEPS = {
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
     "clozeline.errors": "changes messages, never outputs",
     "clozeline.machine": "changes seconds and bytes of memory; what follows the number of cores, follows the machine",
+    "clozeline.processes": "changes which process computes what: devices do not change the result",
     "clozeline.storage": "changes where bytes are kept; those of a table stand in tests/storage/test_csv_files.py",
     "clozeline.artifacts.preprocess": "its readers depend on data/clean itself; what they read of it stands in "
     "tests/artifacts/preprocess/test_clean_text.py",

@@ -216,7 +216,7 @@ def test_an_unknown_sharding_is_refused_with_the_known_ones() -> None:
 
 
 def test_muon_is_refused_where_no_process_has_a_whole_matrix() -> None:
-    sharded = Processes(0, 2, torch.device("cpu"), "fsdp")
+    sharded = Processes(0, 2, torch.device("cpu"), sharding="fsdp")
     with pytest.raises(ParamsError, match=r"(?s)muon.*CLOZELINE_SHARDING"):
         sharded.check("muon")
     sharded.check("adamw")

@@ -41,7 +41,7 @@ def test_the_error_names_the_micro_batch_param_if_processes_cannot_halve_togethe
 ) -> None:
     """The other processes wait in the middle of a pass if weights are divided, or after the first steps have fit."""
     rows = TargetBatch(torch.zeros(6, 8, dtype=torch.int64), None, torch.arange(6), torch.arange(6))
-    processes = Processes(0, 2, CPU, sharding)
+    processes = Processes(0, 2, CPU, sharding=sharding)
     hardware = Hardware(processes, Precision.of("fp32", CPU), MicroBatches(None, CPU))
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

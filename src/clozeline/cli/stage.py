@@ -32,8 +32,9 @@ def stage(
 ) -> None:
     """Run one stage with its section of params.yaml. Called by `dvc repro`, rarely by hand.
 
-    With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain` trains in 8 processes, one for each
-    GPU of this machine; with more of torchrun's arguments, on several machines (docs/pretraining.md).
+    With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain`, `evaluate` and `finetune` run in 8
+    processes, one for each GPU of this machine; with more of torchrun's arguments, on several machines
+    (docs/pretraining.md).
 
     Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
     """

@@ -8,7 +8,7 @@ import typer
 
 VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
-_STAGES = {"pretrain"}
+_STAGES = {"pretrain", "evaluate", "finetune"}
 _INSIDE = ("TORCHELASTIC_RUN_ID", "RANK")
 _SIGNALLED = 128
 """Number that a shell adds to the signal that ended a process."""

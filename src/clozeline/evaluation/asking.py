@@ -11,6 +11,7 @@ import numpy as np
 from clozeline.encoder.families import LanguageHead
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
+from clozeline.processes.group import ALONE, Group
 from clozeline.tokens.masking import Ids, Masked
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, RowTokens, sorted_plan
 
@@ -34,27 +35,31 @@ def num_passes(head: LanguageHead, num_folds: int) -> int:
     return 1 if head == "clm" else num_folds
 
 
-def in_folds(head: LanguageHead, split: Split, *, seed: int, num_folds: int, batch_tokens: int) -> Iterator[Asked]:
-    """Yield every batch for each fold. The identity of a token decides its fold; pass k hides fold k alone."""
+def in_folds(
+    head: LanguageHead, split: Split, *, seed: int, num_folds: int, batch_tokens: int, group: Group = ALONE
+) -> Iterator[Asked]:
+    """Yield every batch of this process for each fold. The identity of a token decides its fold; pass k hides fold k
+    alone.
+    """
     folds = num_passes(head, num_folds)
     plan = sorted_plan(split.rows.length_R, batch_tokens)
-    for index in range(plan.num_batches):
+    for index in filter(group.has, range(plan.num_batches)):
         tokens = split.read(plan.rows_of(index))
         for fold in range(folds):
             batch = OBJECTIVES[head].judging(split, tokens, seed, fold, folds)
             yield Asked(batch, tokens, np.flatnonzero(in_fold(split, tokens, seed, fold, folds)))
 
 
-def one_by_one(split: Split, *, batch_tokens: int) -> Iterator[Asked]:
-    """Yield batches with one copy of a row for each of its tokens; the copy hides only that token. The method is that
-    of Salazar et al. 2020, section 2.
+def one_by_one(split: Split, *, batch_tokens: int, group: Group = ALONE) -> Iterator[Asked]:
+    """Yield this process's batches with one copy of a row for each of its tokens; the copy hides only that token. The
+    method is that of Salazar et al. 2020, section 2.
 
     Rows are ordered by length, so that the copies in a batch need almost no padding.
     """
     order_R = np.argsort(split.rows.length_R, kind="stable")
     length_R = split.rows.length_R[order_R]
     end_R = np.cumsum(length_R)
-    start, num_copies = 0, int(end_R[-1]) if len(end_R) else 0
+    start, num_copies, number = 0, int(end_R[-1]) if len(end_R) else 0, 0
     while start < num_copies:
         first = int(np.searchsorted(end_R, start, side="right"))
         most = max(batch_tokens // int(length_R[first] + NUM_BOUNDARY_TOKENS), 1)
@@ -64,8 +69,9 @@ def one_by_one(split: Split, *, batch_tokens: int) -> Iterator[Asked]:
         num_fitting = max(int(fits_C.sum()), 1)
         copy_C, row_C = copy_C[:num_fitting], row_C[:num_fitting]
         place_C = copy_C - (end_R - length_R)[row_C]
-        yield _each_alone(split, split.read(order_R[row_C]), place_C)
-        start += num_fitting
+        if group.has(number):
+            yield _each_alone(split, split.read(order_R[row_C]), place_C)
+        start, number = start + num_fitting, number + 1
 
 
 def num_copies(split: Split) -> int:

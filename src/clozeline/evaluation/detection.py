@@ -19,6 +19,7 @@ from clozeline.evaluation.asking import Asked
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
 from clozeline.language_modelling.objectives import DetectionBatch
+from clozeline.processes.group import ALONE, Group
 from clozeline.tokens.masking import Vocabulary
 
 Counts = NDArray[np.int64]
@@ -46,17 +47,24 @@ class DetectionFigures:
 
 @torch.inference_mode()
 def measure(
-    model: ReplacedTokenPair, questions: Iterable[Asked], vocabulary: Vocabulary, advance: Callable[[int], None]
+    model: ReplacedTokenPair,
+    questions: Iterable[Asked],
+    vocabulary: Vocabulary,
+    advance: Callable[[int], None],
+    group: Group = ALONE,
 ) -> DetectionFigures:
     """Judge `model` on every token of `questions`, in all their passes; call `advance` with the row count of each
-    batch."""
-    is_special_V = torch.from_numpy(vocabulary.is_special_V)
+    batch.
+
+    Each process of `group` has other questions, and gets the figures of all of them.
+    """
+    is_special_V = torch.from_numpy(vocabulary.is_special_V).to(group.device)
     counts_2S = np.zeros((2, _NUM_BINS), dtype=np.int64)
     for asked in questions:
         assert isinstance(asked.batch, DetectionBatch)
-        counts_2S += _counts(model, asked.batch, is_special_V)
+        counts_2S += _counts(model, asked.batch.to(group.device), is_special_V)
         advance(asked.num_rows)
-    return figures_of(counts_2S)
+    return figures_of(np.stack(group.of_each(counts_2S)).sum(axis=0))
 
 
 def _counts(model: ReplacedTokenPair, batch: DetectionBatch, is_special_V: Tensor) -> Counts:
@@ -68,7 +76,7 @@ def _counts(model: ReplacedTokenPair, batch: DetectionBatch, is_special_V: Tenso
     score_N = detection_logits(model, ids_BL, mask_BL)[is_real_BL].double()
     bin_N = ((score_N + _MOST) * (_NUM_BINS / (2 * _MOST))).floor().long().clamp(0, _NUM_BINS - 1)
     key_N = is_replaced_BL[is_real_BL].long() * _NUM_BINS + bin_N
-    return torch.bincount(key_N, minlength=2 * _NUM_BINS).view(2, _NUM_BINS).numpy()
+    return torch.bincount(key_N, minlength=2 * _NUM_BINS).view(2, _NUM_BINS).cpu().numpy()
 
 
 def figures_of(counts_2S: Counts) -> DetectionFigures:

@@ -27,6 +27,7 @@ from clozeline.evaluation.groupings import Grouping
 from clozeline.evaluation.judged import Sums, judge
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.processes.group import ALONE, Group
 from clozeline.tokens.shards import TokenShards
 
 MOST_BLOCKS = 4096
@@ -38,17 +39,21 @@ def measure(
     questions: Iterable[Asked],
     groupings: Mapping[str, Grouping],
     advance: Callable[[int], None],
+    group: Group = ALONE,
 ) -> dict[str, Sums]:
-    """Run all `questions` and sum the answers by each of `groupings`; call `advance` with the row count of each
-    batch."""
+    """Run all `questions` and sum the answers by each of `groupings`; call `advance` with the row count of each batch.
+
+    Each process of `group` has other questions, and gets the sums over all of them.
+    """
     sums = {name: Sums.zero(grouping.num_groups) for name, grouping in groupings.items()}
     for asked in questions:
         if len(asked.target_T):
-            judged = judge(language_model.target_logits(model, asked.batch), asked.batch.labels_T)
+            batch = asked.batch.to(group.device)
+            judged = judge(language_model.target_logits(model, batch), batch.labels_T)
             for name, grouping in groupings.items():
                 sums[name].add(grouping.groups(asked, judged), judged)
         advance(asked.num_rows)
-    return sums
+    return {name: of_process.over(group) for name, of_process in sums.items()}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clozeline.processes.group import Group
 from clozeline.tokens.masking import Ids
 
 _TOP = 5
@@ -72,6 +73,11 @@ class Sums:
         for field, values_T in zip(fields(self), values, strict=True):
             sums_G: NDArray[np.float64] = getattr(self, field.name)
             sums_G += np.bincount(group_T, values_T, minlength=len(sums_G)).astype(sums_G.dtype)
+
+    def over(self, group: Group) -> Self:
+        """Return the sums over the targets of all processes, added in the order of their ranks."""
+        parts = group.of_each(self)
+        return type(self)(*(sum(getattr(part, field.name) for part in parts) for field in fields(self)))
 
     @property
     def num_targets(self) -> int:

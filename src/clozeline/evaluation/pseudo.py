@@ -17,6 +17,7 @@ from clozeline.evaluation.figures import DocumentSums, Figures, measure
 from clozeline.evaluation.judged import Judged
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.processes.group import ALONE, Group
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.rows import Rows
 
@@ -59,14 +60,16 @@ def measured(
     seed: int,
     num_samples: int,
     advance: Callable[[int], None],
+    group: Group = ALONE,
 ) -> dict[str, float]:
     """Return the figures of the chosen documents, each with its 95 % interval; empty if they hold no known token.
 
     Args:
-        advance: called with the rows of each batch; their total is `asking.num_copies(split)`.
+        advance: called with the rows of each batch; their total over all processes is `asking.num_copies(split)`.
+        group: processes that share the work.
     """
-    questions = asking.one_by_one(split, batch_tokens=batch_tokens)
-    sums = measure(model, questions, {"document": ByChosen(document_D)}, advance)["document"]
+    questions = asking.one_by_one(split, batch_tokens=batch_tokens, group=group)
+    sums = measure(model, questions, {"document": ByChosen(document_D)}, advance, group)["document"]
     if not sums.num_targets:
         return {}
     offsets = split.shards.offsets

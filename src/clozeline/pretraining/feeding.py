@@ -16,6 +16,7 @@ from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import Objective, TargetBatch
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Turn, cursor, shuffled_plan
+from clozeline.training.micro_batches import share_of
 from clozeline.training.state import Batch
 
 
@@ -59,7 +60,7 @@ class Feed:
         whole = self.objective.training(
             self.split, self.masker, self.split.read(turn.rows_B), turn.epoch, self.progress(turn)
         )
-        own = whole if self.world_size == 1 else self._share_of(whole)
+        own, rows_short = share_of(whole, self.rank, self.world_size)
         return Batch(
             epoch=turn.epoch,
             index=turn.batch,
@@ -67,15 +68,8 @@ class Feed:
             num_tokens=self.split.num_tokens(turn.rows_B),
             num_targets=len(whole.labels_T),
             num_rows_without_target=whole.num_rows_without_target,
-            rows_short=-(-whole.num_rows // self.world_size) - own.num_rows,
+            rows_short=rows_short,
         )
-
-    def _share_of(self, whole: TargetBatch) -> TargetBatch:
-        """Return this process's rows. If there are fewer rows than processes, a process gets one row without targets,
-        because all processes must take part in summing the gradients.
-        """
-        first, last = (whole.num_rows * (self.rank + place) // self.world_size for place in (0, 1))
-        return whole.rows(first, last) if first < last else whole.rows(0, 1).silent()
 
     def one_row(self) -> TargetBatch:
         """Return the smallest batch of the kind that the model reads."""

@@ -16,7 +16,6 @@ from clozeline.language_modelling import language_model
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch
-from clozeline.machine.cores import available_cores
 from clozeline.params import PretrainParams
 from clozeline.pretraining.advisers import Advancing, advisers
 from clozeline.pretraining.compilation import compiled
@@ -183,7 +182,7 @@ def prepare(
     check_seed(seed)
     tell_what_has_no_effect(params)
     processes = Processes.join()
-    torch.set_num_threads(params.num_threads or max(available_cores() // processes.on_this_machine, 1))
+    torch.set_num_threads(params.num_threads or processes.num_threads)
     processes.check(params.optimizer.kind)
     if params.start is not None:
         commit = pinned(params.start, params.start_revision) if processes.is_first else None

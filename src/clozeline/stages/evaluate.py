@@ -1,11 +1,12 @@
 """Stage `evaluate`: measure the encoder on the whole validation set, with every token a target once."""
 
 import logging
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tokenizers import Tokenizer
@@ -24,6 +25,7 @@ from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.detection import ReplacedTokenPair
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import EvaluateParams
+from clozeline.processes.group import Group
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
 from clozeline.tokens.frequencies import token_counts
@@ -55,12 +57,14 @@ def run(
     With replaced-token detection these are the generator's figures; the encoder's detection figures are added to them.
     Calibration, and loss by token frequency, position and piece kind, go to the folder `plots` as CSV. The two texts
     are read only to measure the contamination of the second by the first. `family`: see `language_model.load`.
+    Processes of one `torchrun` share the questions, and the first of them writes.
 
     Raises:
         ArtifactError: the encoder or the shards are damaged, or their vocabularies differ.
         DataError: the validation split has no token that the tokenizer knows.
     """
-    model = language_model.load(encoder, family)
+    how = _How.of(params, seed)
+    model = language_model.load(encoder, family).to(how.group.device)
     shards = TokenShards.open(tokens, "validation")
     language_model.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
@@ -75,26 +79,35 @@ def run(
         "place": by_place,
         "word_class": by_word_class,
     }
-    sums = _measured(model, split, params, seed, groupings)
+    sums = _measured(model, split, how, groupings)
     documents = DocumentSums.of(shards, sums["document"])
     figures = Figures.of(documents, shards.num_documents, seed=seed, num_samples=params.num_bootstrap_samples)
+    pseudo_figures = _pseudo_likelihood(model, split, how)
+    detection_figures = _detection(model, split, how) if isinstance(model, ReplacedTokenPair) else {}
+    if not how.group.is_first:
+        return
+    _write_plots(plots, sums, by_frequency, by_place, by_word_class)
+    _write_examples(model.cpu(), split, tokenizer, params, seed, examples)
+    baseline = unigram.measure(train_V, shards, split.vocabulary)
+    report = {
+        **figures.model_dump(),
+        "expected_calibration_error": expected_calibration_error(sums["confidence"]),
+        **pseudo_figures,
+        **_contamination(validation_text, training_text, shards.text_bytes),
+        **{f"unigram_{name}": value for name, value in asdict(baseline).items()},
+        **detection_figures,
+    }
+    EncoderMetrics.model_validate(report).write(metrics)
+
+
+def _write_plots(
+    plots: Path, sums: dict[str, Sums], by_frequency: ByFrequency, by_place: ByPlace, by_word_class: ByWordClass
+) -> None:
     tables.write_calibration(plots / "calibration.csv", sums["confidence"])
     tables.write_frequency(plots / "frequency.csv", sums["frequency"], by_frequency)
     tables.write_place(plots / "place.csv", sums["place"], by_place)
     marks_words = by_word_class.spelling.marks_words
     tables.write_word_class(plots / "word_class.csv", sums["word_class"], marks_words=marks_words)
-    _write_examples(model, split, tokenizer, params, seed, examples)
-    baseline = unigram.measure(train_V, shards, split.vocabulary)
-    report = {
-        **figures.model_dump(),
-        "expected_calibration_error": expected_calibration_error(sums["confidence"]),
-        **_pseudo_likelihood(model, split, params, seed),
-        **_contamination(validation_text, training_text, shards.text_bytes),
-        **{f"unigram_{name}": value for name, value in asdict(baseline).items()},
-    }
-    if isinstance(model, ReplacedTokenPair):
-        report |= _detection(model, split, params, seed)
-    EncoderMetrics.model_validate(report).write(metrics)
 
 
 def _contamination(validation_text: Path, training_text: Path, text_bytes: int) -> dict[str, int | float]:
@@ -111,45 +124,71 @@ def _contamination(validation_text: Path, training_text: Path, text_bytes: int) 
     }
 
 
-def _measured(
-    model: LanguageModel, split: Split, params: EvaluateParams, seed: int, groupings: dict[str, Grouping]
-) -> dict[str, Sums]:
-    num_rows = len(split.rows) * asking.num_passes(language_model.head_of(model), params.num_folds)
-    with ProgressBar("evaluate", num_rows) as bar, torch.inference_mode():
-        return measure(model, _questions(model, split, params, seed), groupings, bar.advance)
+@dataclass(frozen=True)
+class _How:
+    """How questions are chosen, and which processes answer them."""
+
+    params: EvaluateParams
+    seed: int
+    group: Group
+
+    @classmethod
+    def of(cls, params: EvaluateParams, seed: int) -> Self:
+        """Join the processes of this stage; several share the cores."""
+        group = Group.join()
+        if group.world_size > 1:
+            torch.set_num_threads(group.num_threads)
+        return cls(params, seed, group)
+
+    def questions(self, model: LanguageModel, split: Split) -> Iterator[Asked]:
+        """Return this process's share."""
+        return asking.in_folds(
+            language_model.head_of(model),
+            split,
+            seed=self.seed,
+            num_folds=self.params.num_folds,
+            batch_tokens=self.params.batch_tokens,
+            group=self.group,
+        )
+
+    @contextmanager
+    def progress(self, description: str, num_rows: int) -> Iterator[Callable[[int], None]]:
+        """Give a function that counts the first process's rows on a bar; `num_rows` are those of all processes."""
+        if not self.group.is_first:
+            yield lambda num_rows: None
+            return
+        with ProgressBar(description, -(-num_rows // self.group.world_size)) as bar:
+            yield bar.advance
 
 
-def _pseudo_likelihood(model: LanguageModel, split: Split, params: EvaluateParams, seed: int) -> dict[str, float]:
+def _measured(model: LanguageModel, split: Split, how: _How, groupings: dict[str, Grouping]) -> dict[str, Sums]:
+    num_rows = len(split.rows) * asking.num_passes(language_model.head_of(model), how.params.num_folds)
+    with how.progress("evaluate", num_rows) as advance, torch.inference_mode():
+        return measure(model, how.questions(model, split), groupings, advance, how.group)
+
+
+def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[str, float]:
     """Return pseudo-log-likelihood figures; none for a causal model, whose figures are log-likelihoods already."""
-    if not params.num_pseudo_documents or language_model.head_of(model) == "clm":
+    if not how.params.num_pseudo_documents or language_model.head_of(model) == "clm":
         return {}
-    some, document_D = pseudo.spread(split, params.num_pseudo_documents)
-    with ProgressBar("each token alone", asking.num_copies(some)) as bar, torch.inference_mode():
+    some, document_D = pseudo.spread(split, how.params.num_pseudo_documents)
+    with how.progress("each token alone", asking.num_copies(some)) as advance, torch.inference_mode():
         return pseudo.measured(
             model,
             some,
             document_D,
-            batch_tokens=params.batch_tokens,
-            seed=seed,
-            num_samples=params.num_bootstrap_samples,
-            advance=bar.advance,
+            batch_tokens=how.params.batch_tokens,
+            seed=how.seed,
+            num_samples=how.params.num_bootstrap_samples,
+            advance=advance,
+            group=how.group,
         )
 
 
-def _detection(model: ReplacedTokenPair, split: Split, params: EvaluateParams, seed: int) -> dict[str, Any]:
-    with ProgressBar("detection", len(split.rows) * params.num_folds) as bar:
-        found = detection.measure(model, _questions(model, split, params, seed), split.vocabulary, bar.advance)
+def _detection(model: ReplacedTokenPair, split: Split, how: _How) -> dict[str, Any]:
+    with how.progress("detection", len(split.rows) * how.params.num_folds) as advance:
+        found = detection.measure(model, how.questions(model, split), split.vocabulary, advance, how.group)
     return {f"detection_{name}": value for name, value in asdict(found).items()}
-
-
-def _questions(model: LanguageModel, split: Split, params: EvaluateParams, seed: int) -> Iterator[Asked]:
-    return asking.in_folds(
-        language_model.head_of(model),
-        split,
-        seed=seed,
-        num_folds=params.num_folds,
-        batch_tokens=params.batch_tokens,
-    )
 
 
 def _write_examples(

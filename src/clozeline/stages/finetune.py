@@ -13,6 +13,7 @@ from clozeline.artifacts.finetune.shown_item import write_shown_items
 from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.artifacts.preprocess.clean_text import texts_of
 from clozeline.params import FinetuneParams
+from clozeline.processes.group import Group
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.csv_files import write_csv, write_records
@@ -53,7 +54,7 @@ def run(
 
     The training loss of the kept model goes to `curve` and its validation scores to `looks`, both as CSV. Every test
     answer goes to `confusion` and the figures of each class to `classes`, both as CSV (without rows for kinds that have
-    none). Some test items go to `examples`, in readable form.
+    none). Some test items go to `examples`, in readable form. Of several processes, the first one writes.
 
     `pretraining_text` is read only to count test texts that the encoder has seen; `work` holds the checkpoints while
     the training is not finished.
@@ -66,7 +67,7 @@ def run(
         TrainingError: the loss or the gradient is not finite.
     """
     use_threads(params.num_threads)
-    commit = hub_commit(params)
+    commit = Group.join().of_the_first(hub_commit(params))
     inputs = TaskInputs(at_commit(params, commit), seed, encoder, data, pretraining_text)
     kept: Finished | None = None
     values, checkpoints = [], []
@@ -74,7 +75,8 @@ def run(
         values.append(finished.report.headline.value)
         checkpoints.append(finished.checkpoints)
         kept = finished if is_better(finished, kept) else kept
-    assert kept is not None
+    if kept is None:  # the first process has it
+        return
     in_train = contamination(kept.report.test_texts, in_batches(kept.report.train_texts))
     kept = replace(kept, report=_without_near_duplicates(kept.report, in_train))
     seen = _contamination(kept.report, in_train, pretraining_text, task)
@@ -139,6 +141,8 @@ def _contamination(
 
 
 def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> Trained:
+    if not training.loop.hardware.processes.is_first:
+        return training.run(Callback(), lambda look: None)
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
     with closing(run_logger()) as log, ProgressBar(name, training.loop.total_steps) as bar:
         watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")

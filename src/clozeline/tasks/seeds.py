@@ -53,7 +53,8 @@ def over_seeds(best_seed: int, values: Sequence[float]) -> OverSeeds:
 
 
 def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finished]:
-    """Train from each seed, starting with `inputs.seed`, and yield each finished training.
+    """Train from each seed, starting with `inputs.seed`, and yield each finished training; of several processes that
+    train together, only the first one tests the models and yields.
 
     The caller removes the checkpoints of a finished training. Until then, a restarted run resumes from them.
 
@@ -65,6 +66,8 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         task = KINDS[inputs.params.kind].prepare(seeded)
         training = prepare_training(task, seeded, work)
         trained = run(training, seed)
+        if not training.loop.hardware.processes.is_first:
+            continue
         lora.merge(task.model)
         widen(task.model)
         report = task.test()

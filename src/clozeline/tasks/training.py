@@ -1,17 +1,19 @@
 """Prepare the training of a task: optimizer, schedule, and checkpoints that match exactly this run."""
 
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from clozeline.machine.cores import available_cores
 from clozeline.params import FinetuneParams
+from clozeline.processes.group import Group
 from clozeline.storage.fingerprints import code_of, fingerprint
 from clozeline.tasks import depths, lora
 from clozeline.tasks.best_look import BestLook, Plan
 from clozeline.tasks.narrow_embedding import narrow
+from clozeline.tasks.sharing import shared
 from clozeline.tasks.task import StartsFitted, Task, TaskInputs
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.distribution import Processes
@@ -28,8 +30,8 @@ _LOG_EVERY_STEPS = 10
 
 
 def use_threads(num_threads: int | None) -> None:
-    """Set the number of torch threads; None means every core this process may use."""
-    torch.set_num_threads(num_threads or available_cores())
+    """Set the number of torch threads; None means every core this process may use, or its share of them."""
+    torch.set_num_threads(num_threads or Group.join().num_threads)
 
 
 def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
@@ -54,12 +56,14 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     fitted = task if plan.total_steps and isinstance(task, StartsFitted) else None
     if fitted is not None:
         fitted.fit_head()
+    processes = hardware.processes
+    batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(
         model=task.model,
         optimizer=build_optimizer(task.model, params.optimizer, rate_of),
-        batches_from=task.batches_from,
-        loss_sum=task.loss_sum,
+        batches_from=batches_from,
+        loss_sum=loss_sum,
         fraction_at=schedule.fraction,
         total_steps=plan.total_steps,
         clip_norm=params.optimizer.clip_norm,
@@ -70,12 +74,16 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
         hardware=hardware,
         seed=inputs.seed,
     )
-    return BestLook(loop, plan, task.validation_score, validates_start=fitted is not None)
+
+    def validation_score() -> float:
+        return processes.of_the_first(task.validation_score())
+
+    return BestLook(loop, plan, validation_score, validates_start=fitted is not None)
 
 
 def _hardware(params: FinetuneParams) -> Hardware[Any]:
-    """Return the hardware of a single process, on a GPU if there is one."""
-    processes = Processes.join({})
+    """Return the hardware of this process. Each process has the whole model: those of tasks fit on one device."""
+    processes = replace(Processes.join(), sharding="ddp")
     precision = Precision.choose(params.precision, processes.device)
     return Hardware(processes, precision, MicroBatches.of(params, processes.device))
 

@@ -8,18 +8,18 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, Self
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.errors import ParamsError
+from clozeline.processes.group import Group
 from clozeline.training.state import Scored
 
 Sharding = Literal["ddp", "fsdp"]
-Value = TypeVar("Value")
 
 
 class Movable(Protocol):
@@ -27,39 +27,19 @@ class Movable(Protocol):
 
 
 @dataclass(frozen=True)
-class Processes:
+class Processes(Group):
     """The processes that train together, seen from one of them."""
 
-    rank: int
-    world_size: int
-    device: torch.device
-    sharding: Sharding
-    on_this_machine: int = 1
-    """Number of processes that share the cores of this machine."""
+    sharding: Sharding = "ddp"
 
     @classmethod
-    def join(cls, environment: Mapping[str, str] = os.environ) -> "Processes":
+    def join(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Return one process alone, or the processes that `torchrun` describes in the environment.
 
         `CLOZELINE_SHARDING=fsdp` there also divides weights and optimizer state among them (FSDP2), for models that do
         not fit on one device. Otherwise each process has the whole model (DDP).
         """
-        local_rank = int(environment.get("LOCAL_RANK", 0))
-        device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-        world_size = int(environment.get("WORLD_SIZE", 1))
-        sharding = _sharding(environment)
-        if world_size == 1:
-            return cls(0, 1, device, sharding)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        if not distributed.is_initialized():
-            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        on_this_machine = int(environment.get("LOCAL_WORLD_SIZE", 1))
-        return cls(int(environment["RANK"]), world_size, device, sharding, on_this_machine)
-
-    @classmethod
-    def alone(cls) -> "Processes":
-        return cls(0, 1, torch.device("cpu"), "ddp")
+        return replace(super().join(environment), sharding=_sharding(environment))
 
     def check(self, optimizer: str) -> None:
         """Refuse an optimizer that cannot work on divided weights.
@@ -74,11 +54,6 @@ class Processes:
                 expected="another optimizer, or CLOZELINE_SHARDING=ddp",
                 do="choose `adamw`, or unset CLOZELINE_SHARDING",
             )
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process writes files and logs."""
-        return self.rank == 0
 
     @property
     def divides_weights(self) -> bool:
@@ -119,31 +94,6 @@ class Processes:
     def loss_scale(self) -> int:
         """Factor of the loss that undoes the engines' averaging: the loss is divided by all targets already."""
         return self.world_size
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Return the sum of `values` over all processes."""
-        if self.world_size > 1:
-            distributed.all_reduce(values)
-        return values
-
-    def any(self, is_so: bool) -> bool:
-        """Return whether `is_so` is true in any process. Every process must call it."""
-        if self.world_size == 1:
-            return is_so
-        flag = torch.tensor(float(is_so), device=self.device)
-        distributed.all_reduce(flag, distributed.ReduceOp.MAX)
-        return bool(flag.item())
-
-    def of_the_first(self, value: Value) -> Value:
-        """Return the first process's value, where each may have found another. Every process must call it."""
-        values = [value]
-        if self.world_size > 1:
-            distributed.broadcast_object_list(values, src=0, device=self.device)
-        return values[0]
-
-    def wait(self) -> None:
-        if self.world_size > 1:
-            distributed.barrier()
 
     def states(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the whole states of `model` and `optimizer`, even if divided. Every process must call it."""

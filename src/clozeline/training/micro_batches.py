@@ -33,6 +33,19 @@ class Divisible(Protocol):
 Rows = TypeVar("Rows", bound=Divisible)
 
 
+def share_of(batch: Rows, rank: int, world_size: int) -> tuple[Rows, int]:
+    """Return the rows of process `rank`, and by how many they are fewer than the largest share.
+
+    If there are fewer rows than processes, a process gets one row without targets, because all processes must take part
+    in summing the gradients.
+    """
+    if world_size == 1:
+        return batch, 0
+    first, last = (batch.num_rows * (rank + place) // world_size for place in (0, 1))
+    own = batch.rows(first, last) if first < last else batch.rows(0, 1).silent()
+    return own, -(-batch.num_rows // world_size) - own.num_rows
+
+
 class MicroBatches(Generic[Rows]):
     """Cuts batches into parts of a limited number of slots, and moves them to the device."""
 

@@ -1,0 +1,1 @@
+"""Several processes for one stage."""

@@ -1,0 +1,93 @@
+"""Processes that do one stage together, started by `torchrun`, and what they tell each other."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from clozeline.machine.cores import available_cores
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes of a stage, seen from one of them."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    on_this_machine: int = 1
+    """Number of processes that share the cores of this machine."""
+
+    @classmethod
+    def join(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Return one process alone, or the processes that `torchrun` describes in the environment."""
+        local_rank = int(environment.get("LOCAL_RANK", 0))
+        device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        world_size = int(environment.get("WORLD_SIZE", 1))
+        if world_size == 1:
+            return cls(0, 1, device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(int(environment["RANK"]), world_size, device, int(environment.get("LOCAL_WORLD_SIZE", 1)))
+
+    @classmethod
+    def alone(cls) -> Self:
+        return cls(0, 1, torch.device("cpu"))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and logs."""
+        return self.rank == 0
+
+    @property
+    def num_threads(self) -> int:
+        """This process's share of the cores that it may use."""
+        return max(available_cores() // self.on_this_machine, 1)
+
+    def has(self, number: int) -> bool:
+        """Return whether part `number` of the work is this process's."""
+        return number % self.world_size == self.rank
+
+    def of_each(self, value: Value) -> list[Value]:
+        """Return the values of all processes, ordered by rank. Every process must call it."""
+        values = [value]
+        if self.world_size > 1:
+            values *= self.world_size
+            distributed.all_gather_object(values, value)
+        return values
+
+    def of_the_first(self, value: Value) -> Value:
+        """Return the first process's value, where each may have found another. Every process must call it."""
+        values = [value]
+        if self.world_size > 1:
+            distributed.broadcast_object_list(values, src=0, device=self.device)
+        return values[0]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of `values` over all processes."""
+        if self.world_size > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def any(self, is_so: bool) -> bool:
+        """Return whether `is_so` is true in any process. Every process must call it."""
+        if self.world_size == 1:
+            return is_so
+        flag = torch.tensor(float(is_so), device=self.device)
+        distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def wait(self) -> None:
+        if self.world_size > 1:
+            distributed.barrier()
+
+
+ALONE = Group.alone()
+"""One process on the CPU."""

@@ -1,0 +1,98 @@
+"""Claim: two processes that share a stage write the figures of one process, to 1e-5."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.params import EvaluateParams, PretrainParams
+from tests.clean_text import write_clean_text
+from tests.stages import in_two_processes
+from tests.stages.finetune.topics import params, topic_records
+from tests.stages.test_evaluate import PARAMS, encoder
+
+SCRIPT = Path(in_two_processes.__file__)
+SMALL_BATCHES = EvaluateParams.model_validate(PARAMS.model_dump() | {"batch_tokens": 64})
+"""Both processes get batches, one of them one more."""
+
+
+def write_cases(folder: Path, inputs: dict[str, Path]) -> None:
+    """Write the cases that `run` runs, with outputs in `folder`."""
+    folder.mkdir()
+    texts = {"training_text": inputs["texts"], "validation_text": inputs["texts"], "tokens": inputs["tokens"]}
+    out = {"metrics": folder / "evaluate.json", "plots": folder / "plots", "examples": folder / "examples"}
+    evaluate = {
+        "stage": "evaluate",
+        "class": "EvaluateParams",
+        "params": SMALL_BATCHES.model_dump(),
+        "paths": {**texts, **out, "encoder": inputs["pair"], "tokenizer": inputs["tokenizer"]},
+        "others": {"seed": 1, "family": "electra"},
+    }
+    files = {"out": "model", "metrics": "finetune.json", "curve": "curve.csv", "looks": "looks.csv"}
+    files |= {name: name for name in ("confusion", "classes", "examples", "work")}
+    finetune = {
+        "stage": "finetune",
+        "class": "ClassificationParams",
+        # 15 rows of a batch are not divisible by two; at this rate Adam does not amplify rounding.
+        "params": params(epochs=2, batch_size=15, optimizer=params().optimizer.model_dump() | {"learning_rate": 1e-3}),
+        "paths": {
+            **{name: folder / "tuned" / file for name, file in files.items()},
+            **{"encoder": inputs["encoder"], "data": inputs["data"], "pretraining_text": inputs["texts"]},
+        },
+        "others": {"seed": 7, "task": "small"},
+    }
+    finetune["params"] = finetune["params"].model_dump()
+    (folder / "cases.json").write_text(json.dumps([evaluate, finetune], default=str), encoding="utf-8")
+
+
+@pytest.fixture
+def inputs(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, small_encoder: Path, tmp_path: Path
+) -> dict[str, Path]:
+    family = tiny_pretraining.model.model_copy(update={"family": "electra"})
+    pair = encoder(
+        tiny_pretraining.model_copy(update={"objective": "rtd", "model": family}), tiny_tokenizer, tmp_path / "pair"
+    )
+    write_clean_text(tmp_path / "texts.parquet", ["a text about something else"])
+    pq.write_table(pa.Table.from_pylist(topic_records(60)), tmp_path / "data.parquet")
+    named = {"pair": pair, "tokens": tiny_tokens, "tokenizer": tiny_tokenizer, "encoder": small_encoder}
+    return {**named, "texts": tmp_path / "texts.parquet", "data": tmp_path / "data.parquet"}
+
+
+def figures_of(file: Path) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(file.read_text()).items() if isinstance(value, int | float)}
+
+
+def column(file: Path, name: str) -> list[float]:
+    with file.open(newline="") as stream:
+        return [float(row[name]) for row in csv.DictReader(stream)]
+
+
+def test_two_processes_evaluate_and_fine_tune_like_one(inputs: dict[str, Path], tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        write_cases(folder, inputs)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*torchrun, str(SCRIPT), str(two)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    in_two_processes.run(one)
+    for name in ("evaluate.json", "tuned/finetune.json"):
+        alone, together = figures_of(one / name), figures_of(two / name)
+        assert len(alone) > 10
+        assert together == pytest.approx(alone, rel=1e-5)
+    for file, name in (("curve.csv", "loss"), ("looks.csv", "validation_score")):
+        alone, together = (column(folder / "tuned" / file, name) for folder in (one, two))
+        assert together == pytest.approx(alone, rel=1e-5)
