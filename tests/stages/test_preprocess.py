@@ -104,9 +104,9 @@ def test_a_source_that_is_dropped_for_the_most_part_says_why_and_what_to_do(
 @pytest.mark.parametrize(
     ("num_texts", "fraction", "told"),
     [
-        (1_000, 0.02, "set `preprocess.validation_fraction` to 0.15"),
+        (800, 0.02, "set `preprocess.validation_fraction` to 0.19"),
         (100, 0.02, "fp32 is served until there is more text"),
-        (1_000, 0.2, ""),
+        (1_700, 0.02, ""),
     ],
 )
 def test_too_few_validation_texts_for_int8_are_reported_with_the_share_to_set(

@@ -153,3 +153,28 @@ def test_an_empty_split_is_refused_with_the_least_number_of_texts() -> None:
 
 def test_a_part_that_was_not_requested_may_be_empty() -> None:
     check_sides(decided([TRAIN, VALIDATION]), SplitShares(0.2, 0.0), "notes")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "num_texts", "more"),
+    [(0.02, 100_000, 0.0), (0.02, 3_000, 0.03), (0.02, 500, 0.08), (0.2, 500, 0.0), (0.02, 0, 0.08)],
+)
+def test_a_small_source_gives_more_to_validation(params_of, fraction: float, num_texts: int, more: float) -> None:
+    params = params_of(validation_fraction=fraction)
+    assert SplitShares.of(params, num_texts) == SplitShares(fraction, params.holdout_fraction, pytest.approx(more))
+
+
+def test_the_shares_leave_text_for_training_beside_a_large_holdout(params_of) -> None:
+    shares = SplitShares.of(params_of(validation_fraction=0.01, holdout_fraction=0.95), 10)
+    assert shares.validation + shares.holdout + shares.more_validation < 1
+
+
+def test_a_small_source_that_grows_moves_texts_only_from_validation_to_training() -> None:
+    numbers, draws = np.arange(200), np.linspace(0, 0.999, 200)
+    sketches = Sketches(numbers, numbers, draws, numbers, numbers, Path(), Path(), [])
+    before, after = (
+        decide(edges(), sketches, SplitShares(0.02, 0.3, more_validation=more), near_duplicate=0.8).side_N.tolist()
+        for more in (0.08, 0.01)
+    )
+    assert sum(side == VALIDATION for side in before) == pytest.approx(20, abs=1)
+    assert {pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]} == {(VALIDATION, TRAIN)}

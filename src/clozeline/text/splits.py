@@ -1,6 +1,7 @@
 """Assignment of texts to splits: content draws the split of a text that resembles no earlier one; others follow.
 
-Each decision depends on earlier texts only. A corpus that grows at its end therefore moves no text to another split.
+Each decision depends on earlier texts only. A corpus that grows at its end therefore moves no text to another split;
+only a small one gives some of its validation text back to training then (`SplitShares.more_validation`).
 Suffixes of names give the shape: N texts, E edges. Texts are numbered in the order of the source.
 """
 
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.artifacts.preprocess.clean_text import SPLITS
 from clozeline.errors import DataError
+from clozeline.params import PreprocessParams
 from clozeline.storage.arrays import Empty, chunks
 from clozeline.text.documents import DropReason
 from clozeline.text.near_duplicates import Edges
@@ -34,10 +37,27 @@ _NO_GROUP = -1
 _PAIRS_AT_A_TIME = 10_000
 
 
+_VALIDATION_TEXTS: Final = 150
+"""Validation texts of a small source: 100 prove INT8, others calibrate it, and the draws of the split vary."""
+_MOST_VALIDATION: Final = 0.1
+"""Share of a small source that is taken for them at most."""
+
+
 @dataclass(frozen=True)
 class SplitShares:
     validation: float
     holdout: float
+    more_validation: float = 0.0
+    """Part of the training share that a small source gives to validation. While the source grows it only falls, and
+    texts move from validation to training alone.
+    """
+
+    @classmethod
+    def of(cls, params: PreprocessParams, num_texts: int) -> Self:
+        """Return the shares of a source with `num_texts` texts; a small one gives more to validation, to prove INT8."""
+        given, training = params.validation_fraction, 1 - params.validation_fraction - params.holdout_fraction
+        wanted = min(_VALIDATION_TEXTS / max(num_texts, 1), _MOST_VALIDATION)
+        return cls(given, params.holdout_fraction, min(max(wanted - given, 0.0), training / 2))
 
 
 @dataclass(frozen=True)
@@ -125,7 +145,7 @@ def _undecided(sketches: Sketches, shares: SplitShares, empty: Empty) -> Decisio
         draw_C = sketches.draw_N[chunk]
         side_C = np.full(len(draw_C), TRAIN, dtype=np.uint8)
         side_C[draw_C < shares.validation + shares.holdout] = HOLDOUT
-        side_C[draw_C < shares.validation] = VALIDATION
+        side_C[(draw_C < shares.validation) | (draw_C >= 1 - shares.more_validation)] = VALIDATION
         fate_N[chunk], side_N[chunk], size_N[chunk] = KEPT, side_C, 1
         root_N[chunk] = np.arange(chunk.start, chunk.stop)
     return Decision(fate_N, root_N, size_N, side_N)
@@ -173,7 +193,8 @@ def check_sides(decision: Decision, shares: SplitShares, origin: str) -> None:
     """
     num_kept_by_side = decision.kept_by_side()
     num_texts, num_groups = sum(num_kept_by_side), sum(map(len, decision.sizes()))
-    wanted = {TRAIN: 1 - shares.validation - shares.holdout, VALIDATION: shares.validation, HOLDOUT: shares.holdout}
+    validation = shares.validation + shares.more_validation
+    wanted = {TRAIN: 1 - validation - shares.holdout, VALIDATION: validation, HOLDOUT: shares.holdout}
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
             raise DataError(
