@@ -126,3 +126,16 @@ def test_only_a_single_row_exceeds_the_budget_of_slots(most_slots: int) -> None:
         assert len(rows_B) == 1 or len(rows_B) * LENGTHS[rows_B].max() <= most_slots
         if after_B is not None and len(rows_B) < 64:
             assert (len(rows_B) + 1) * LENGTHS[after_B].min() > most_slots, "one row more would not have fitted"
+
+
+def test_a_window_is_a_random_stretch_of_a_long_text_and_a_short_text_stays_whole() -> None:
+    rows = TextRows((np.array([1, *range(10, 90), 2]), np.array([1, 7, 8, 2])), pad_id=0, num_truncated=0)
+    random = np.random.default_rng(0)
+    starts = set()
+    for _ in range(2000):
+        long, short = rows.windows(np.array([0, 1]), 12, random).ids_T
+        assert (len(long), long[0], long[-1]) == (12, 1, 2)
+        assert np.diff(long[1:-1]).tolist() == [1] * 9
+        assert short.tolist() == [1, 7, 8, 2]
+        starts.add(int(long[1]))
+    assert (min(starts), max(starts), len(starts)) == (10, 80, 71)

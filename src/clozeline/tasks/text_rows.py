@@ -4,7 +4,7 @@ Shapes: T texts; B rows of a batch, L its longest row.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -59,6 +59,15 @@ class TextRows:
     @property
     def length_T(self) -> Ids:
         return np.array([len(ids) for ids in self.ids_T], dtype=np.int64)
+
+    def windows(self, rows_B: Ids, length: int, random: np.random.Generator) -> Self:
+        """Return these rows, the longer ones cut to `length` tokens: a random stretch between [CLS] and [SEP]."""
+        cut = []
+        for row in rows_B.tolist():
+            ids = self.ids_T[row]
+            start = int(random.integers(1, max(len(ids) - length, 0) + 2))
+            cut.append(np.concatenate([ids[:1], ids[start : start + min(length, len(ids)) - 2], ids[-1:]]))
+        return replace(self, ids_T=tuple(cut), types_T=None)
 
     def encoded(self, rows_B: Ids, *, with_types: bool = False) -> EncodedBatch:
         """Return these rows, padded to the longest; `with_types` adds token types, for families that have them."""

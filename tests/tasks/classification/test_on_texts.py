@@ -5,6 +5,7 @@ classes with what was chosen for them.
 import json
 import random
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,30 @@ def run(records: list[dict[str, Any]], folder: Path, encoder: Path, **changes: o
     """Run the stage on `records` and return its metrics."""
     (folder / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return metrics_of(fine_tune(params(**changes), folder / "out", encoder=encoder, data=folder / "data.jsonl", seed=1))
+
+
+def test_windows_of_long_texts_keep_their_labels_and_the_sequence_can_resume_at_any_batch(prepare: Prepare) -> None:
+    """Each topic has a word of its own."""
+    words = {label: words.split()[0] for label, words in TOPICS.items()}
+    records = [
+        {"text": f"{word} " * length, "label": label} for label, word in words.items() for length in range(9, 29)
+    ]
+    whole = list(islice(prepare(records, train_length=8, batch_size=4).batches_from(0, 0), 24))
+    shown: dict[int, set[int]] = {0: set(), 1: set(), 2: set()}
+    for batch in whole:
+        assert batch.inputs.encoded.input_ids_BL.shape[1] == 8
+        for target, ids in zip(batch.inputs.targets_B.tolist(), batch.inputs.encoded.input_ids_BL, strict=True):
+            shown[target] |= set(ids[1:-1].tolist())
+    assert all(shown.values())
+    assert sum(map(len, shown.values())) == len(set.union(*shown.values()))
+    resumed = prepare(records, train_length=8, batch_size=4).batches_from(whole[4].epoch, whole[4].index)
+    for one, other in zip(whole[4:], resumed, strict=False):
+        assert torch.equal(one.inputs.encoded.input_ids_BL, other.inputs.encoded.input_ids_BL)
+
+
+def test_windows_of_pairs_are_refused() -> None:
+    with pytest.raises(ValidationError, match="train_length: null"):
+        params(second_field="second", train_length=8)
 
 
 @pytest.fixture(scope="module")

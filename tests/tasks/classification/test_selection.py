@@ -16,7 +16,8 @@ PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["librar
 
 
 def params(**changes: object) -> ClassificationParams:
-    usual = {"max_classes": 10, "max_per_class": 1000, "validation_fraction": 0.1, "test_fraction": 0.3}
+    limits = {"max_classes": 10, "max_per_class": 1000, "max_train": None, "train_length": None}
+    usual = {**limits, "splits": None, "validation_fraction": 0.1, "test_fraction": 0.3}
     return PARAMS.model_copy(update=usual | changes)
 
 
@@ -96,6 +97,16 @@ def test_large_classes_are_sampled_down_to_the_limit() -> None:
     numbers = sorted(int(text.split()[-1]) for text in part_of_each(selection) if text.startswith("a"))
     assert numbers != list(range(50))
     assert_adds_up(selection)
+
+
+def test_max_train_keeps_the_same_training_texts_when_others_are_added_and_leaves_other_splits() -> None:
+    whole, few = select(records(a=100, b=100), params()), select(records(a=100, b=100), params(max_train=30))
+    assert len(few.train) == 30
+    assert (few.validation, few.test) == (whole.validation, whole.test)
+    assert few.count.beyond_max_train == len(whole.train) - 30
+    assert_adds_up(few)
+    more = select(records(a=110, b=110), params(max_train=30))
+    assert len({*more.train} & {*few.train}) > 20
 
 
 def test_test_texts_of_an_unlearned_class_still_count() -> None:

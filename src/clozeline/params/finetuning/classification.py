@@ -38,6 +38,12 @@ class LabelledParams(FinetuneParams):
     max_classes: Annotated[int, Field(ge=2)] | None
     """Number of most frequent labels to keep; texts of rarer ones are dropped and counted. Null: all."""
     max_per_class: Count | None
+    max_train: Annotated[int, Field(ge=2)] | None
+    """Maximum number of training texts, chosen by their hashes; null: all."""
+    train_length: Annotated[int, Field(ge=8)] | None
+    """Tokens of the window that each step reads of a longer training text, drawn anew each time; null: its beginning,
+    `max_length` tokens.
+    """
     rules = (
         *FinetuneParams.rules,
         (
@@ -64,6 +70,16 @@ class LabelledParams(FinetuneParams):
             "second_field label_files",
             lambda second, files: second is None or files is None,
             "`second_field: null` beside `label_files`, which hold no pairs",
+        ),
+        (
+            "train_length max_length",
+            lambda window, longest: window is None or window <= longest,
+            "`train_length` at most `max_length`, or null",
+        ),
+        (
+            "train_length second_field",
+            lambda window, second: window is None or second is None,
+            "`train_length: null` for pairs of texts, of which a window would hold one alone",
         ),
         (
             "hub label_files",

@@ -41,6 +41,7 @@ class ZeroShotParams(LabelledParams):
         ("second_field", lambda second: second is None, "`second_field: null`: one text, with the prompt after it"),
         ("num_seeds", lambda num: num == 1, "`num_seeds: 1`: nothing is random"),
         ("class_weights", lambda weights: weights == "none", "`class_weights: none`: nothing is trained"),
+        ("train_length", lambda length: length is None, "`train_length: null`: nothing is trained"),
         ("lora", lambda lora: lora is None, "`lora: null`: nothing is trained"),
     )
     idle: ClassVar[tuple[str, ...]] = (

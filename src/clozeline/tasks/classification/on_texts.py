@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
@@ -26,7 +27,7 @@ from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import InputsOf, TaskInputs
-from clozeline.tasks.text_rows import Ids, TextRows, lengths_of, training_batches
+from clozeline.tasks.text_rows import Ids, TextRows, Turn, batches_from, lengths_of, training_batches
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 
@@ -71,8 +72,19 @@ class ClassifierOnTexts(ABC):
         return classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
-        length_T = self.train.rows.length_T
-        return training_batches(length_T, self.params.batch_size, self.inputs.seed, epoch, index, self.train.batch)
+        length_T, size, seed = self.train.rows.length_T, self.params.batch_size, self.inputs.seed
+        if self.params.train_length is None:
+            return training_batches(length_T, size, seed, epoch, index, self.train.batch)
+        turns = batches_from(np.minimum(length_T, self.params.train_length), size, seed, epoch, index)
+        return (self._windows(turn, self.params.train_length) for turn in turns)
+
+    def _windows(self, turn: Turn, length: int) -> Batch[TargetedBatch]:
+        """Return a training batch of windows, which depend only on the seed and the place of the batch."""
+        random = np.random.default_rng([self.inputs.seed, turn.epoch, turn.batch])
+        rows = self.train.rows.windows(turn.rows_B, length, random)
+        encoded = rows.encoded(np.arange(len(rows)))
+        targets_B = torch.from_numpy(self.train.targets_T[turn.rows_B])
+        return Batch(turn.epoch, turn.batch, TargetedBatch(encoded, targets_B), int(rows.length_T.sum()), len(rows))
 
     def save(self, out: Path) -> None:
         ConfigFacts(reads_pairs=self.params.second_field is not None).add_to(self.model.config)

@@ -51,6 +51,7 @@ class SelectionCount(RecordCount):
     """Copies of a text that a stricter split holds (test before validation before training); these are dropped."""
     of_rarer_classes: int = 0
     above_max_per_class: int = 0
+    beyond_max_train: int = 0
     too_long: int = 0
     """Texts dropped by `too_long: drop`."""
 
@@ -101,6 +102,8 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     parts: dict[Part, list[Example]] = {"train": [], "validation": [], "test": []}
     for example in sorted(examples, key=_identity_of):
         parts[example.part].append(example)
+    parts["train"], count.beyond_max_train = parts["train"][: params.max_train], len(parts["train"])
+    count.beyond_max_train -= len(parts["train"])
     trained = frozenset(label for example in parts["train"] for label in example.labels)
     count.num_used = sum(map(len, parts.values()))
     count.tell()
