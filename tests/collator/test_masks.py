@@ -121,7 +121,7 @@ def test_special_tokens_are_never_masked_drawn_or_labelled(wordpiece: PreTrained
 def test_the_global_random_states_stay_unchanged(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
     """P12."""
     states = (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
-    MaskingCollator(wordpiece, word_dropout=0.1)(rows)
+    MaskingCollator(wordpiece)(rows)
     assert states == (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
 
 

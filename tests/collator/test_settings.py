@@ -14,7 +14,7 @@ from tests.collator.rows import Rows, collated
 def test_settings_have_the_names_of_params_yaml(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
     settings: dict[str, Any] = {"unit": "word", "mask_rate": 0.4, "protected_tokens": ("to",)}
     defaults = {"final_mask_rate": None, "mask_share": 0.8, "random_share": 0.1, "keep_share": 0.1}
-    params = MaskingParams(**defaults, **settings, mean_span_tokens=None, word_dropout=0.0)
+    params = MaskingParams(**defaults, **settings, mean_span_tokens=None)
     assert collated(MaskingCollator(wordpiece, params), rows) == collated(MaskingCollator(wordpiece, **settings), rows)
 
 
@@ -93,7 +93,6 @@ def test_a_section_together_with_single_settings_is_refused(wordpiece: PreTraine
         random_share=0.1,
         keep_share=0.1,
         mean_span_tokens=None,
-        word_dropout=0.0,
         protected_tokens=(),
     )
     with pytest.raises(ParamsError, match="mask_rate"):

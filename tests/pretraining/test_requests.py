@@ -60,7 +60,6 @@ def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
     ("changes", "told"),
     [
         ({"unit": "word"}, "unit word"),
-        ({"word_dropout": 0.1}, "word_dropout 0.1"),
         ({"protected_tokens": ("w5", "w6")}, "protected_tokens w5, w6"),
         ({}, ""),
     ],

@@ -24,7 +24,6 @@ def masking(**changes: object) -> MaskingParams:
         "random_share": 0.1,
         "keep_share": 0.1,
         "mean_span_tokens": None,
-        "word_dropout": 0.0,
         "protected_tokens": (),
     }
     return MaskingParams.model_validate(values | changes)
@@ -201,22 +200,11 @@ def test_the_rate_follows_its_schedule_and_a_higher_rate_includes_all_targets_of
     assert (low.input_ids_N[low.is_target_N] == high.input_ids_N[low.is_target_N]).all()
 
 
-def test_word_dropout_masks_its_share_of_non_targets_without_labels() -> None:
-    input_ids_N, _, _ = tokens()
-    plain, dropped = masked(), masked(params=masking(word_dropout=0.1))
-    ordinary_N = ~VOCABULARY.is_special_V[input_ids_N]
-    assert (dropped.is_target_N == plain.is_target_N).all()
-    changed_N = dropped.input_ids_N != plain.input_ids_N
-    assert (dropped.input_ids_N[changed_N] == VOCABULARY.mask_id).all()
-    assert not (changed_N & (plain.is_target_N | ~ordinary_N)).any()
-    assert share(changed_N, ordinary_N & ~plain.is_target_N) == pytest.approx(0.1, abs=0.003)
-
-
 @every_unit
-def test_a_protected_token_is_never_a_target_never_drawn_and_never_dropped(unit: str) -> None:
+def test_a_protected_token_is_never_a_target_and_never_drawn(unit: str) -> None:
     """P2, P3, for tokens that the user chooses."""
     protected = {"protected_tokens": ("w7", "##w9"), "mask_share": 0.0, "random_share": 1.0, "keep_share": 0.0}
-    params = UNITS[unit].model_copy(update={**protected, "mask_rate": 0.8, "word_dropout": 0.5})
+    params = UNITS[unit].model_copy(update={**protected, "mask_rate": 0.8})
     input_ids_N, _, _ = tokens()
     result = masked(params=params)
     is_protected_N = np.isin(input_ids_N, [7, 9])

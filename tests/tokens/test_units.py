@@ -20,7 +20,7 @@ NUM_DOCUMENTS, LENGTH = 5000, 40
 def masking(**changes: object) -> MaskingParams:
     values: dict[str, object] = {"unit": "token", "mask_rate": 0.15, "final_mask_rate": None}
     values |= {"mask_share": 0.8, "random_share": 0.1, "keep_share": 0.1, "mean_span_tokens": None}
-    return MaskingParams.model_validate(values | {"word_dropout": 0.0, "protected_tokens": ()} | changes)
+    return MaskingParams.model_validate(values | {"protected_tokens": ()} | changes)
 
 
 WORD = masking(unit="word")

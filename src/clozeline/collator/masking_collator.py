@@ -45,7 +45,6 @@ _DEFAULTS: Mapping[str, object] = {
     "random_share": 0.1,
     "keep_share": 0.1,
     "mean_span_tokens": None,
-    "word_dropout": 0.0,
     "protected_tokens": (),
 }
 """Settings of BERT (Devlin et al. 2018, section 3.1)."""

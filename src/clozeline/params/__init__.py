@@ -20,6 +20,7 @@ from clozeline.params.pretraining import (
     Objective,
     PretrainParams,
     ValidationParams,
+    WordDropoutParams,
 )
 from clozeline.params.project import Params
 from clozeline.params.published import ImportParams
@@ -53,6 +54,7 @@ __all__ = [
     "TaggingParams",
     "TokenizeParams",
     "ValidationParams",
+    "WordDropoutParams",
     "ZeroShotParams",
     "read_params",
     "where_set",

@@ -38,14 +38,21 @@ class MaskingParams(Section):
     keep_share: Share
     mean_span_tokens: Annotated[float, Field(ge=1, le=5)] | None
     """`span` only: mean length of a span; lengths are geometric, cut at 10 tokens (SpanBERT: 3.8)."""
-    word_dropout: BelowOne
-    """Share of the tokens that are hidden without being targets, so that the model relies on no single word."""
     protected_tokens: tuple[str, ...]
     """Tokens, spelled as in the vocabulary, that are never targets and never drawn, like special tokens."""
     rules = (
         ("mask_share random_share keep_share", lambda *s: abs(sum(s) - 1) <= 1e-9, "their sum must be 1"),
         ("unit mean_span_tokens", set_for("span"), "set `mean_span_tokens` for unit `span`, null for any other"),
     )
+
+
+class WordDropoutParams(Section):
+    """Augmentation: words are deleted from some texts, and nothing takes their place."""
+
+    text_share: Share
+    """Share of the texts of an epoch that lose words."""
+    word_share: BelowOne
+    """Share of the words of such a text that are deleted."""
 
 
 class ValidationParams(Section):
@@ -89,6 +96,7 @@ class PretrainParams(Section):
     micro_batch_tokens: Count | None
     """Maximum number of tokens in memory at once on one device; gradients are summed exactly. Null: no limit."""
     masking: MaskingParams
+    word_dropout: WordDropoutParams
     optimizer: OptimizerParams
     schedule: ScheduleParams
     steps: Annotated[int, Field(ge=0)] | None

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import Objective, TargetBatch
+from clozeline.pretraining.word_dropout import WordDropout
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Turn, cursor, shuffled_plan
 from clozeline.training.micro_batches import share_of
@@ -27,6 +28,7 @@ class Feed:
     objective: Objective
     split: Split
     masker: Masker
+    word_dropout: WordDropout | None
     batch_tokens: int
     seed: int
     total_steps: int
@@ -57,15 +59,16 @@ class Feed:
 
     def batch(self, turn: Turn) -> Batch[TargetBatch]:
         """Make the whole batch, so that all its targets are counted, then take this process's rows."""
-        whole = self.objective.training(
-            self.split, self.masker, self.split.read(turn.rows_B), turn.epoch, self.progress(turn)
-        )
+        tokens = self.split.read(turn.rows_B)
+        if self.word_dropout is not None:
+            tokens = self.word_dropout.shorten(tokens, turn.epoch)
+        whole = self.objective.training(self.split, self.masker, tokens, turn.epoch, self.progress(turn))
         own, rows_short = share_of(whole, self.rank, self.world_size)
         return Batch(
             epoch=turn.epoch,
             index=turn.batch,
             inputs=own,
-            num_tokens=self.split.num_tokens(turn.rows_B),
+            num_tokens=int(tokens.length_B.sum()),
             num_targets=len(whole.labels_T),
             num_rows_without_target=whole.num_rows_without_target,
             rows_short=rows_short,

@@ -26,6 +26,7 @@ from clozeline.pretraining.naming import name_of_training
 from clozeline.pretraining.replay import Replay
 from clozeline.pretraining.requests import tell_what_has_no_effect
 from clozeline.pretraining.starting import start_from
+from clozeline.pretraining.word_dropout import WordDropout
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
 from clozeline.tokens.draws import check_seed
@@ -195,11 +196,12 @@ def prepare(
     train = replay.split if replay else train
     total_steps = _total_steps(params, train, seed)
     model = _model(params, train, tokenizer, seed).to(processes.device)
-    masker = Masker.create(params.masking, train.vocabulary, seed, Spelling.open(tokenizer))
+    spelling = Spelling.open(tokenizer)
     feed = Feed(
         objective=OBJECTIVES[params.objective],
         split=train,
-        masker=masker,
+        masker=Masker.create(params.masking, train.vocabulary, seed, spelling),
+        word_dropout=WordDropout.of(params.word_dropout, seed, spelling),
         batch_tokens=params.batch_tokens,
         seed=seed,
         total_steps=total_steps,
@@ -207,7 +209,7 @@ def prepare(
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    bare_loss = loss_of(model, masker.is_fixed_V, params.discriminator_weight).to(processes.device)
+    bare_loss = loss_of(model, feed.masker.is_fixed_V, params.discriminator_weight).to(processes.device)
     loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
     judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
     name = name_of_training(params, seed, tokens, total_steps, model, precision)

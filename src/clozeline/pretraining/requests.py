@@ -6,7 +6,7 @@ from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import MaskingParams, PretrainParams
 
 _LOG = logging.getLogger(__name__)
-_OFF = {"unit": "token", "word_dropout": 0.0, "protected_tokens": ()}
+_OFF = {"unit": "token", "protected_tokens": ()}
 """Fields of `masking`, with the values that turn them off."""
 
 

@@ -38,9 +38,10 @@ class Stream(IntEnum):
     TARGET = 1
     FOLD = 2
     SPAN = 3
-    DROPOUT = 4
+    WORD_DROPOUT = 4
     REPLACEMENT = 5
     REPLAY = 6
+    TEXT_DROPOUT = 7
 
 
 def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, position_N: Ids) -> Hashes:

@@ -16,7 +16,7 @@ import numpy as np
 
 from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
-from clozeline.tokens.draws import Flags, Ids, Stream, first_uniform, second_uniform, token_hashes
+from clozeline.tokens.draws import Flags, Ids, Stream, second_uniform, token_hashes
 from clozeline.tokens.spelling import Spelling
 from clozeline.tokens.units import UNITS, Tokens, Unit
 from clozeline.words.numbers.mixing import mixed
@@ -121,19 +121,7 @@ class Masker:
         is_random_N &= fate_N < self.params.mask_share + self.params.random_share
         draws = mixed(hash_N[is_random_N]) % np.uint64(max(len(self.ordinary_ids), 1))
         output_ids_N[is_random_N] = self.ordinary_ids[draws.astype(np.int64)]
-        if self.params.word_dropout > 0:
-            output_ids_N[self._dropped(tokens) & ~is_target_N] = self.mask_id
         return Masked(output_ids_N, is_target_N)
-
-    def _dropped(self, tokens: Tokens) -> Flags:
-        """Return the tokens that are hidden without being targets.
-
-        They become [MASK], not [UNK]: every masked language model has a trained [MASK] that means "something is hidden
-        here", whereas many tokenizers have no [UNK], and elsewhere it would learn to mean any word instead of a strange
-        one.
-        """
-        hash_N = token_hashes(self.seed, tokens.epoch, Stream.DROPOUT, tokens.document_N, tokens.position_N)
-        return (first_uniform(hash_N) < self.params.word_dropout) & ~self.is_fixed_V[tokens.input_ids_N]
 
 
 def rate_at(params: MaskingParams, progress: float) -> float:
