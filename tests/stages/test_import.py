@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, BertModel
 
 from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.errors import ArtifactError, DataError
+from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.foreign.published import Published
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.package import load
@@ -79,6 +79,15 @@ def test_its_vectors_are_pooled_and_prompted_as_published(package: Path, publish
         first_1H = theirs.eval()(**asked).last_hidden_state[:, 0]
     expected_1H = torch.nn.functional.normalize(first_1H, dim=-1).numpy()
     assert np.allclose(ours.embed([SENTENCES[4]]), expected_1H, atol=1e-5)
+
+
+def test_a_prompt_that_the_model_does_not_have_is_refused(package: Path) -> None:
+    ours = load(package, precision="fp32")
+    assert isinstance(ours, Embedder)
+    default = ours.embed([SENTENCES[4]])
+    assert np.array_equal(default, ours.embed([SENTENCES[4]], prompt_name="query"))
+    with pytest.raises(ParamsError, match="one of: query"):
+        ours.embed([SENTENCES[4]], prompt_name="passage")
 
 
 def test_the_manifest_says_what_was_published(package: Path) -> None:

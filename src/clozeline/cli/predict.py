@@ -103,6 +103,9 @@ def embed(
     model: ModelOption = None,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Name of a prompt of the model (in its manifest), put before each text.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn each text into a vector of length 1; the cosine of two texts is the dot product of their vectors.
@@ -120,7 +123,7 @@ def embed(
     embedder = opened(model, precision, Embedder)
     show = text_answers.printer(as_json, text_answers.EMBED)
     for chunk in chunks(texts):
-        show(chunk, embedder.embed(chunk, truncate=truncate))
+        show(chunk, embedder.embed(chunk, truncate=truncate, prompt_name=prompt))
 
 
 def classify(

@@ -17,10 +17,6 @@ NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Families (`model_type` in config.json) that train here but cannot be exported, and why."""
-_ENDINGS: Mapping[str, Task] = MappingProxyType(
-    {ending: task for task, kind in MODEL_KINDS.items() for ending in kind.architectures}
-)
-"""Ending of the name of an architecture → kind of model."""
 
 
 def task_of(folder: Path) -> Task:
@@ -52,7 +48,7 @@ def task_of(folder: Path) -> Task:
         raise ArtifactError(
             f"{config} names an architecture that cannot be exported",
             given=f"architectures: {', '.join(names) or 'none'}",
-            expected=f"an architecture whose name ends in {' or '.join(_ENDINGS)}",
+            expected=f"an architecture whose name ends in {' or '.join(_endings())}",
             do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForTokenClassification`, …)",
         )
     return known[0]
@@ -62,9 +58,15 @@ def architectures_in(config: Path) -> tuple[list[str], list[Task]]:
     """Return the names in `architectures` of a config.json, and the kinds of model that they stand for."""
     architectures = facts_in(config).get("architectures") or []
     names = [str(name) for name in (architectures if isinstance(architectures, list) else [architectures])]
-    longest_first = sorted(_ENDINGS, key=len, reverse=True)
+    endings = _endings()
+    longest_first = sorted(endings, key=len, reverse=True)
     found = [next((ending for ending in longest_first if name.endswith(ending)), None) for name in names]
-    return names, list(dict.fromkeys(_ENDINGS[ending] for ending in found if ending is not None))
+    return names, list(dict.fromkeys(endings[ending] for ending in found if ending is not None))
+
+
+def _endings() -> dict[str, Task]:
+    """Return ending of the name of an architecture → kind of model."""
+    return {ending: task for task, kind in MODEL_KINDS.items() for ending in kind.architectures}
 
 
 def facts_in(file: Path, kind: type = dict) -> Any:

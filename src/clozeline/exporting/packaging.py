@@ -163,6 +163,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         reads_pairs=trained.reads_pairs,
         types_tell_pairs="token_type_ids" in inputs and trained.types_tell_pairs,
         no_answer_margin=trained.no_answer_margin,
+        pooling=trained.pooling,
         prompts={} if trained.published is None else trained.published.prompts,
         default_prompt=None if trained.published is None else trained.published.default_prompt,
         last_layer=last_layer_of(trained),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.errors import ArtifactError
+from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.batching import Batch
 from clozeline.inference.open_model import OpenModel, Records, without_padding
 from clozeline.inference.question import AnyQuestion, Question, Rows
@@ -20,23 +20,33 @@ HIDDEN = "last_hidden_state"
 class Embedder(OpenModel):
     """Embeds texts and their tokens."""
 
-    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
+    def embed(
+        self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
+    ) -> npt.NDArray[np.float32]:
         """Return a vector of length 1 for each text, [T, H]: its last hidden states, pooled as the model was trained.
 
+        Args:
+            prompt_name: one of `manifest.prompts`, put before each text; None: `manifest.default_prompt`.
+
         Raises:
+            ParamsError: the model has no such prompt.
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
         """
         embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
-        for position, embedding_H in enumerate(self.answers(self.embedding(texts, truncate=truncate))):
+        for position, embedding_H in enumerate(
+            self.answers(self.embedding(texts, truncate=truncate, prompt_name=prompt_name))
+        ):
             embeddings_TH[position] = embedding_H
         return embeddings_TH
 
-    def embedding(self, texts: Sequence[str], *, truncate: bool = False) -> Question[Rows]:
+    def embedding(
+        self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
+    ) -> Question[Rows]:
         """Return the `Question` that `embed` would run. Raises the same errors as `embed`."""
-        before = self.manifest.prompts.get(self.manifest.default_prompt or "", "")
-        prompted = [f"{before}{text}" for text in texts] if before else texts
         return Question(
-            self.tokenize(prompted, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
+            self.tokenize(self._prompted(texts, prompt_name), truncate=truncate),
+            "sentence_embedding",
+            lambda _, embedding_H: embedding_H,
         )
 
     @property
@@ -53,7 +63,9 @@ class Embedder(OpenModel):
         """
         return self.answers(self.embedding_tokens(texts, truncate=truncate))
 
-    def embedding_tokens(self, texts: Sequence[str], *, truncate: bool = False) -> Question[Rows]:
+    def embedding_tokens(
+        self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
+    ) -> Question[Rows]:
         """Return the `Question` that `tokens` would run. Raises the same errors as `tokens`."""
         if not self.embeds_tokens:
             raise ArtifactError(
@@ -62,7 +74,22 @@ class Embedder(OpenModel):
                 expected=f"{HIDDEN}, which this version exports too",
                 do="export the model again (`dvc repro export@NAME`)",
             )
-        return Question(self.tokenize(texts, truncate=truncate), HIDDEN, lambda _, hidden_LH: hidden_LH)
+        read = self.tokenize(self._prompted(texts, prompt_name), truncate=truncate)
+        return Question(read, HIDDEN, lambda _, hidden_LH: hidden_LH)
+
+    def _prompted(self, texts: Sequence[str], name: str | None) -> Sequence[str]:
+        """Return the texts with their prompt before each."""
+        prompts, name = self.manifest.prompts, name or self.manifest.default_prompt
+        if name is None:
+            return texts
+        if name not in prompts:
+            raise ParamsError(
+                "the model has no prompt of this name",
+                given=name,
+                expected=f"one of: {', '.join(prompts)}" if prompts else "no prompt: the model has none",
+                do="correct the name, or leave it out",
+            )
+        return [f"{prompts[name]}{text}" for text in texts]
 
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         if output != HIDDEN:

@@ -63,7 +63,7 @@ def run_of(workspace: Workspace, built_at: datetime) -> Run:
     return Run(
         files=RunFiles(workspace.root),
         tasks=tuple(params.finetune),
-        packages=params.export.models,
+        packages=params.packages,
         released=cache(lambda package: released(address, workspace.root / "dist" / package)),
         past=cache(lambda: past_runs(address, workspace.root / "dvc.lock")),
         machine=machine.describe(),

@@ -21,8 +21,8 @@ class Run:
     files: RunFiles
     tasks: Sequence[str]
     """Names of the tasks in params.yaml."""
-    packages: Mapping[str, str]
-    """Name under `dist/` → folder under `models/`."""
+    packages: Mapping[str, str | None]
+    """Name under `dist/` → folder under `models/`; None: a published model."""
     released: Callable[[str], "Released | None"]
     """Function that returns the release of a package; None if it was never registered."""
     past: Callable[[], "PastRuns"]

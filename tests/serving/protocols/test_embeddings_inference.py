@@ -103,6 +103,22 @@ def test_embed_accepts_the_parameters_that_its_clients_send(client: httpx.Client
     assert client.post("/embed", json={"inputs": "a", "dimensions": 9}).status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": "a", "prompt_name": "query"}),
+        ("/embed?level=tokens", {"inputs": "a", "prompt_name": "query"}),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}},
+        ),
+    ],
+)
+def test_a_prompt_that_the_model_does_not_have_is_refused(client: httpx.Client, path: str, body: object) -> None:
+    refused = client.post(path, json=body)
+    assert (refused.status_code, "no prompt of this name" in refused.text) == (422, True)
+
+
 def test_info_describes_the_first_model(client: httpx.Client) -> None:
     info = client.get("/info").json()
     card = client.get("/models").json()["models"][0]

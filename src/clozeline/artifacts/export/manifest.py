@@ -105,6 +105,8 @@ class Manifest(Record):
     """Whether the model was trained with `token_type_ids` of 1 for the second text of a pair."""
     no_answer_margin: float | None = None
     """Question answering: "no answer" wins if it outscores the best answer by more than this; None means 0."""
+    pooling: str = "mean"
+    """How the vectors of tokens become the vector of a text, by the name of sentence-transformers."""
     prompts: dict[str, str] = Field(default_factory=dict)
     """Embedders: name of a prompt → text that is put before each text embedded with it."""
     default_prompt: str | None = None

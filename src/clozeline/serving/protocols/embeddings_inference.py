@@ -153,7 +153,8 @@ async def predict(call: Call, body: PredictRequest) -> Response:
 async def similarity(call: Call, body: SimilarityRequest) -> Response:
     served = call.served(EMBEDDING)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    reply = await embedded(call, served, texts, truncate=body.parameters is not None and body.parameters.truncate)
+    asked = body.parameters or SimilarityParameters()
+    reply = await embedded(call, served, texts, truncate=asked.truncate, prompt_name=asked.prompt_name)
     return JsonResponse(similarities(reply.answers), headers=reply.headers)
 
 
@@ -188,7 +189,7 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
     manifest = served.model.manifest
     kind, labels = kind_of(manifest.task).model_type, manifest.labels
     if kind == "embedding":
-        return {kind: {"pooling": "mean"}}
+        return {kind: {"pooling": manifest.pooling}}
     names = {str(number): label for number, label in enumerate(labels)}
     ids = {label: number for number, label in enumerate(labels)}
     is_reranker = manifest.reads_pairs and len(labels) == 1

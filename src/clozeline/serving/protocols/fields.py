@@ -91,7 +91,10 @@ TruncationDirection = Annotated[
     Literal["right", "Right"] | None,
     Field(description="End at which long texts are cut; only the right end is supported."),
 ]
-PromptName = Annotated[None, Field(description="Always null: no model has prompts.")]
+PromptName = Annotated[
+    str | None, Field(description="Prompt of the model, put before each text; null: its default prompt, if it has one.")
+]
+NoPromptName = Annotated[None, Field(description="Always null: texts are tokenized as they are.")]
 _MAX_TOKENS = 100_000
 NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
 TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]

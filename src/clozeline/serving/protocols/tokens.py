@@ -15,7 +15,7 @@ from clozeline.serving.protocols.fields import (
     WHOLE,
     Inputs,
     ModelName,
-    PromptName,
+    NoPromptName,
     RequestBody,
     nesting,
     texts_of,
@@ -29,7 +29,7 @@ _Ids = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, m
 class TokenizeRequest(RequestBody):
     inputs: Inputs
     add_special_tokens: bool = True
-    prompt_name: PromptName = None
+    prompt_name: NoPromptName = None
     model: ModelName = None
 
 

@@ -69,8 +69,15 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
     """`?level=tokens` gives the last hidden states of each text, special tokens included and not normalized."""
     served = call.served(EMBEDDING, body.model)
     if _level(call, body) == "tokens":
-        return await _of_tokens(call, served, texts_of(body.inputs), truncate=body.truncate)
-    reply = await embedded(call, served, texts_of(body.inputs), dimensions=body.dimensions, truncate=body.truncate)
+        return await _of_tokens(call, served, body)
+    reply = await embedded(
+        call,
+        served,
+        texts_of(body.inputs),
+        dimensions=body.dimensions,
+        truncate=body.truncate,
+        prompt_name=body.prompt_name,
+    )
     return JsonResponse(encoded(reply.answers, body.dimensions, "float"), headers=reply.headers)
 
 
@@ -94,8 +101,9 @@ def _level(call: Call, body: EmbedRequest) -> str:
     return level
 
 
-async def _of_tokens(call: Call, served: ServedModel[Embedder], texts: list[str], *, truncate: bool) -> Response:
-    manifest = served.model.manifest
+async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedRequest) -> Response:
+    manifest, texts = served.model.manifest, texts_of(body.inputs)
+    check_prompt(served.model, body.prompt_name)
     if not served.model.embeds_tokens:
         raise problem(
             422,
@@ -117,20 +125,48 @@ async def _of_tokens(call: Call, served: ServedModel[Embedder], texts: list[str]
             do="send several requests",
             param="inputs",
         )
-    reply = await call.ask(served, texts, lambda: served.model.embedding_tokens(texts, truncate=truncate))
+    reply = await call.ask(
+        served,
+        texts,
+        lambda: served.model.embedding_tokens(texts, truncate=body.truncate, prompt_name=body.prompt_name),
+    )
     return JsonResponse(reply.answers, headers=reply.headers)
 
 
 async def embedded(
-    call: Call, served: ServedModel[Embedder], texts: list[str], *, truncate: bool, dimensions: int | None = None
+    call: Call,
+    served: ServedModel[Embedder],
+    texts: list[str],
+    *,
+    truncate: bool,
+    dimensions: int | None = None,
+    prompt_name: str | None = None,
 ) -> Reply[Embedding]:
     """Return a vector of length 1 for each text.
 
     Raises:
-        ApiError: 422, the model has fewer `dimensions`; or what `Call.ask` raises.
+        ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.ask` raises.
     """
     check_dimensions(served.model, dimensions)
-    return await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=truncate))
+    check_prompt(served.model, prompt_name)
+    return await call.ask(
+        served, texts, lambda: served.model.embedding(texts, truncate=truncate, prompt_name=prompt_name)
+    )
+
+
+def check_prompt(encoder: Embedder, name: str | None) -> None:
+    """Raise ApiError (422) if the model has no prompt of this name."""
+    prompts = encoder.manifest.prompts
+    if name is not None and name not in prompts:
+        raise problem(
+            422,
+            "unknown_prompt",
+            "the model has no prompt of this name",
+            given=name[:80],
+            expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
+            do="correct `prompt_name`, or leave it out",
+            param="prompt_name",
+        )
 
 
 def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
