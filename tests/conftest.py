@@ -1,15 +1,18 @@
 """Fixtures for the tests of several rooms: token shards and params small enough to train on in a second."""
 
+import atexit
 import gc
 import logging
 import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -21,7 +24,13 @@ from clozeline.tokens.info import TokensInfo
 from tests.ports import held_ports
 from tests.slow_tests import is_slow
 
-pytest_plugins = ["tests.made_once", "tests.small_encoders", "tests.toy_project", "tests.trained_models"]
+pytest_plugins = [
+    "tests.made_once",
+    "tests.prefect_databases",
+    "tests.small_encoders",
+    "tests.toy_project",
+    "tests.trained_models",
+]
 
 PROJECT = Path(__file__).parents[1]
 LONGEST = (
@@ -50,7 +59,7 @@ TokensMaker = Callable[[Documents, Documents], Path]
 
 def pytest_addoption() -> None:
     """Limit each of several workers, and the processes that its tests start, to its share of the cores; keep what is
-    compiled.
+    compiled, and nothing that tests and tools leave in the folder for temporary files or in the cache of the hub.
 
     This hook adds no option. It is used because pytest calls it as soon as it has read this file, but calls
     `pytest_configure` only after the conftest files of the rooms whose files were named on the command line. Some of
@@ -60,10 +69,23 @@ def pytest_addoption() -> None:
     # its code.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _use_temporary_folder(TemporaryDirectory(prefix="clozeline-tests-", ignore_cleanup_errors=True))
     if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
         assert "torch" not in sys.modules, "it has read these variables already"
         os.environ.setdefault("OMP_NUM_THREADS", str(max(num_cores() // int(num_workers), 1)))
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def _use_temporary_folder(folder: "TemporaryDirectory[str]") -> None:
+    """Let this process and those that it starts use `folder`, which goes when this process ends.
+
+    Prefect's worker and torchrun leave folders, `datasets` leaves locks. Pytest's own folders stay where they were.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    os.environ["TMPDIR"] = tempfile.tempdir = folder.name
+    os.environ["HF_HOME"] = f"{folder.name}/huggingface"
+    atexit.register(folder.cleanup)
 
 
 def pytest_configure() -> None:

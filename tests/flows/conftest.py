@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from clozeline.workspace import Workspace
+from tests.prefect_databases import PutDatabase
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,13 +27,21 @@ def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def prefect_server(quiet_tools: None, free_port: Callable[[], int]) -> Iterator[None]:
+def prefect_server(
+    quiet_tools: None,
+    free_port: Callable[[], int],
+    put_prefect_database: PutDatabase,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
     """The single Prefect server of all these tests, one in each pytest worker. `make check` needs none: the import of
     the server takes 2 s.
     """
     from prefect.testing.utilities import prefect_test_harness
 
+    folder = tmp_path_factory.mktemp("prefect-server")
+    put_prefect_database(folder / "prefect-test.db")
     with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("prefect.testing.utilities.mkdtemp", lambda: str(folder))
         monkeypatch.setattr("prefect.testing.utilities._find_available_port", free_port)
         with prefect_test_harness(server_startup_timeout=600):
             yield

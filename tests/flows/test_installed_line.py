@@ -11,6 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.workspace import Workspace
+from tests.prefect_databases import PutDatabase
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -30,7 +31,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_the_pipeline_runs_from_an_installed_wheel_without_a_checkout(installed: Path, toy: Path) -> None:
+def test_the_pipeline_runs_from_an_installed_wheel_without_a_checkout(
+    installed: Path, toy: Path, put_prefect_database: PutDatabase
+) -> None:
+    put_prefect_database(Workspace(toy).prefect / "prefect.db")
     params = YAML().load(toy / "params.yaml")
     params["export"]["models"] = {}  # the toy's stages make no model
     YAML().dump(params, toy / "params.yaml")

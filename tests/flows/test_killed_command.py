@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from clozeline.workspace import Workspace
+from tests.prefect_databases import PutDatabase
 from tests.processes import stage_pids, start_of_long_stage, wait_for
 
 EXIT_CODES = {signal.SIGKILL: -9, signal.SIGHUP: 128 + 15, signal.SIGINT: 128 + 2, signal.SIGTERM: 128 + 15}
@@ -49,8 +50,11 @@ def start_command_with_a_long_stage(root: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_an_ended_command_leaves_no_process_and_says_how_to_continue(toy: Path, number: signal.Signals) -> None:
+def test_an_ended_command_leaves_no_process_and_says_how_to_continue(
+    toy: Path, number: signal.Signals, put_prefect_database: PutDatabase
+) -> None:
     """Repeated SIGTERM, as from `timeout` and supervisors, does not cut off the shutdown."""
+    put_prefect_database(Workspace(toy).prefect / "prefect.db")
     command = start_command_with_a_long_stage(toy)
     command.send_signal(number)
     while command.poll() is None:
@@ -78,7 +82,8 @@ def test_a_command_that_is_stopped_while_prefect_starts_says_how_to_continue(toy
     assert "Traceback" not in said, said
 
 
-def test_a_failing_stage_prints_its_error_once(toy: Path) -> None:
+def test_a_failing_stage_prints_its_error_once(toy: Path, put_prefect_database: PutDatabase) -> None:
+    put_prefect_database(Workspace(toy).prefect / "prefect.db")
     (toy / "raw.txt").write_text("bad")
     assert start_command(toy).wait(timeout=240) == 3
     said = (toy / "said").read_text()

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from tests import slow_tests
@@ -40,6 +42,13 @@ def test_a_test_worker_limits_its_threads_before_a_named_test_file_imports_torch
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_tools_leave_is_in_a_folder_that_goes_with_the_session(tmp_path: Path) -> None:
+    folder = Path(tempfile.gettempdir())
+    assert folder.name.startswith("clozeline-tests-")
+    assert Path(huggingface_hub.constants.HF_HOME).is_relative_to(folder)
+    assert not tmp_path.is_relative_to(folder), "pytest keeps what failed tests wrote"
 
 
 def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:

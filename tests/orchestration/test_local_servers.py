@@ -17,6 +17,7 @@ import pytest
 from clozeline.errors import TransientError
 from clozeline.orchestration import local_servers
 from clozeline.workspace import Workspace
+from tests.prefect_databases import PutDatabase
 from tests.processes import is_alive, wait_for
 
 CODE = """
@@ -30,7 +31,10 @@ serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), pre
 """
 
 
-def test_both_servers_run_until_interrupted(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_both_servers_run_until_interrupted(
+    tmp_path: Path, free_port: Callable[[], int], put_prefect_database: PutDatabase
+) -> None:
+    put_prefect_database(tmp_path / "prefect" / "prefect.db")
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, str(free_port()), str(free_port())],

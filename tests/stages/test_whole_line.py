@@ -1,5 +1,6 @@
 """Claim: the real dvc.yaml makes the same dvc.lock in any folder, re-runs what a change needs, and the flow agrees."""
 
+import json
 import os
 import re
 import shutil
@@ -14,9 +15,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
+from clozeline.workspace import Workspace
+from tests.prefect_databases import PutDatabase
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
 
 TASKS = ("library",)  # the only one that works with the output of any source
+LAST = "export@library"
 RUNNING = re.compile(r"^Running stage '(.+)':", re.MULTILINE)
 RESTORED = re.compile(r"^Stage '(.+)' is cached - skipping run", re.MULTILINE)
 SHRUNK: Mapping[str, Any] = {
@@ -68,6 +72,12 @@ class Line:
     def lock(self) -> bytes:
         return (self.root / "dvc.lock").read_bytes()
 
+    @property
+    def stages(self) -> dict[str, Any]:
+        """What dvc.lock records of each stage."""
+        stages: dict[str, Any] = YAML(typ="safe").load(self.lock)["stages"]
+        return stages
+
     def made_files(self) -> list[Path]:
         """Return every file of every output that dvc.lock names."""
         outs = [
@@ -109,31 +119,34 @@ def make_line(root: Path) -> Line:
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
-    """Two folders of different names, each with a cache of its own, after `dvc repro` in both at the same time."""
-    first, second = (make_line(tmp_path_factory.mktemp("line") / name) for name in ("first", "ein Ordner für zwei"))
-    all_said(first.start("dvc", "repro"), second.start("dvc", "repro"))
+    """Two folders of different names, each with a cache of its own, after `dvc repro` in both at the same time.
+
+    The second does without the export of the encoder: tests/stages/export/test_package.py repeats one elsewhere.
+    """
+    first, second = (make_line(tmp_path_factory.mktemp("line") / name) for name in ("ein Ordner für zwei", "second"))
+    all_said(first.start("dvc", "repro"), second.start("dvc", "repro", "evaluate", "finetune@library", LAST))
     return first, second
 
 
 def test_every_stage_runs_and_writes_its_metrics_and_package(lines: tuple[Line, Line]) -> None:
-    for line in lines:
-        stages = YAML(typ="safe").load(line.lock)["stages"]
-        assert set(stages) == {
-            *("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune@library"),
-            *("export@encoder", "export@library"),
-        }
-        metrics = {file.relative_to(line.root).as_posix() for file in (line.root / "metrics").rglob("*.json")}
-        assert metrics == {
-            *(f"metrics/{name}.json" for name in ("preprocess", "tokenize", "pretrain", "evaluate")),
-            *("metrics/finetune/library.json", "metrics/export/encoder.json", "metrics/export/library.json"),
-        }
-        for package in ("encoder", "library"):
-            assert (line.root / "dist" / package / "manifest.json").is_file()
+    line = lines[0]
+    assert set(line.stages) == {
+        *("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune@library"),
+        *("export@encoder", LAST),
+    }
+    metrics = {file.relative_to(line.root).as_posix() for file in (line.root / "metrics").rglob("*.json")}
+    assert metrics == {
+        *(f"metrics/{name}.json" for name in ("preprocess", "tokenize", "pretrain", "evaluate")),
+        *("metrics/finetune/library.json", "metrics/export/encoder.json", "metrics/export/library.json"),
+    }
+    for package in ("encoder", "library"):
+        assert (line.root / "dist" / package / "manifest.json").is_file()
 
 
 def test_two_clean_runs_give_the_same_lock(lines: tuple[Line, Line]) -> None:
     first, second = lines
-    assert first.lock == second.lock
+    wanted = {name: stage for name, stage in first.stages.items() if name != "export@encoder"}
+    assert json.dumps(second.stages) == json.dumps(wanted), "the same hashes in the same order"
 
 
 def test_no_output_contains_the_path_of_its_project(lines: tuple[Line, Line]) -> None:
@@ -155,8 +168,11 @@ def test_changing_a_knob_reruns_one_stage_and_reverting_it_restores_the_outputs(
     assert line.lock == before
 
 
-def test_the_flow_finds_outputs_of_dvc_repro_unchanged_even_without_git(lines: tuple[Line, Line]) -> None:
-    line, before = lines[1], lines[1].lock
+def test_the_flow_finds_outputs_of_dvc_repro_unchanged_even_without_git(
+    lines: tuple[Line, Line], put_prefect_database: PutDatabase
+) -> None:
+    line, before = lines[0], lines[0].lock
+    put_prefect_database(Workspace(line.root).prefect / "prefect.db")
     shutil.rmtree(line.root / ".git")
     output = line.run("clozeline", "run", "--no-release")
     for name in Lock.read(line.root / "dvc.lock").stages:
