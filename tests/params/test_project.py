@@ -99,3 +99,14 @@ def test_a_family_that_cannot_be_exported_or_fine_tuned_is_refused_before_pre_tr
 def test_an_exported_model_must_be_the_output_of_a_stage(edited: Editor) -> None:
     told = message(edited("library: finetuned/library", "library: finetuned/libary"))
     assert "finetuned/library" in told
+
+
+def test_an_import_needs_another_name_than_an_export_and_its_default_prompt(edited: Editor) -> None:
+    entry = (
+        "{model: m, revision: null, task: fill-mask, pooling: mean, prompts: {}, default_prompt: query, max_length: 64,"
+        " reads_pairs: false, items: i.jsonl, sha256: {}}"
+    )
+    told = message(edited("imports: {}", f"imports: {{library: {entry}}}"))
+    assert "prompts" in told
+    told = message(edited("imports: {}", f"imports: {{library: {entry.replace('query', 'null')}}}"))
+    assert "different names: both are folders in dist/" in told

@@ -225,3 +225,9 @@ def test_continued_training_is_refused_if_its_whole_interval_shows_forgetting(
     (gate,) = forgetting(PARAMS, tried(NATS_PER_BYTE, difference, half_width))
     assert (gate.is_passed, gate.otherwise) == (is_passed, "refused")
     assert forgetting(PARAMS, None) == []
+
+
+def test_a_published_model_has_only_the_gate_of_its_int8() -> None:
+    limited = PARAMS.model_copy(update={"max_contaminated_fraction": 0.1})
+    found = gates(limited, PackageMetrics(None, exported(int8_size_bytes=1, int8_agreement=0.9)), None)
+    assert [(gate.name, gate.is_passed) for gate in found] == [("int8_agreement", False)]

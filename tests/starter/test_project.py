@@ -1,6 +1,7 @@
 """Claim: `clozeline init` makes a project that DVC and the params' reader take, and that pins the running Clozeline."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+from clozeline.api.editing import edit
 from clozeline.cli import app
 from clozeline.errors import ParamsError
 from clozeline.params import read_params
@@ -20,6 +22,18 @@ from clozeline.versions.graph import read_stage_graph
 
 PROJECT = Path(__file__).parents[2]
 WHOLE_PARAMS = "data/params.yaml"
+IMPORTED = {
+    "model": "./folder",
+    "revision": None,
+    "task": "fill-mask",
+    "pooling": "mean",
+    "prompts": {},
+    "default_prompt": None,
+    "max_length": 64,
+    "reads_pairs": False,
+    "items": "items.jsonl",
+    "sha256": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +158,10 @@ def test_an_upgrade_writes_pin_and_stages_and_leaves_the_params(tmp_path: Path) 
     assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == "pretrain: {steps: 700}\n"
     with pytest.raises(ParamsError, match="is not a project"):
         project.upgrade(tmp_path / "none")
+
+
+def test_dvc_runs_an_import_of_a_project_without_its_other_stages(made: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(made, tmp_path / "own")
+    params = folder / "params.yaml"
+    edit(params, [("imports.mine", IMPORTED)], "test")
+    assert [node.name for node in read_stage_graph(folder, only="import@mine")] == ["params", "import@mine"]
