@@ -109,6 +109,12 @@ def test_entities_of_unseen_types_count_as_missed_for_model_and_baseline(small_e
     assert report.per_class["odd"] == {"precision": 0, "recall": 0, "f1": 0, "num_entities": num_odd}
     share = 1 - num_odd / cast(int, report.figures["num_entities"])
     assert report.headline.baseline_value == pytest.approx(share), "as many things are predicted as exist"
+    assert report.headline_on is not None
+    assert report.headline_on(range(len(report.test_texts))) == report.headline
+    odd_texts = {" ".join(str(it["text"]).split()) for it in odd}
+    known = [place for place, text in enumerate(report.test_texts) if text not in odd_texts]
+    assert len(known) == 30
+    assert report.headline_on(known).baseline_value == 1
 
 
 def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:

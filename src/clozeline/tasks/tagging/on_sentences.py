@@ -94,16 +94,20 @@ class Tagging:
     def test(self) -> TaskReport:
         sentences = self._sentences
         actual, predicted = [it.tags for it in sentences.test], self._predict(self._test)
-        ours, usual = score(actual, predicted), score(actual, usual_tags(sentences.train, sentences.test))
+        by_method = predicted, usual_tags(sentences.train, sentences.test), nothing(sentences.test)
+        ours, usual, none = (score(actual, tags) for tags in by_method)
         items = self._shown(predicted)
         return TaskReport(
-            headline=_headline(ours, usual, score(actual, nothing(sentences.test))),
+            headline=_headline(ours, usual, none),
             figures=asdict(self._figures(ours, usual)),
             confusion=_confusion(actual, predicted),
             per_class={name: asdict(of_type) for name, of_type in ours.per_type.items()},
             examples=shown(items, self._inputs.params.num_examples),
             test_texts=[" ".join(sentence.words) for sentence in sentences.test],
             train_texts=[" ".join(sentence.words) for sentence in sentences.train],
+            headline_on=lambda places: _headline(
+                *(score([actual[place] for place in places], [tags[place] for place in places]) for tags in by_method)
+            ),
             first_places=sentences.count.first_places,
             only_answer=only_answer([item.predicted for item in items], [item.actual for item in items]),
         )
