@@ -22,13 +22,13 @@ from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, SBOM, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
+from clozeline.exporting import packaging
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.ladder import Climbed, Passed
 from clozeline.exporting.package_files import write_client_config
 from clozeline.exporting.quantization import Quantized
 from clozeline.exporting.trained import open_trained
 from clozeline.inference.package import load
-from clozeline.stages import export
 from tests.model_cards import card_in
 from tests.stages.export.conftest import ExportModel, metrics_of
 from tests.trained_models import PROJECT
@@ -117,10 +117,10 @@ def test_the_recorded_figures_are_validated(encoder_package: Path) -> None:
         quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]  # stand-ins
         climbed = Climbed(manifest.ladder, Passed(rung, quantized))
         with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
-            record = export._record(encoder_package, 5, 0.0, climbed, manifest)
+            record = packaging._record(encoder_package, 5, 0.0, climbed, manifest)
             assert (record.served, record.quantized_matmuls) == (manifest.served, num_matmuls)
     with pytest.raises(ValidationError, match="half"):
-        export._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]  # stand-ins
+        packaging._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]  # stand-ins
 
 
 def test_the_metrics_count_the_compared_items(encoder_package: Path, classifier_package: Path) -> None:
