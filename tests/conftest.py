@@ -26,6 +26,8 @@ from tests.slow_tests import is_slow
 
 pytest_plugins = [
     "tests.made_once",
+    "tests.mlflow_databases",
+    "tests.mlflow_databases",
     "tests.prefect_databases",
     "tests.small_encoders",
     "tests.toy_project",
