@@ -20,7 +20,8 @@ from clozeline.machine.memory import available_bytes
 from clozeline.params.published import PublishedTask
 
 _BYTES_PER_WEIGHT_BYTE: Final = 6
-"""Memory of a conversion / size of the weights: all-MiniLM-L6-v2 (91 MB) peaks at 1.4 GB, 0.9 GB of it libraries."""
+"""Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
+all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included."""
 _NO_LABEL: Final = re.compile(r"LABEL_\d+")
 _ENTAILMENT: Final = "entailment"
 _PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
