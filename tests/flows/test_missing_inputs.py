@@ -26,7 +26,8 @@ def test_a_missing_source_stops_the_flow_before_any_stage(toy: Path, caplog: pyt
 def test_labels_in_an_unknown_format_stop_the_flow_before_any_stage(toy: Path) -> None:
     project = with_own_stages(toy)
     (project / "mine.xlsx").write_bytes(b"PK")
-    set_param(project, "data: data/clean/holdout.parquet", "data: mine.xlsx")
+    splits = "{train: train.parquet, validation: validation.parquet, test: holdout.parquet}"
+    set_param(project, f"data: data/clean\n    splits: {splits}\n    label", "data: mine.xlsx\n    label")
     with pytest.raises(DataError, match=r"mine\.xlsx has a format that cannot be read"):
         pipeline(project)
     assert not (project / "data").exists()

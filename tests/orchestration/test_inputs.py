@@ -13,7 +13,7 @@ from clozeline.versions.graph import read_stage_graph
 from tests.toy_project import with_own_stages
 
 CHECKOUT = Path(__file__).parents[2]
-DATA = "data/clean/holdout.parquet"
+DATA = "classification\n    data: data/clean"
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_a_fresh_project_passes_the_check(project: Path) -> None:
     ("key", "old", "path", "stage"),
     [
         ("preprocess.source.path", "path: requirements.lock", "my-texts", "snapshot"),
-        ("finetune.library.data", f"data: {DATA}", "labels/mine.parquet", "finetune@library"),
-        ("finetune.library.data", f"data: {DATA}", "/nowhere/mine.parquet", "finetune@library"),
+        ("finetune.library.data", DATA, "labels/mine.parquet", "finetune@library"),
+        ("finetune.library.data", DATA, "/nowhere/mine.parquet", "finetune@library"),
     ],
 )
 def test_a_missing_source_is_named_with_its_key(project: Path, key: str, old: str, path: str, stage: str) -> None:
-    set_param(project, old, f"{old.partition(':')[0]}: {path}")
+    set_param(project, old, f"{old.rpartition(': ')[0]}: {path}")
     with pytest.raises(DataError, match=re.escape(f"{path} does not exist, and stage `{stage}`")) as caught:
         check(project)
     assert caught.value.given == f"{key}: {path} in params.yaml"
@@ -53,7 +53,7 @@ def test_a_missing_source_is_named_with_its_key(project: Path, key: str, old: st
 
 
 def test_a_missing_output_is_reported_as_soon_as_its_stage_ends(project: Path) -> None:
-    set_param(project, DATA, "data/clean/labels.parquet")
+    set_param(project, DATA, f"{DATA}/labels.parquet")
     check(project)
     (project / "data/clean").mkdir(parents=True)
     for name in ("train", "validation", "holdout"):

@@ -10,9 +10,9 @@ from tests.edited_params import Editor, message, with_task
 
 
 def test_a_misspelt_key_of_a_task_is_named_too(edited: Editor) -> None:
-    told = message(edited("    max_per_class: 2000", "    max_per_clas: 2000"))
-    assert "`finetune.library.max_per_clas`" in told
-    assert "rename it to `max_per_class`" in told
+    told = message(edited("    max_classes: 20", "    max_clases: 20"))
+    assert "`finetune.library.max_clases`" in told
+    assert "rename it to `max_classes`" in told
 
 
 @pytest.mark.parametrize("kind", SECTIONS)

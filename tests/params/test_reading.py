@@ -21,7 +21,7 @@ def test_a_misspelt_key_is_named_with_the_right_spelling(edited: Editor) -> None
 
 
 def test_a_missing_key_is_named(edited: Editor) -> None:
-    told = message(edited("    data: data/clean/holdout.parquet", "    # no data"))
+    told = message(edited("    kind: classification\n    data: data/clean\n", "    kind: classification\n"))
     assert "`finetune.library.data` cannot be used" in told
     assert "expected: a value for this key\n" in told
 
@@ -122,7 +122,7 @@ def test_all_faults_are_reported_at_once_each_with_its_key_what_was_given_and_wh
         ("recipe: measured", "recipe: nosuch"),
         ("masking: {mask_rate: 0.1,", "masking: {mask_rte: 0.1,"),
         ("    warmup_fraction: 0.1", "    warmup_fraction: 3"),
-        ("    max_per_class: 2000", "    max_per_class: 2000\n    preset: squad"),
+        ("    max_train: 5000", "    preset: squad\n    max_train: 5000"),
         ("min_characters: 60", "min_characters: 99999"),
     ):
         assert right in text

@@ -73,7 +73,9 @@ def test_the_example_of_the_docs_fine_tunes_the_published_weights(
     assert ours.config.hidden_dropout_prob == theirs.config.hidden_dropout_prob == 0.1
     mine, published_one = (Tokenizer.from_file(str(at / "tokenizer.json")) for at in (made / "encoder", published))
     assert mine.encode(SENTENCES[0]).ids == published_one.encode(SENTENCES[0]).ids
-    task = params.finetune["library"].model_copy(update={"label_field": "topic", "max_length": 32, "epochs": 1})
+    task = params.finetune["library"].model_copy(
+        update={"splits": None, "train_length": None, "label_field": "topic", "max_length": 32, "epochs": 1}
+    )
     assert task.optimizer.learning_rate == 5e-5
     pq.write_table(pa.Table.from_pylist(topic_records(40)), tmp_path / "topics.parquet")
     figures = metrics_of(fine_tune(task, tmp_path / "out", encoder=made / "encoder", data=tmp_path / "topics.parquet"))

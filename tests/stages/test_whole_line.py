@@ -43,7 +43,7 @@ SHRUNK: Mapping[str, Any] = {
     },
     "evaluate": TINY_EVALUATION,
     "finetune_defaults": {"shared": {"epochs": 1, "num_threads": 1}},
-    "finetune": {"library": {"max_length": 32}},
+    "finetune": {"library": {"max_length": 32, "train_length": 16, "epochs": 1}},
     "export": {"num_agreement_texts": 8},
 }
 

@@ -10,7 +10,7 @@ from clozeline.params.finetuning import HubParams, SplitsParams
 from clozeline.tasks import sources
 from clozeline.tasks.sources import at_commit, hub_commit, records_of
 
-PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"].model_copy(update={"splits": None})
 FIELDS = {"text_field": "body", "label_field": "topic"}
 
 

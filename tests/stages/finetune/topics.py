@@ -24,6 +24,9 @@ def topic_records(num_per_topic: int) -> list[dict[str, str]]:
 
 def params(**changes: object) -> ClassificationParams:
     values = PARAMS.model_dump() | {
+        "splits": None,
+        "max_train": None,
+        "train_length": None,
         "text_field": "text",
         "label_field": "topic",
         "max_length": 32,
