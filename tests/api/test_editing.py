@@ -34,7 +34,7 @@ def test_a_value_changes_and_its_comment_stays_in_its_column(path: Path) -> None
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ("finetune.library.epochs=7", "    epochs: 7"),
+        ("finetune.library.epochs=5", "    epochs: 5"),
         ("finetune.library.optimizer.learning_rate=1e-3", "    optimizer: {learning_rate: 0.001}"),
         ("finetune.docsearch.optimizer.kind=lamb", "    optimizer: {learning_rate: 4.0e-3, kind: lamb}"),
         ("export.models={encoder: encoder}", "  models: {encoder: encoder}"),

@@ -119,8 +119,7 @@ def project_with(params: PretrainParams, folder: Path) -> Path:
     tree = yaml.load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
     tree["pretrain"] = params.model_dump()
     tree["seed"] = 1
-    for task in tree["finetune"].values():
-        task["max_length"] = params.max_length
+    tree["finetune"], tree["export"]["models"] = {}, {}  # their texts may be longer than this model reads
     folder.mkdir()
     with (folder / "params.yaml").open("w") as file:
         yaml.dump(tree, file)

@@ -14,7 +14,7 @@ from clozeline.params import PreprocessParams
 from clozeline.records.files.identity import identity_of
 from clozeline.storage.kept_results import KeptResults
 from clozeline.text.corpus import build_corpus
-from clozeline.text.sources import open_snapshot
+from clozeline.text.sources import names_in_source, open_snapshot
 from tests.raw_text import take_snapshot
 
 SPLITS = ("train", "validation", "holdout")
@@ -44,7 +44,8 @@ def build(
     with worker_processes(num_workers) as workers:
         source = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
         kept = KeptResults(work or out.with_name(f"{out.name}-work"))
-        return build_corpus(source, params, seed=seed, out=out, kept=kept, workers=workers)
+        named = names_in_source(raw, params.source)
+        return build_corpus(source, params, seed=seed, out=out, kept=kept, workers=workers, named=named)
 
 
 def sides(out: Path) -> dict[str, str]:
@@ -275,8 +276,8 @@ def test_bad_records_are_counted_and_listed_by_their_place_in_the_source(tmp_pat
         assert report.documents_read == len(texts) + 2
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     listed = [json.loads(line) for line in (tmp_path / "one/bad_records.jsonl").read_text().splitlines()]
-    assert [record["place"].rpartition(", ")[2] for record in listed] == ["line 375", "line 374"]
-    assert "field `text` is not text" in listed[1]["reason"]
+    assert [record["place"].rpartition(", ")[2] for record in listed] == ["line 374", "line 375"]
+    assert "field `text` is not text" in listed[0]["reason"]
 
 
 def test_altered_texts_are_counted_by_kind_also_from_kept_results(tmp_path, params_of, texts) -> None:
