@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import getpass
 import logging
 import os
 import shutil
@@ -85,6 +86,8 @@ def _use_temporary_folder(folder: "TemporaryDirectory[str]") -> None:
     Prefect's worker and torchrun leave folders, `datasets` leaves locks. Pytest's own folders stay where they were.
     """
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    # What torch compiled stays for the next session.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
     os.environ["TMPDIR"] = tempfile.tempdir = folder.name
     os.environ["HF_HOME"] = f"{folder.name}/huggingface"
     atexit.register(folder.cleanup)
