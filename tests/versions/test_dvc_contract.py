@@ -15,6 +15,7 @@ from dvc.lock import LockError, make_lock
 from dvc.repo import Repo
 from dvc.rwlock import RWLockFileCorruptedError
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import StorageError
 from clozeline.versions import reproduce
 from clozeline.versions.graph import fingerprint, read_stage_graph
@@ -150,6 +151,12 @@ def test_a_kill_while_dvc_writes_its_lock_leaves_the_old_one_whole(toy: Path) ->
     (toy / "dvc.lock").unlink()
     assert [ended(toy), ended(toy, "count")] == ["restored", "restored"], "a lock that is gone costs no stage"
     assert (toy / "dvc.lock").read_bytes() == whole
+
+
+def test_dvc_lock_has_the_order_of_dvc_yaml_whatever_ran_first(toy: Path) -> None:
+    for name in ("upper", "sign@alan", "count", "sign@ada"):
+        assert ended(toy, name) == "executed"
+    assert list(Lock.read(toy / "dvc.lock").stages) == ["upper", "count", "sign@ada", "sign@alan"]
 
 
 def test_a_metric_that_dvc_does_not_cache_is_restored_too(toy: Path) -> None:

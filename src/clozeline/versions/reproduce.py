@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +71,7 @@ def reproduce(name: str, *, again: bool = False) -> int:
     It waits for DVC's locks. Otherwise a stage loses its work if another command holds a lock when it ends.
     """
     from dvc.exceptions import DvcException
+    from dvc.stage import PipelineStage
 
     with open_project(Path.cwd(), waits_for_lock=True) as repo, tempfile.TemporaryDirectory(dir=repo.tmp_dir) as folder:
         repo.scm_context.quiet = True  # no advice on git's commands
@@ -84,7 +85,7 @@ def reproduce(name: str, *, again: bool = False) -> int:
                 fetch_no_records(repo)  # `remote.fetch_runs` did, once for all stages
                 if was_missing:
                     _fetch_unchanged(repo, name)
-            with _dvc_lock_replaced():
+            with _dvc_lock_replaced([stage.name for stage in repo.index.stages if isinstance(stage, PipelineStage)]):
                 done = repo.reproduce(name, single_item=True, force=again, pull=is_fetching)
             was_out_of_date = bool(done) or was_missing
         except DvcException as error:
@@ -109,10 +110,11 @@ def _fetch_unchanged(repo: "Repo", name: str) -> None:
 
 
 @contextmanager
-def _dvc_lock_replaced() -> Iterator[None]:
-    """Let DVC write dvc.lock beside the old one and rename it; DVC itself rewrites it in place.
+def _dvc_lock_replaced(names: Sequence[str]) -> Iterator[None]:
+    """Let DVC write dvc.lock beside the old one and rename it, with the stages in the order of `names`.
 
-    A process killed in that moment would leave a part of it, which may even be valid YAML with fewer stages.
+    DVC itself rewrites it in place: a process killed in that moment would leave a part of it, which may even be valid
+    YAML with fewer stages. And it appends: the bytes would tell which stage had failed or was restored before.
     """
     from dvc import dvcfile
 
@@ -126,6 +128,10 @@ def _dvc_lock_replaced() -> Iterator[None]:
                 shutil.copyfile(file, beside)
             with rewriting(beside, fs=fs) as content:
                 yield content
+                stages = content.get("stages", {})
+                others = [name for name in stages if name not in names]
+                for name in [*(name for name in names if name in stages), *others]:
+                    stages[name] = stages.pop(name)
 
     dvcfile.modify_yaml = replacing
     try:
