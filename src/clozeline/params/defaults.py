@@ -54,7 +54,7 @@ def with_defaults(tree: Any) -> Any:
 def _with_preset(task: Any, presets: Mapping[str, Any]) -> Any:
     named = presets.get(str(task.get(PRESET))) if isinstance(task, Mapping) else None
     if named is None or named["kind"] != task.get("kind"):
-        return task  # the reader refuses what is left of it
+        return task  # reading the params reports the fault
     values = {key: value for key, value in deepcopy(named).items() if key not in SAID_BY_THE_TASK}
     return {**values, **{key: value for key, value in task.items() if key != PRESET}}
 
