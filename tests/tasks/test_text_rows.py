@@ -130,12 +130,20 @@ def test_only_a_single_row_exceeds_the_budget_of_slots(most_slots: int) -> None:
 
 def test_a_window_is_a_random_stretch_of_a_long_text_and_a_short_text_stays_whole() -> None:
     rows = TextRows((np.array([1, *range(10, 90), 2]), np.array([1, 7, 8, 2])), pad_id=0, num_truncated=0)
-    random = np.random.default_rng(0)
     starts = set()
-    for _ in range(2000):
-        long, short = rows.windows(np.array([0, 1]), 12, random).ids_T
+    for epoch in range(2000):
+        long, short = rows.windows(np.array([0, 1]), 12, 0, epoch).ids_T
         assert (len(long), long[0], long[-1]) == (12, 1, 2)
         assert np.diff(long[1:-1]).tolist() == [1] * 9
         assert short.tolist() == [1, 7, 8, 2]
         starts.add(int(long[1]))
     assert (min(starts), max(starts), len(starts)) == (10, 80, 71)
+
+
+def test_a_window_depends_on_its_row_and_not_on_the_batch() -> None:
+    rows = TextRows(tuple(np.array([1, *range(10, 90), 2]) for _ in range(8)), pad_id=0, num_truncated=0)
+    together = rows.windows(np.arange(8), 12, 0, 0).ids_T
+    assert len({int(ids[1]) for ids in together}) > 4
+    for row in (3, 6):
+        (alone,) = rows.windows(np.array([row]), 12, 0, 0).ids_T
+        assert alone.tolist() == together[row].tolist()

@@ -60,12 +60,15 @@ class TextRows:
     def length_T(self) -> Ids:
         return np.array([len(ids) for ids in self.ids_T], dtype=np.int64)
 
-    def windows(self, rows_B: Ids, length: int, random: np.random.Generator) -> Self:
-        """Return these rows, the longer ones cut to `length` tokens: a random stretch between [CLS] and [SEP]."""
+    def windows(self, rows_B: Ids, length: int, seed: int, epoch: int) -> Self:
+        """Return these rows, the longer ones cut to `length` tokens: a stretch between [CLS] and [SEP].
+
+        Its place is a function of (seed, epoch, row), whatever other rows are in the batch.
+        """
         cut = []
         for row in rows_B.tolist():
             ids = self.ids_T[row]
-            start = int(random.integers(1, max(len(ids) - length, 0) + 2))
+            start = int(np.random.default_rng([seed, epoch, row]).integers(1, max(len(ids) - length, 0) + 2))
             cut.append(np.concatenate([ids[:1], ids[start : start + min(length, len(ids)) - 2], ids[-1:]]))
         return replace(self, ids_T=tuple(cut), types_T=None)
 

@@ -79,9 +79,8 @@ class ClassifierOnTexts(ABC):
         return (self._windows(turn, self.params.train_length) for turn in turns)
 
     def _windows(self, turn: Turn, length: int) -> Batch[TargetedBatch]:
-        """Return a training batch of windows, which depend only on the seed and the place of the batch."""
-        random = np.random.default_rng([self.inputs.seed, turn.epoch, turn.batch])
-        rows = self.train.rows.windows(turn.rows_B, length, random)
+        """Return a training batch of windows."""
+        rows = self.train.rows.windows(turn.rows_B, length, self.inputs.seed, turn.epoch)
         encoded = rows.encoded(np.arange(len(rows)))
         targets_B = torch.from_numpy(self.train.targets_T[turn.rows_B])
         return Batch(turn.epoch, turn.batch, TargetedBatch(encoded, targets_B), int(rows.length_T.sum()), len(rows))
