@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from clozeline.artifacts.finetune.model.held_out import read_items
 from clozeline.cli import app, published
-from clozeline.errors import GateError, ParamsError
+from clozeline.errors import GateError, ParamsError, TransientError
 from clozeline.importing.checkpoint import Described
 from clozeline.importing.sentence_vectors import SentenceVectors
 from clozeline.params import read_params
@@ -40,7 +40,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def packaged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names that would be packaged."""
     names: list[str] = []
-    monkeypatch.setattr(published, "_package", lambda workspace, called, *, releases: names.append(called))
+    monkeypatch.setattr(published, "_package", lambda workspace, called: names.append(called))
+    monkeypatch.setattr(published, "_release", lambda workspace, called: None)
     return names
 
 
@@ -63,6 +64,18 @@ def test_params_are_as_before_if_the_model_cannot_be_packaged(project: Path, mon
     with pytest.raises(GateError):
         CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
     assert (project / "params.yaml").read_bytes() == before
+
+
+def test_a_package_stays_in_params_if_only_its_release_fails(
+    project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TransientError("MLflow does not answer", given="it", expected="an answer", do="start it")
+
+    monkeypatch.setattr(published, "_release", fail)
+    with pytest.raises(TransientError):
+        CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    assert packaged == list(read_params(project / "params.yaml").imports) == ["my-model"]
 
 
 def test_the_name_of_an_exported_model_is_refused(project: Path, packaged: list[str]) -> None:

@@ -1,7 +1,8 @@
 """`clozeline import`: a published model as a package of this project, proven, released and ready to serve."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,6 +14,7 @@ from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params import Params, read_params
+from clozeline.storage.atomic import replacing_file
 from clozeline.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -91,26 +93,38 @@ def import_(
     edit(params_file, [(f"imports.{called}", _entry(published, found, f"{_ITEMS}/{called}.jsonl"))], "clozeline import")
     typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
     with ending_orderly():
-        try:
-            _package(workspace, called, releases=release)
-        except ClozelineError:
-            params_file.write_text(before, encoding="utf-8")
-            raise
+        with _restored_if_refused(params_file, before):
+            _package(workspace, called)
+        if release:
+            _release(workspace, called)
     if text is labelled is None:
         typer.echo("INT8 was compared with fp32 on built-in sentences; `--text FILE` compares them on your text")
     typer.echo(f"Next: `clozeline {_ASKED[found.task]} --model dist/{called}`, or `clozeline serve dist/{called}`")
 
 
-def _package(workspace: Workspace, called: str, *, releases: bool) -> None:
-    from clozeline.cli import summary
+@contextmanager
+def _restored_if_refused(path: Path, before: str) -> Iterator[None]:
+    try:
+        yield
+    except ClozelineError:
+        with replacing_file(path) as beside:
+            beside.write_text(before, encoding="utf-8")
+        raise
+
+
+def _package(workspace: Workspace, called: str) -> None:
     from clozeline.flows.pipeline import pipeline
-    from clozeline.flows.release import release
     from clozeline.orchestration.temporary_server import ensure_prefect_server
 
     ensure_prefect_server(workspace)
     pipeline(workspace.root, only=f"import@{called}")
-    if releases:
-        summary.show_releases(workspace, release(workspace.root, only=called))
+
+
+def _release(workspace: Workspace, called: str) -> None:
+    from clozeline.cli import summary
+    from clozeline.flows.release import release
+
+    summary.show_releases(workspace, release(workspace.root, only=called))
 
 
 def _name(given: str, params: Params) -> str:
@@ -140,8 +154,6 @@ def _items(
 
 
 def _write_items(path: Path, items: "Sequence[HeldOut]") -> None:
-    from clozeline.storage.atomic import replacing_file
-
     path.parent.mkdir(exist_ok=True)
     with replacing_file(path) as beside:
         lines = (f"{item.model_dump_json(exclude_defaults=True)}\n" for item in items)
