@@ -36,6 +36,7 @@ from clozeline.cli import (
 from clozeline.cli.extras import telling_of_extras
 from clozeline.cli.usage import Verbs
 from clozeline.errors import ClozelineError
+from clozeline.machine.garbage import collect_rarely
 
 app = typer.Typer(
     cls=Verbs,
@@ -87,6 +88,7 @@ def clozeline(
 
 def main() -> None:
     """Run the command. A `ClozelineError` ends it with its message and its exit code, never with a traceback."""
+    collect_rarely()
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # lets `module:build` be found in the current folder, as with `python -m`
     logging.basicConfig(level=_log_level(), format="%(message)s", stream=sys.stderr)

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from clozeline.errors import ClozelineError, TransientError
+from clozeline.machine.garbage import collect_rarely
 from clozeline.storage.atomic import replacing_file
 from clozeline.versions.project import open_project
 from clozeline.versions.run_cache import fetch_no_records
@@ -176,4 +177,5 @@ def _tell(error: ClozelineError) -> int:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     sys.exit(reproduce(sys.argv[1], again=AGAIN in sys.argv[2:]))
