@@ -19,6 +19,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "answer": ("answer --context here where", None),
     "choose": ("choose --labels one,two text", None),
     "classify": ("classify text", None),
+    "compare": ("compare", "flows"),
     "complete": ("complete text", None),
     "demo": ("demo", "train"),
     "embed": ("embed text", None),

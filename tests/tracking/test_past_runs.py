@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,10 @@ def open_run(address: str, name: str) -> FlowRun:
     return FlowRun.open(Path(address.removeprefix("sqlite:///")).parent / "outbox", address, name, TAGS)
 
 
-def end_with(run: FlowRun, lock_file: Path) -> str:
+def end_with(run: FlowRun, lock_file: Path, files: Sequence[Path] = ()) -> str:
     """End `run` as the flow does, tagged with the hash of its dvc.lock; return its id."""
     md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
-    run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=[])
+    run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=files)
     return str(run_of(MlflowClient(run.tracking_uri), run.run).info.run_id)
 
 

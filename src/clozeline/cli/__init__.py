@@ -12,6 +12,7 @@ import typer
 
 from clozeline.cli import (
     choosing,
+    compare,
     demo,
     evaluate,
     forget,
@@ -62,6 +63,7 @@ for verbs in (
     sign,
     lineage,
     report,
+    compare,
     status,
     gc,
     forget,

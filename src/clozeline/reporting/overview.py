@@ -7,10 +7,10 @@ from functools import partial
 from markupsafe import Markup
 
 from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError
 from clozeline.registry.history import Released
 from clozeline.reporting import packages, verdict
+from clozeline.reporting.changes import differences
 from clozeline.reporting.headline_figures import Judged, judged
 from clozeline.reporting.metric_tables import in_words
 from clozeline.reporting.numbers import megabytes, milliseconds, share
@@ -107,33 +107,13 @@ def _changes(run: Run) -> Markup:
         return html(
             "message", tag="p", kind="note", text=f"{since}: its dvc.lock is missing, so the changes are unknown."
         )
-    changes = _differences(earlier.lock, run.files.lock())
+    changes = differences([earlier.lock, run.files.lock()])
     columns = ("changed", "then", "now")
     rows = [(code(name), *values) for name, values in changes.items()]
     at = f" at commit {earlier.commit[:10]}" if earlier.commit else ""
     made = html("table", caption=f"{since}{at}", columns=columns, rows=rows)
     named = ", ".join(list(changes)[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
     return html("folded", summary=f"{since}, this changed: {named or 'nothing that a stage reads'}", body=made)
-
-
-def _differences(before: Lock, now: Lock) -> dict[str, tuple[str, str]]:
-    """Return (then, now) of each changed knob, and the hashes of changed data and code that no stage makes."""
-    changes = {}
-    for read in (_knobs, _sources):
-        then, current = read(before), read(now)
-        for key in sorted(then.keys() | current.keys()):
-            if then.get(key) != current.get(key):
-                changes[key] = (then.get(key, "–"), current.get(key, "–"))
-    return changes
-
-
-def _knobs(lock: Lock) -> dict[str, str]:
-    return {key: value for stage in lock.stages.values() for key, value in stage.flat_params().items()}
-
-
-def _sources(lock: Lock) -> dict[str, str]:
-    deps = [dep for stage in lock.stages.values() for dep in stage.deps]
-    return {dep.path: (dep.md5 or "")[:10] for dep in deps if lock.maker_of(dep.path) is None}
 
 
 def _cell(value: str, *beside: str) -> Markup:

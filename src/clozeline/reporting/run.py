@@ -47,13 +47,19 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A chapter of the report."""
+class Chapter:
+    """A chapter of a page."""
 
     id: str
     title: str
     lead: str
     """Introduction: its subject and how to read it."""
+
+
+@dataclass(frozen=True)
+class Section(Chapter):
+    """A chapter of the report."""
+
     parts: Callable[[Run], Iterable[Part | Fold]]
     is_open: bool = False
     """Whether the chapter starts unfolded."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mlflow.entities import Run, ViewType
+from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError
@@ -78,8 +79,7 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
         flow_runs = search(f"tags.`dvc.lock_md5` = '{md5}'", 1)
         before = f" AND attributes.start_time < {flow_runs[0].info.start_time}" if flow_runs else ""
         others = search(f"tags.`dvc.lock_md5` != '{md5}' AND attributes.status = 'FINISHED'{before}", 1)
-        executed = search("tags.`dvc.outcome` = 'executed'", _MOST)
-    by_hash = {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(executed)}
+        by_hash = executed_by_hash(client, known)
     tags = flow_runs[0].data.tags if flow_runs else {}
     return PastRuns(
         run_id=flow_runs[0].info.run_id if flow_runs else None,
@@ -88,8 +88,15 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
         stages={
             name: _stage_run(by_hash[stage.sha256]) for name, stage in lock.stages.items() if stage.sha256 in by_hash
         },
-        earlier=_earlier(others[0], tracking_uri) if others else None,
+        earlier=earlier_run(others[0], tracking_uri) if others else None,
     )
+
+
+def executed_by_hash(client: MlflowClient, experiment_ids: list[str]) -> dict[str | None, Run]:
+    """Return the newest run of each executed stage by `LockedStage.sha256`."""
+    newest_first = ["attributes.start_time DESC"]
+    searched = (experiment_ids, "tags.`dvc.outcome` = 'executed'", ViewType.ACTIVE_ONLY, _MOST, newest_first)
+    return {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(client.search_runs(*searched))}
 
 
 def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
@@ -106,7 +113,8 @@ def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
     return forgiving(store) or False
 
 
-def _earlier(run: Run, tracking_uri: str) -> EarlierRun:
+def earlier_run(run: Run, tracking_uri: str) -> EarlierRun:
+    """Return what MLflow knows of a flow run, with its dvc.lock."""
     lock: Lock | None = None
     with suppress(ClozelineError):  # the artifact may be deleted; figures are still comparable
         lock = lock_of(run, tracking_uri)

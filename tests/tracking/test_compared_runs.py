@@ -1,0 +1,55 @@
+"""Runs to compare are found by name, by id, or as the last two, with the curves of their training."""
+
+import time
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from clozeline.errors import ArtifactError
+from clozeline.tracking.compared_runs import compared_runs
+from clozeline.tracking.outbox import Curve, Outbox, Point
+from tests.tracking.test_past_runs import address, end_with, execute, open_run, write_lock
+
+__all__ = ["address"]
+
+
+def train(address: str, folder: Path, name: str, steps: int) -> str:
+    """Log a flow run that trains, with a point of its loss at each step; return its id."""
+    lock = write_lock(folder / "dvc.lock", pretrain=steps)
+    run = open_run(address, name)
+    stage = execute(run, lock, "pretrain")
+    points = tuple(Point(key="loss", value=steps / step, step=step) for step in range(1, steps + 1))
+    Outbox(folder / "outbox").add(Curve(run=stage, points=points))
+    run_id = end_with(run, lock, files=[lock])
+    time.sleep(0.002)  # MLflow stores milliseconds
+    return run_id
+
+
+def test_runs_are_found_by_name_by_id_and_as_the_last_two_with_other_results(address: str, tmp_path: Path) -> None:
+    ids = [train(address, tmp_path, name, steps) for name, steps in (("fox", 2), ("owl", 3), ("elk", 3))]
+    fox, owl = compared_runs(address, ["fox", ids[1][:12]])
+    assert [(fox.name, fox.run_id), (owl.name, owl.run_id)] == [("fox", ids[0]), ("owl", ids[1])]
+    assert fox.curves == {"loss": [(1.0, 2.0), (2.0, 1.0)]}
+    assert fox.facts.lock
+    assert fox.facts.lock.stages["pretrain"].flat_params() == {"steps": "2"}
+    assert [run.name for run in compared_runs(address, [])] == ["fox", "elk"], "owl has the results of elk"
+
+    for wanted, fault in ((["fox", "bat"], "no run with this name"), (["fox", ids[0]], "number of runs")):
+        with pytest.raises(ArtifactError, match=fault) as raised:
+            compared_runs(address, wanted)
+        assert f"elk ({ids[2][:8]}), owl ({ids[1][:8]}), fox ({ids[0][:8]})" in raised.value.do
+    with pytest.raises(ArtifactError, match="number of runs"):
+        compared_runs(address, ["fox"])
+
+    MlflowClient(address).set_tag(ids[2], "mlflow.runName", "owl")
+    with pytest.raises(ArtifactError, match="2 runs have this name"):
+        compared_runs(address, ["fox", "owl"])
+
+
+def test_without_two_runs_the_next_command_is_named(address: str, tmp_path: Path) -> None:
+    train(address, tmp_path, "fox", 2)
+    with pytest.raises(ArtifactError, match="no two runs") as raised:
+        compared_runs(address, [])
+    assert "fox" in raised.value.given
+    assert "clozeline run" in raised.value.do
