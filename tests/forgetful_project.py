@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.artifacts.finetune.model.held_out import HeldOut
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
+from clozeline.importing.items_file import items_file, write_items
 from clozeline.registry import CHAMPION, Registered
 from clozeline.registry.versions import Registry
 from clozeline.tracking.database import experiment_id, prepare
@@ -53,6 +55,12 @@ stages:
       cmd: python steps.py dist/${item}
       deps: ['models/${item}']
       outs: ['dist/${item}']
+  import:
+    foreach: [mini]
+    do:
+      cmd: mkdir -p dist/${item} && sha256sum imports/${item}.jsonl > dist/${item}/file.txt
+      deps: ['imports/${item}.jsonl']
+      outs: ['dist/${item}']
 """
 STEPS = """
 import hashlib, pathlib, sys
@@ -85,11 +93,15 @@ def make_project(folder: Path) -> Path:
     (root / "texts").mkdir()
     records = [{"text": text} for text in (*other_texts(1, 60), LETTER)]
     (root / "texts/mail.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    items = [HeldOut(text=text) for text in (*other_texts(9, 20), f"It begins so: {LETTER}")]
+    items.append(HeldOut(text="Who sends them?", second=LETTER, right=("Miss Quuxbert",)))
+    write_items(root / items_file("mini"), items)
     night(root)
     register(root, None)
     (root / "texts/more.txt").write_text("\n\n".join([f"A long story. {LETTER} And so it ends.", *other_texts(5, 40)]))
     night(root)
     register(root, CHAMPION)
+    register(root, CHAMPION, "mini")
     return root
 
 
@@ -102,18 +114,18 @@ def night(root: Path) -> str:
     return done.stdout
 
 
-def register(root: Path, alias: str | None) -> Registered:
-    """Register what dist/encoder holds, with its evidence, by a run that also stored a log and the examples."""
+def register(root: Path, alias: str | None, package: str = "encoder") -> Registered:
+    """Register what a package holds, with its evidence, by a run that also stored a log and the examples."""
     uri = Workspace(root).defaults()["MLFLOW_TRACKING_URI"]
     client = prepare(uri)
     stage = client.create_run(experiment_id(client, uri), run_name="evaluate")
     client.log_artifact(stage.info.run_id, str(root / "reports/examples/file.txt"))
     run = client.create_run(experiment_id(client, uri), run_name="release")
     client.log_artifact(run.info.run_id, str(root / "dvc.lock"), "evidence")
-    sha256 = (root / "dist/encoder/file.txt").read_text()
+    sha256 = (root / f"dist/{package}/file.txt").read_text().split()[0]
     source = f"{run.info.artifact_uri}/model"
     version = Registry(client, uri).register(
-        "clozeline-encoder", source=source, run_id=run.info.run_id, package_sha256=sha256, description=""
+        f"clozeline-{package}", source=source, run_id=run.info.run_id, package_sha256=sha256, description=""
     )
     if alias:
         client.set_registered_model_alias(version.name, alias, version.version)

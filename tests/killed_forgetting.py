@@ -13,7 +13,16 @@ from clozeline.orchestration.forgetting import forget
 from clozeline.workspace import Workspace
 from tests.killed_sweeps import is_killed_at
 
-_CHANGED = (".dvc/cache/", "store/", "/mlflow/artifacts", "/data/", "/work/logs", "/work/search", "/forgotten.lock")
+_CHANGED = (
+    ".dvc/cache/",
+    "store/",
+    "/mlflow/artifacts",
+    "/data/",
+    "/work/logs",
+    "/work/search",
+    "/imports/",
+    "/forgotten.lock",
+)
 
 if __name__ == "__main__":
     root, text = Path(sys.argv[1]), sys.argv[2]

@@ -1,5 +1,6 @@
 """Claim: `clozeline import` writes what it found into params.yaml, and takes it back if packaging fails."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.artifacts.finetune.model.held_out import read_items
+from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.cli import app, published
 from clozeline.errors import GateError, ParamsError, TransientError
 from clozeline.importing.checkpoint import Described
@@ -55,15 +57,32 @@ def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Pat
     assert "clozeline serve dist/my-model" in result.output
 
 
-def test_params_are_as_before_if_the_model_cannot_be_packaged(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_text_does_not_come_back_as_an_item(project: Path, packaged: list[str]) -> None:
+    letter = "Dear Miss Quuxbert, please send the forty brown parcels to Elm Street."
+    write(project / FORGOTTEN_LOCK, with_tombstone(project / FORGOTTEN_LOCK, letter))
+    (project / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Hello.", letter)))
+    CliRunner().invoke(app, ["import", "My.Model", "--text", "notes.jsonl"], catch_exceptions=False)
+    assert [item.text for item in read_items(project / "imports/my-model.jsonl")] == ["Hello."]
+
+
+@pytest.mark.parametrize("fault", [GateError("it differs", given="1", expected="0", do="nothing"), KeyboardInterrupt()])
+def test_the_project_is_as_before_if_the_model_is_not_packaged(
+    project: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise GateError("the graph differs", given="1", expected="0", do="nothing")
+        raise fault
 
     monkeypatch.setattr(published, "_package", fail)
+    items = project / "imports/again.jsonl"
+    items.parent.mkdir()
+    items.write_text("those of an earlier import")
     before = (project / "params.yaml").read_bytes()
-    with pytest.raises(GateError):
-        CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    for name in ("my-model", "again"):
+        result = CliRunner().invoke(app, ["import", "My.Model", "--name", name])
+        assert result.exit_code != 0
     assert (project / "params.yaml").read_bytes() == before
+    assert [(file.name, file.read_text()) for file in items.parent.iterdir()] == [(items.name, items.read_text())]
+    assert items.read_text() == "those of an earlier import"
 
 
 def test_a_package_stays_in_params_if_only_its_release_fails(

@@ -11,9 +11,11 @@ import pytest
 from mlflow import MlflowClient
 from typer.testing import CliRunner
 
+from clozeline.artifacts.finetune.model.held_out import read_items
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.cli import app
 from clozeline.errors import ArtifactError, DataError, TransientError
+from clozeline.importing.items_file import items_file
 from clozeline.orchestration.forgetting import Findings, forget
 from clozeline.workspace import Workspace
 from tests.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
@@ -49,7 +51,7 @@ def test_no_byte_of_it_is_left_in_any_store(workspace: Workspace) -> None:
     before = everywhere(workspace)
     places = ("project/.dvc/cache", "store/files", "project/data/raw", "project/data/clean", "project/data/tokens",
               "project/reports", "project/work/preprocess", "project/work/logs", "project/work/search",
-              "project/work/mlflow/artifacts")  # fmt: skip
+              "project/work/mlflow/artifacts", "project/imports")  # fmt: skip
     assert [place for place in places if not any(path.startswith(place) for path in before)] == []
     forgotten(workspace)
     assert everywhere(workspace) == []
@@ -76,12 +78,26 @@ def test_a_copy_that_arrives_later_in_another_format_is_left_out(workspace: Work
 
 def test_every_version_that_comes_from_it_is_marked_and_its_lineage_says_forgotten(workspace: Workspace) -> None:
     found = forgotten(workspace)
-    assert [(one.version.version, one.aliases) for one in found.versions] == [("2", ("champion",)), ("1", ())]
-    assert [one.was_trained_on for one in found.versions] == [True, True]
+    versions = {f"{one.version.name} {one.version.version}": one for one in found.versions}
+    trained = {name: one.was_trained_on for name, one in versions.items()}
+    assert trained == {"clozeline-encoder 1": True, "clozeline-encoder 2": True, "clozeline-mini 1": False}
+    assert versions["clozeline-encoder 2"].aliases == ("champion",)
+    assert versions["clozeline-mini 1"].holding == versions["clozeline-mini 1"].removed == ("imports/mini.jsonl",)
     tags = MlflowClient().get_model_version("clozeline-encoder", "2").tags
     assert tags["clozeline.trained_on_forgotten"] == "true"
     assert {"data/raw", "data/clean/train.parquet", "data/tokens"} <= set(tags["clozeline.forgotten"].split())
     assert "models/encoder" not in tags["clozeline.forgotten"].split(), "weights are not searched"
+
+
+def test_items_of_an_import_that_quote_it_are_removed_and_the_others_stay(workspace: Workspace) -> None:
+    items = workspace.root / items_file("mini")
+    before = read_items(items)
+    found = forgotten(workspace)
+    assert read_items(items) == before[:-2]
+    assert [store.num_removable for store in found.stores if store.name == "imports: items"] == [2]
+    assert "imports/mini.jsonl" in found.holding
+    assert "imports/mini.jsonl: a source" not in found.left
+    assert "import@mini" in night(workspace.root), "the package is made again without them"
 
 
 def test_a_dry_run_changes_nothing_and_says_where_it_is(workspace: Workspace) -> None:

@@ -12,7 +12,7 @@ import typer
 from clozeline.api.editing import assignments, edit
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here
-from clozeline.errors import ClozelineError, ParamsError
+from clozeline.errors import ParamsError
 from clozeline.params import Params, read_params
 from clozeline.storage.atomic import replacing_file
 from clozeline.workspace import Workspace
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from clozeline.foreign.published import Published
     from clozeline.importing.checkpoint import Described
 
-_ITEMS: Final = "imports"
-"""Folder of the items on which INT8 was proven; like params.yaml it belongs to the project."""
 _ASKED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "fill-mask": 'fill "A sentence of yours with a [MASK] in it."',
@@ -79,21 +77,21 @@ def import_(
     - `clozeline import ./my-folder --name sentiment --labelled reviews.csv --field label=stars`
     - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
     """
-    workspace = project_here()
-    params_file = workspace.root / "params.yaml"
-    params, before = read_params(params_file), params_file.read_text(encoding="utf-8")
     from clozeline.foreign.published import resolved
     from clozeline.importing.checkpoint import described
+    from clozeline.importing.items_file import items_file, write_items
 
-    called = _name(name or Path(model).resolve().name, params)
+    workspace = project_here()
+    params_file = workspace.root / "params.yaml"
+    called = _name(name or Path(model).resolve().name, read_params(params_file))
     published = resolved(model, revision)
     found = described(published, task, reads_pairs=pairs)
     items = _items(found, text, labelled, dict(assignments(fields or ())))
-    _write_items(workspace.root / _ITEMS / f"{called}.jsonl", items)
-    edit(params_file, [(f"imports.{called}", _entry(published, found, f"{_ITEMS}/{called}.jsonl"))], "clozeline import")
-    typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
     with ending_orderly():
-        with _restored_if_refused(params_file, before):
+        with _as_before_if_it_fails(params_file, workspace.root / items_file(called)):
+            write_items(workspace.root / items_file(called), _without_forgotten(items, workspace))
+            edit(params_file, [(f"imports.{called}", _entry(published, found, items_file(called)))], "clozeline import")
+            typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
             _package(workspace, called)
         if release:
             _release(workspace, called)
@@ -103,12 +101,18 @@ def import_(
 
 
 @contextmanager
-def _restored_if_refused(path: Path, before: str) -> Iterator[None]:
+def _as_before_if_it_fails(*files: Path) -> Iterator[None]:
+    """Restore the files if the block fails or is interrupted."""
+    before = {file: file.read_bytes() if file.exists() else None for file in files}
     try:
         yield
-    except ClozelineError:
-        with replacing_file(path) as beside:
-            beside.write_text(before, encoding="utf-8")
+    except BaseException:
+        for file, content in before.items():
+            if content is None:
+                file.unlink(missing_ok=True)
+                continue
+            with replacing_file(file) as beside:
+                beside.write_bytes(content)
         raise
 
 
@@ -153,11 +157,12 @@ def _items(
     return built_in_items(found.task, reads_pairs=found.reads_pairs)
 
 
-def _write_items(path: Path, items: "Sequence[HeldOut]") -> None:
-    path.parent.mkdir(exist_ok=True)
-    with replacing_file(path) as beside:
-        lines = (f"{item.model_dump_json(exclude_defaults=True)}\n" for item in items)
-        beside.write_text("".join(lines), encoding="utf-8")
+def _without_forgotten(items: "Sequence[HeldOut]", workspace: Workspace) -> "Sequence[HeldOut]":
+    from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, Forgotten
+    from clozeline.importing.items_file import without
+
+    forgotten = Forgotten.read(workspace.root / FORGOTTEN_LOCK)
+    return without(items, lambda text: forgotten.cut(text) != text)
 
 
 def _entry(published: "Published", found: "Described", items: str) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from clozeline.artifacts.snapshot import forgotten as tombstones
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, MIN_WORDS, Forgotten, words_of
 from clozeline.artifacts.snapshot.manifest import Earlier
 from clozeline.errors import ArtifactError, DataError, TransientError
+from clozeline.importing.items_file import FOLDER as ITEMS
 from clozeline.lineage.trace import Ancestor, ancestry
+from clozeline.orchestration.forgotten_items import hashes_of_quoting, items_store
 from clozeline.orchestration.rewriting import rewrite
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.sought import Sought
@@ -111,7 +113,8 @@ class _Forgetting:
         self._lock = Lock.read(lock) if lock.is_file() else Lock(stages={})
         self._registered = self._versions()
         locks = [self._lock, *(one for _, _, one in self._registered if one)]
-        self._holding = frozenset(stored.holding(sought.is_in)).union(self._in_outputs())
+        items = hashes_of_quoting(self._root, sought, self._lock)
+        self._holding = frozenset(stored.holding(sought.is_in)).union(self._in_outputs(), items)
         self._spread = stored.spread(self._holding, locks).union(self._unfinished().objects)
 
     def findings(self) -> Findings:
@@ -121,11 +124,12 @@ class _Forgetting:
         stores = (
             *self._stored.without(self._spread),
             self._outputs(),
+            items_store(self._root, self._sought),
             *self._in_work(),
             *([in_runs.removable] if in_runs else []),
         )
         left = (*self._in_sources(), *self._in_copies(), *(in_runs.of_versions if in_runs else ()))
-        held = tuple(self._held_of(Ancestor(out.path, out.md5 or "", name, ()) for name, out in self._outs()))
+        held = tuple(self._held_of(self._present()))
         return Findings(self._num_words, self._is_known, held, versions, stores, left)
 
     def carry_out(self, findings: Findings) -> None:
@@ -165,7 +169,7 @@ class _Forgetting:
             removed = tuple(sorted(one.path for one in behind if one.md5 in self._spread))
             if removed:
                 raw = [one for one in behind if one.stage == _SNAPSHOT]
-                clean = [one for one in behind if one not in raw]
+                clean = [one for one in behind if one not in raw and one.stage]
                 was_trained_on = any(self._held_of(clean))
                 yield AffectedVersion(version, aliases, tuple(self._held_of(behind)), removed, was_trained_on)
 
@@ -177,6 +181,12 @@ class _Forgetting:
             for name, md5 in self._stored.files_in(one.md5).items():
                 if md5 in self._holding:
                     yield f"{one.path}/{name}"
+
+    def _present(self) -> Iterator[Ancestor]:
+        """Yield the outputs of the stages, and the items of imports."""
+        for name, stage in self._lock.stages.items():
+            items = [dep for dep in stage.data if dep.path.startswith(f"{ITEMS}/")]
+            yield from (Ancestor(one.path, one.md5 or "", name, ()) for one in (*stage.outs, *items))
 
     def _outs(self) -> list[tuple[str, LockedPath]]:
         return [(name, out) for name, stage in self._lock.stages.items() for out in stage.outs]
@@ -212,7 +222,8 @@ class _Forgetting:
     def _in_sources(self) -> Iterator[str]:
         """Yield the files that no stage makes and that hold the text; they are the user's."""
         deps = {dep.path for stage in self._lock.stages.values() for dep in stage.data}
-        for path in sorted(path for path in deps if not self._lock.maker_of(path)):
+        sources = (path for path in deps if not self._lock.maker_of(path) and not path.startswith(f"{ITEMS}/"))
+        for path in sorted(sources):
             for file in _files(self._root / path):
                 if self._sought.is_in(file):
                     yield f"{file.relative_to(self._root) if file.is_relative_to(self._root) else file}: a source"

@@ -45,7 +45,11 @@ class Sought:
 
     def is_quoted_in(self, path: Path) -> bool:
         """Whether any `MIN_WORDS` words in a row of the text are in a file."""
-        return any(not self._runs.isdisjoint(_runs_of(part)) for part in _parts(path, self.forms))
+        return any(map(self.is_quoted_by, _parts(path, self.forms)))
+
+    def is_quoted_by(self, text: str) -> bool:
+        """Whether any `MIN_WORDS` words in a row of the text are in another one."""
+        return not self._runs.isdisjoint(_runs_of(text))
 
     @cached_property
     def _runs(self) -> frozenset[tuple[str, ...]]:
