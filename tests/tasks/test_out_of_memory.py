@@ -3,18 +3,21 @@ the keys of that kind that help."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from clozeline.errors import TrainingError
 from clozeline.params.finetuning import SECTIONS
+from clozeline.tasks.task import Task
 from clozeline.tasks.training import prepare_training
 from clozeline.training.callbacks import Callback
 from clozeline.training.out_of_memory import remedies
 from tests.every_kind import CASES, inputs_of, prepare, record, write_records
 from tests.memory_limit import run_alone
 from tests.named_knobs import is_knob_of, named_in
+from tests.tasks.little_memory import losses
 
 TRAINED = [kind for kind in CASES if kind != "zero_shot"]
 FIRST = ("max_length", "frozen_layers", "lora")
@@ -25,19 +28,38 @@ CHANGED: list[tuple[Mapping[str, object], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", TRAINED)
-def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(
-    kind: str, small_encoder: Path, tmp_path: Path
-) -> None:
+def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(small_encoder: Path, tmp_path: Path) -> None:
+    """Pairs are the kind whose parts also read the rest of their batch."""
     write_records(tmp_path / "few.jsonl", (record(number, {}) for number in range(40)))
     write_records(tmp_path / "many.jsonl", (record(number, {}) for number in range(1200)))
-    found = run_alone("tests.tasks.little_memory", kind, small_encoder, tmp_path / "few.jsonl", tmp_path / "many.jsonl")
+    arguments = ("similarity", small_encoder, tmp_path / "few.jsonl", tmp_path / "many.jsonl")
+    found = run_alone("tests.tasks.little_memory", *arguments)
     halved = [line for line in found["told"] if "out of memory" in line]
     assert halved, "memory did not run out, so nothing was tested"
-    assert all(named_in(line) == ["micro_batch_tokens"] for line in halved)
-    assert is_knob_of(SECTIONS[kind], "micro_batch_tokens")
     assert sum("out of memory" in line for line in found["told in all"]) == len(halved)
     assert found["little"] == pytest.approx(found["enough"], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_halves_of_a_batch_give_the_loss_of_the_whole(
+    kind: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data.jsonl"
+    write_records(data, (record(number, {}) for number in range(120)))
+    enough = losses(kind, small_encoder, data, batch_size=48)
+    assert "out of memory" not in caplog.text
+    task = type(prepare(kind, CASES[kind][0], small_encoder, data))
+    whole = task.loss_sum
+
+    def loss_sum(self: Task, inputs: Any) -> torch.Tensor:
+        return without_end() if inputs.num_rows > 20 else whole(self, inputs)
+
+    monkeypatch.setattr(task, "loss_sum", loss_sum)
+    assert losses(kind, small_encoder, data, batch_size=48) == pytest.approx(enough, rel=1e-5)
+    halved = [line for line in caplog.messages if "out of memory" in line]
+    assert halved
+    assert all(named_in(line) == ["micro_batch_tokens"] for line in halved)
+    assert is_knob_of(SECTIONS[kind], "micro_batch_tokens")
 
 
 def without_end(*_: object) -> torch.Tensor:
