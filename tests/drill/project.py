@@ -35,7 +35,7 @@ def train(text):
     checkpoint = pathlib.Path("work/checkpoint")
     lines = checkpoint.read_text().splitlines() if checkpoint.exists() else [hashlib.sha256(text.encode()).hexdigest()]
     steps = pathlib.Path("work/steps")
-    with contextlib.closing(run_logger()) as log:
+    with contextlib.closing(run_logger("pretrain")) as log:
         for step in range(len(lines), STEPS):
             time.sleep(SECONDS)
             lines.append(hashlib.sha256(lines[-1].encode()).hexdigest())

@@ -56,7 +56,7 @@ def test_an_unreachable_server_later_gets_everything_once_and_no_stage_waits_for
     stage = run.start_stage(f"stage, {name}", "print", TAGS)
     for variable, value in run.environment(stage).items():
         monkeypatch.setenv(variable, value)
-    logger = run_logger()
+    logger = run_logger("pretrain")
     for step in range(1, 10):
         logger.metrics({"loss": 1 / step}, step)
         if step == 5:

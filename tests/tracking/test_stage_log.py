@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.tracking import NullRunLogger, run_logger
+from clozeline.tracking import RunLoggers, run_logger
 from clozeline.tracking.database import prepare
 from clozeline.tracking.delivery import Delivery
 from clozeline.tracking.machine import MachineMetrics
@@ -51,7 +51,7 @@ def log(outbox: Outbox, points: Mapping[int, float]) -> None:
 def test_without_a_run_in_the_environment_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RUN, raising=False)
     monkeypatch.setenv(OUTBOX, "nowhere")
-    assert isinstance(run_logger(), NullRunLogger)
+    assert run_logger("pretrain") == RunLoggers()
 
 
 def test_a_run_from_the_environment_receives_points_and_machine_metrics(
@@ -59,7 +59,7 @@ def test_a_run_from_the_environment_receives_points_and_machine_metrics(
 ) -> None:
     monkeypatch.setenv(OUTBOX, str(outbox.folder))
     monkeypatch.setenv(RUN, "ours")
-    logger = run_logger()
+    logger = run_logger("pretrain")
     for step in (25, 50):
         logger.metrics({"loss": 1 / step, "learning_rate": 0.1}, step)
     logger.close()

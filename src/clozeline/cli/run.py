@@ -12,6 +12,7 @@ from clozeline.api.editing import assignments, changes_in, edit
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import sound_project_here
 from clozeline.errors import ClozelineError, TransientError
+from clozeline.tracking.tensorboard_log import require_tensorboard
 from clozeline.workspace import Workspace
 
 
@@ -45,8 +46,11 @@ def run(
     `clozeline run --set pretrain.steps=500 --set seed=7`   change two values of params.yaml first
 
     `clozeline run --config configs/clm.yaml`   change all values that this file names
+
+    `CLOZELINE_TENSORBOARD=work/tensorboard clozeline run`   write the curves for TensorBoard, too
     """
     workspace = sound_project_here()
+    require_tensorboard()
     _change_params(workspace, config or (), settings or ())
     started = time.monotonic()
     with ending_orderly():

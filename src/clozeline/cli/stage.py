@@ -14,6 +14,7 @@ from clozeline.cli import torchrun
 from clozeline.cli.start import start_folder
 from clozeline.errors import ClozelineError
 from clozeline.params import read_params
+from clozeline.tracking.tensorboard_log import require_tensorboard
 
 PARAMS = Path("params.yaml")
 _OWN_OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -41,6 +42,7 @@ def stage(
     # Threads that spin while they wait take cores from working threads: on a busy machine they make torch 2.5 times
     # slower. OpenMP reads this variable when torch is loaded, so it is set before the stage is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    require_tensorboard()
     params = read_params(PARAMS)
     start = start_folder(params, fetches=any(text.startswith("start=") for text in arguments))
     if torchrun.is_wanted(name):

@@ -144,7 +144,7 @@ def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> Traine
     if not training.loop.hardware.processes.is_first:
         return training.run(Callback(), lambda look: None)
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
-    with closing(run_logger()) as log, ProgressBar(name, training.loop.total_steps) as bar:
+    with closing(run_logger(name)) as log, ProgressBar(name, training.loop.total_steps) as bar:
         watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")
         trained = training.run(watch, watch.look)
     _log_kept_epoch(name, trained.looks)

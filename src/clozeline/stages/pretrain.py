@@ -65,7 +65,7 @@ def run(
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
     if total == 0:
         _LOG.info("0 steps: the encoder is %s without further training", params.start)
-    with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
+    with closing(run_logger("pretrain")) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
         state = job.run([watch, *advisers(job, tokenizer), *callbacks])
     job.trained(tokenizer, state).save(out, card_of(job.params, seed, tokens, state, job.num_parameters))
