@@ -11,7 +11,7 @@ from clozeline.text.buckets import bucket_starts
 from clozeline.text.preparation import PREPARED, PreparedBatch
 
 _WAITING_BYTES = 8_000_000
-_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(use_threads=False)
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
