@@ -144,7 +144,7 @@ def _collect_sketches(spool: Path, params: PreprocessParams, seed: int, counts: 
 
 
 def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, workers: Workers) -> _Placed:
-    shares = SplitShares.of(params, sketches.num_texts)
+    shares = SplitShares.of(params)
     empty = DiskArrays(sketches.folder).empty
     edges = similar_pairs(sketches, params.same_side_similarity, workers)
     decision = decide(edges, sketches, shares, params.near_duplicate_similarity, empty)

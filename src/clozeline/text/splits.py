@@ -1,7 +1,6 @@
 """Assignment of texts to splits: content draws the split of a text that resembles no earlier one; others follow.
 
-Each decision depends on earlier texts only. A corpus that grows at its end therefore moves no text to another split;
-only a small one gives some of its validation text back to training then (`SplitShares.more_validation`).
+Each decision depends on earlier texts only. A corpus that grows at its end therefore moves no text to another split.
 Suffixes of names give the shape: N texts, E edges. Texts are numbered in the order of the source.
 """
 
@@ -37,10 +36,12 @@ _NO_GROUP = -1
 _PAIRS_AT_A_TIME = 10_000
 
 
-_VALIDATION_TEXTS: Final = 150
-"""Validation texts of a small source: 100 prove INT8, others calibrate it, and the draws of the split vary."""
-_MOST_VALIDATION: Final = 0.1
-"""Share of a small source that is taken for them at most."""
+NUM_FIRST_TEXTS: Final = 1_500
+"""Number of texts at the beginning of a source that give more to validation, so that a small source has about 150
+validation texts: 100 prove INT8, others calibrate it, and the draws of the split vary.
+"""
+_FIRST_VALIDATION: Final = 0.1
+"""Share of these texts that validation gets at least."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,12 @@ class SplitShares:
     validation: float
     holdout: float
     more_validation: float = 0.0
-    """Part of the training share that a small source gives to validation. While the source grows it only falls, and
-    texts move from validation to training alone.
-    """
+    """Part of the training share that the first texts of the source give to validation."""
 
     @classmethod
-    def of(cls, params: PreprocessParams, num_texts: int) -> Self:
-        """Return the shares of a source with `num_texts` texts; a small one gives more to validation, to prove INT8."""
+    def of(cls, params: PreprocessParams) -> Self:
         given, training = params.validation_fraction, 1 - params.validation_fraction - params.holdout_fraction
-        wanted = min(_VALIDATION_TEXTS / max(num_texts, 1), _MOST_VALIDATION)
-        return cls(given, params.holdout_fraction, min(max(wanted - given, 0.0), training / 2))
+        return cls(given, params.holdout_fraction, min(max(_FIRST_VALIDATION - given, 0.0), training / 2))
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,9 @@ def _undecided(sketches: Sketches, shares: SplitShares, empty: Empty) -> Decisio
         draw_C = sketches.draw_N[chunk]
         side_C = np.full(len(draw_C), TRAIN, dtype=np.uint8)
         side_C[draw_C < shares.validation + shares.holdout] = HOLDOUT
-        side_C[(draw_C < shares.validation) | (draw_C >= 1 - shares.more_validation)] = VALIDATION
+        side_C[draw_C < shares.validation] = VALIDATION
+        first_C = draw_C[: max(NUM_FIRST_TEXTS - chunk.start, 0)]
+        side_C[: len(first_C)][first_C >= 1 - shares.more_validation] = VALIDATION
         fate_N[chunk], side_N[chunk], size_N[chunk] = KEPT, side_C, 1
         root_N[chunk] = np.arange(chunk.start, chunk.stop)
     return Decision(fate_N, root_N, size_N, side_N)
