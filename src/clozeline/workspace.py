@@ -48,6 +48,11 @@ class Workspace:
         return self.work / "prefect"
 
     @property
+    def experiments(self) -> Path:
+        """Trainings of ablations and sweeps, with the text that they share."""
+        return self.work / "experiments"
+
+    @property
     def outbox(self) -> Path:
         """Messages that MLflow does not have yet."""
         return self.work / "outbox"

@@ -16,6 +16,7 @@ WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "peft", "prefect", "p
            "transformers")  # fmt: skip
 """Packages that an extra brings; the base install has none of them."""
 VERBS: Mapping[str, tuple[str, str | None]] = {
+    "ablate": ("ablate params.yaml seed=1", "train"),
     "answer": ("answer --context here where", None),
     "choose": ("choose --labels one,two text", None),
     "classify": ("classify text", None),

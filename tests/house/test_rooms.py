@@ -17,6 +17,7 @@ PACKAGE = PROJECT / "src" / "clozeline"
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.py"))]
 FLOORS = (
     ("cli",),
+    ("experiments",),
     ("api", "demo", "flows"),
     ("starter",),
     ("stages",),
@@ -45,7 +46,7 @@ FLOORS = (
     ("errors", "progress", "workspace"),
 )
 """Rooms by floor, from the top down: each room imports only from the floors below it."""
-DOORS = {"api", "cli", "stages", "flows", "demo", "orchestration", "reporting", "serving", "params"}
+DOORS = {"api", "cli", "experiments", "stages", "flows", "demo", "orchestration", "reporting", "serving", "params"}
 """Rooms whose messages name keys of params.yaml, and the room that reads it."""
 LINES_OF_PARAMS = PACKAGE / "planning/chooser.py"
 """File with a table of lines for params.yaml."""

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from clozeline.cli import (
+    ablate,
     choosing,
     compare,
     demo,
@@ -50,6 +51,7 @@ for verbs in (
     init,
     run,
     plan,
+    ablate,
     demo,
     published,
     release,

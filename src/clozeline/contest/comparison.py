@@ -1,12 +1,14 @@
 """Paired comparison of two models on the same texts: is the difference more than chance?
 
-Shapes: D documents or blocks of them.
+Shapes: D documents or blocks of them, S seeds.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from scipy import stats
 
 from clozeline.contest.contender import Contender, Said
 from clozeline.evaluation.bootstrap import Floats, ratio_intervals, sign_flip_p_value
@@ -19,9 +21,9 @@ class PairedTest:
     difference: float
     low: float
     high: float
-    """`low` and `high` are the ends of the 95 % interval: bootstrap over documents, with both models' answers."""
+    """`low` and `high` are the ends of the 95 % interval. By document: bootstrap, with both models' answers."""
     p_value: float
-    """Two-sided p-value: how often random signs of the documents' differences give a difference at least as large."""
+    """Two-sided p-value. By document: how often random signs of the differences give one at least as large."""
 
     @classmethod
     def of(cls, first_D: Floats, second_D: Floats, weight_D: Floats, *, seed: int, num_samples: int) -> Self:
@@ -31,6 +33,20 @@ class PairedTest:
         low, high = ends[:, 0].tolist()
         p_value = sign_flip_p_value(difference_D, seed=seed, num_samples=num_samples)
         return cls(float(difference_D.sum() / weight_D.sum()), low, high, p_value)
+
+    @classmethod
+    def over_seeds(cls, first_S: Floats, second_S: Floats) -> Self:
+        """Compare figures of trainings from the same seeds, at least two, by the paired t-test (Student 1908).
+
+        Random signs, as above, need six seeds before any difference is significant at 5 %.
+        """
+        difference_S = first_S - second_S
+        mean, freedom = float(difference_S.mean()), len(difference_S) - 1
+        error = float(difference_S.std(ddof=1)) / math.sqrt(len(difference_S))
+        if error == 0:  # the same for every seed: no difference, or one without chance
+            return cls(mean, mean, mean, 0.0 if mean else 1.0)
+        margin = float(stats.t.ppf(0.975, freedom)) * error
+        return cls(mean, mean - margin, mean + margin, 2 * float(stats.t.sf(abs(mean) / error, freedom)))
 
 
 @dataclass(frozen=True)

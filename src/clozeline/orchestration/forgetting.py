@@ -32,7 +32,7 @@ from clozeline.versions.spread import Stored
 from clozeline.workspace import Workspace, tracking_uri
 
 _SNAPSHOT: Final = "snapshot"
-_MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial")
+_MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
 """Folders of work/ with results and checkpoints that the next run makes again."""
 _NOT_SEARCHED: Final = ("mlflow", "prefect", "registry", "start", "outbox")
 """Folders of work/ that are searched by their own means, or hold weights."""

@@ -1,0 +1,143 @@
+"""One training of given params from one seed, and its loss on the validation text.
+
+The folder of an experiment is named by a hash of everything that its result depends on: it is found again, whoever asks
+for it, and a killed one continues from its last checkpoint.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Self
+
+import torch
+
+from clozeline.api.config import Config
+from clozeline.api.run import Run, call, written
+from clozeline.artifacts.preprocess import clean_text
+from clozeline.artifacts.record import Record
+from clozeline.contest.contender import Asking, Contender
+from clozeline.evaluation.figures import MOST_BLOCKS
+from clozeline.experiments.arms import training_of
+from clozeline.experiments.code import code_of_stage
+from clozeline.experiments.corpus import Corpus
+from clozeline.experiments.stopwatch import Seconds, Stopwatch
+from clozeline.machine.cores import available_cores
+from clozeline.orchestration.run_lock import run_lock
+from clozeline.params import Params
+from clozeline.params.model import is_own
+from clozeline.pretraining.starting import sources_of_start
+from clozeline.storage.atomic import remove_folder, replacing_file
+from clozeline.storage.fingerprints import fingerprint
+from clozeline.training.callbacks import Callback
+
+_RESULT: Final = "result.json"
+
+
+class Result(Record):
+    """What an experiment found, by block of documents of the validation text."""
+
+    nats: tuple[float, ...]
+    """Loss of each block, with the charge for unknown tokens."""
+    text_bytes: tuple[int, ...]
+    num_documents: int
+    steps: int
+    seconds: Seconds
+
+    @property
+    def nats_per_byte(self) -> float:
+        return sum(self.nats) / sum(self.text_bytes)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A training that has run, or is to run."""
+
+    folder: Path
+    config: Config
+    corpus: Corpus
+    measured_with: int
+    """Seed that assigns the tokens of the validation text to folds, the same for all experiments."""
+
+    @classmethod
+    def of(cls, config: Config, seed: int, corpus: Corpus, kept: Path) -> Self:
+        """Return the experiment of these params from `seed`, whose folder is in `kept`."""
+        params = config.checked
+        facts = {
+            **training_of(params),
+            "evaluate": params.evaluate.model_dump(),
+            "seeds": [seed, params.seed],
+            "corpus": corpus.digest,
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "cores": available_cores(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        }
+        own = config.copy()
+        own["seed"] = seed
+        own["finetune"] = {}
+        own["export"]["models"] = {}
+        return cls(kept / fingerprint(facts, _sources(params)), own, corpus, params.seed)
+
+    @property
+    def result(self) -> Result | None:
+        """The result; None: the experiment has not been run to its end."""
+        file = self.folder / _RESULT
+        return Result.model_validate_json(file.read_bytes()) if file.is_file() else None
+
+    def run(self, callbacks: Iterable[Callback] = ()) -> Result:
+        """Train and measure, from where an earlier call was killed; return the kept result if there is one.
+
+        Raises:
+            ClozelineError: as stage `pretrain`.
+            TransientError: another process runs this experiment.
+        """
+        with run_lock(self.folder / "lock"):
+            return self.result or self._run(callbacks)
+
+    def _run(self, callbacks: Iterable[Callback]) -> Result:
+        run, params = Run(self.folder), self.config.checked
+        watch = Stopwatch(self.folder / "seconds.json")
+        if not (self.folder / "metrics" / "pretrain.json").is_file():  # the stage writes it last
+            self.corpus.laid_into(self.folder)
+            written(run, self.config)
+            call("pretrain", run, {}, callbacks=[watch, *callbacks])
+        result = self._measured(params, steps=int(run.figures["steps"]), seconds=watch.total)
+        with replacing_file(self.folder / _RESULT) as beside:
+            beside.write_text(result.model_dump_json() + "\n", encoding="utf-8")
+        remove_folder(self.folder / "models" / "encoder")  # a hundred experiments would fill a disk
+        return result
+
+    def _measured(self, params: Params, *, steps: int, seconds: Seconds) -> Result:
+        how = Asking(
+            estimator="folds",
+            seed=self.measured_with,
+            num_folds=params.evaluate.num_folds,
+            max_length=params.evaluate.max_length,
+            batch_tokens=params.evaluate.batch_tokens,
+        )
+        text = self.corpus.validation_text
+        num_documents = clean_text.num_rows(text, clean_text.TEXT)
+        with TemporaryDirectory(prefix="clozeline-") as scratch:
+            name, family = str(self.folder / "models" / "encoder"), params.pretrain.model.family
+            contender = Contender.open(name, Path(scratch) / "tokenizer", family)
+            said = contender.ask(text, how, Path(scratch) / "texts", num_groups=min(num_documents, MOST_BLOCKS))
+        return Result(
+            nats=tuple(said.documents.nats_D.tolist()),
+            text_bytes=tuple(said.documents.text_bytes_D.tolist()),
+            num_documents=num_documents,
+            steps=steps,
+            seconds=seconds,
+        )
+
+
+def _sources(params: Params) -> list[Path]:
+    """Return the files that decide the result: our code, the model that training starts from, and your own encoder."""
+    family, own = params.pretrain.model.family, None
+    if is_own(family):
+        own = find_spec(family.partition(":")[0].partition(".")[0])
+    file = Path(own.origin) if own is not None and own.origin is not None else None
+    of_family = [] if file is None else sorted(file.parent.rglob("*.py")) if file.stem == "__init__" else [file]
+    return [*code_of_stage("pretrain"), *sources_of_start(params.pretrain.start), *of_family]

@@ -1,0 +1,32 @@
+"""A tiny corpus and a tiny training on it."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.api.config import Config
+from clozeline.experiments.corpus import Corpus
+from clozeline.params import PretrainParams
+from tests.clean_text import write_clean_text
+from tests.toy_line import TINY_EVALUATION
+
+
+@pytest.fixture
+def corpus(tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> Corpus:
+    """Text of the tiny language, with shards that a model can learn it from."""
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    texts = [" ".join(f"w{number}" for number in range(start, start + 12)) for start in range(5, 45)]
+    for split in ("validation", "holdout"):
+        write_clean_text(clean / f"{split}.parquet", texts)
+    return Corpus(clean, tiny_tokens, tiny_tokenizer, "a hash")
+
+
+@pytest.fixture
+def config(tiny_pretraining: PretrainParams) -> Config:
+    """Params of a training that takes a tenth of a second."""
+    made = Config()
+    made["finetune"], made["export"]["models"] = {}, {}
+    made["pretrain"] = {**tiny_pretraining.model_dump(), "checkpoint_every_steps": 10}
+    made["evaluate"] = dict(TINY_EVALUATION)
+    return made
