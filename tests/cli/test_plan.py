@@ -6,6 +6,7 @@ import pty
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -102,9 +103,9 @@ def test_a_terminal_gets_a_table_with_borders(project: Path) -> None:
 
 
 def test_the_chooser_needs_no_project_and_ends_with_lines_for_params_yaml(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["plan", "--for", "long", "--for", "fastest"], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["plan", "--for", "long", "--for", "efficiency"], catch_exceptions=False)
     assert "max_position_embeddings: 8192" in result.stdout
-    assert "fastest recommends another" in result.stdout
+    assert "efficiency recommends another" in result.stdout
 
 
 def test_a_custom_encoder_is_imported_from_the_project_folder(project: Path) -> None:
@@ -134,6 +135,7 @@ def test_invalid_options_are_refused(project: Path, options: list[str]) -> None:
         ("--for long --vocab-size 300", "--for cannot be combined with --vocab-size"),
         ("--serving --all", "only one table can be made at a time"),
         ("--for long --serving", "only one table can be made at a time"),
+        ("--published x --size mini", "--published cannot be combined with --size"),
     ],
 )
 def test_options_without_effect_are_refused_by_name(project: Path, options: str, meaningless: str) -> None:
@@ -183,12 +185,13 @@ def test_an_empty_ladder_has_no_int8_cost(project: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(serving, "_cost", lambda graph, *given: len(graph.graph.node))
     params = read_params(project / "params.yaml")
     model = params.pretrain.model.model_copy(update={"size": "tiny", "family": "bert"})
-    exported = serving._exported(model, 300, params.export.opset, tmp_path)  # only once, because it takes seconds
+    build = partial(serving.of_params, model, 300)
+    exported = serving._exported(build(), params.export.opset, tmp_path)  # only once, because it takes seconds
     monkeypatch.setattr(serving, "_exported", lambda *given: exported)
     for ladder, precisions in ((params.export.ladder, ["fp32", "fp16", "INT8"]), ((), ["fp32", "fp16"])):
-        costs = serving.serving_cost(model, 300, params.export.model_copy(update={"ladder": ladder}))
+        costs = serving.serving_cost(build, params.export.model_copy(update={"ladder": ladder}))
         assert list(costs) == precisions
-    monkeypatch.setattr(plan_module, "_serving", lambda *given: serving_table({"bert": shown}, "tiny", 300))
+    monkeypatch.setattr(plan_module, "_serving", lambda *given: serving_table({"bert": shown}, "size tiny"))
     footprint = Footprint(memory_bytes=1, text_milliseconds=1, batch_milliseconds=1)
     for names in (["fp32", "fp16", "INT8"], ["fp32", "fp16"]):
         shown = {name: serving.GraphCost(1, footprint) for name in names}

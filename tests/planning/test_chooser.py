@@ -41,15 +41,21 @@ def test_each_choice_names_existing_rows_of_the_tables() -> None:
 
 
 def test_the_first_name_wins_and_the_other_is_reported() -> None:
-    combined = combine(["fastest", "accurate"])
+    combined = combine(["efficiency", "accuracy"])
     assert combined.params["pretrain.model.size"] == "mini"
     assert combined.params["pretrain.steps"] == 100_000
-    assert "pretrain.model.size" in combined.conflicts["accurate"]
-    assert "pretrain.model.family" not in combined.conflicts["accurate"]
-    assert combine(["accurate", "fastest"]).params["pretrain.model.size"] == "base"
+    assert "pretrain.model.size" in combined.conflicts["accuracy"]
+    assert "pretrain.model.family" not in combined.conflicts["accuracy"]
+    assert combine(["accuracy", "efficiency"]).params["pretrain.model.size"] == "base"
 
 
 def test_a_start_is_chosen_only_with_its_own_tokenizer() -> None:
     combined = combine(["multilingual", "domain"])
     assert "pretrain.start" not in combined.params
     assert set(combined.conflicts["domain"]) == set(CHOICES["domain"].params)
+
+
+def test_a_masked_start_keeps_its_objective() -> None:
+    combined = combine(["domain", "generation"])
+    assert combined.params["pretrain.objective"] == "mlm"
+    assert "pretrain.objective" in combined.conflicts["generation"]

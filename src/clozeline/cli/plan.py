@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TOKENS = Path("data/tokens")
 _PARAMS = Path("params.yaml")
-Need = StrEnum("Need", ["multilingual", "long", "fastest", "accurate", "domain"])
+Need = StrEnum("Need", ["efficiency", "accuracy", "domain", "long", "multilingual", "generation"])
 """The rows of clozeline/planning/chooser.py."""
 OPTIONS = {
     "family": "model.family",
@@ -50,11 +50,28 @@ TimingOption = Annotated[
         show_default=False,
     ),
 ]
+ServingOption = Annotated[
+    bool, typer.Option("--serving", help="Measure every family in this size on this machine: file, memory, latency.")
+]
+PublishedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--published",
+        metavar="MODEL",
+        help="Measure a published model, a folder or a name on the hub, in the same way: only its config.json is"
+        " read, no weights are downloaded.",
+    ),
+]
+NeedsOption = Annotated[
+    list[Need] | None,
+    typer.Option("--for", help="What matters to you: shows the family, size, recipe and tokenizer to choose."),
+]
 TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--for": (),
         "--all": ("--vocab-size", "--max-length"),
         "--serving": ("--family", "--size", "--vocab-size"),
+        "--published": (),
     }
 )
 """Options that a table other than the plan of one training depends on; any other option would have no effect on it."""
@@ -74,14 +91,9 @@ def plan(
     max_length: Annotated[int | None, typer.Option(min=8, help="Overrides params.yaml.")] = None,
     timing: TimingOption = None,
     every: Annotated[bool, typer.Option("--all", help="Show every family in every size.")] = False,
-    serving: Annotated[
-        bool,
-        typer.Option("--serving", help="Measure every family in this size on this machine: file, memory, latency."),
-    ] = False,
-    needs: Annotated[
-        list[Need] | None,
-        typer.Option("--for", help="What matters to you: shows the family, size, recipe and tokenizer to choose."),
-    ] = None,
+    serving: ServingOption = False,
+    published: PublishedOption = None,
+    needs: NeedsOption = None,
 ) -> None:
     """Show what training with params.yaml will cost (parameters, memory, FLOPs, tokens/s, ETA), with advice.
 
@@ -91,6 +103,7 @@ def plan(
     - `clozeline plan --family bert --size base --max-length 512 --no-timing`
     - `clozeline plan --all`
     - `clozeline plan --serving --family modernbert`
+    - `clozeline plan --published distilbert/distilbert-base-uncased`
     - `clozeline plan --for multilingual --for long`
     """
     # See stage.py: set before torch is loaded.
@@ -106,12 +119,15 @@ def plan(
         "--max-length": max_length,
         "--no-timing" if timing is False else "--timing": timing,
     }
-    tables = {"--for": needs, "--all": every, "--serving": serving}
+    tables = {"--for": needs, "--all": every, "--serving": serving, "--published": published}
     check_options([name for name, it in tables.items() if it], [name for name, it in options.items() if it is not None])
     if needs:
         plan_tables.show(plan_tables.chosen(needs))
         return
     params = read_params(_PARAMS)
+    if published:
+        plan_tables.show(_published(published, params.export))
+        return
     pretrain = _wanted(params, family=family, size=size, objective=objective, max_length=max_length)
     try:
         num_tokens = vocab_size or _vocab_size(params, pretrain)
@@ -235,20 +251,35 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
 
 def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", family: str | None) -> Iterable[object]:
     from clozeline.cli import plan_tables
-    from clozeline.planning.serving import check_served, served_families, serving_cost
+    from clozeline.planning.serving import check_served, of_params, served_families, serving_cost
     from clozeline.progress import track
 
     if family:
         check_served(family)
 
-    for name in ("clozeline.encoder", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    _quiet()
     chosen = [family] if family else served_families()
     costs = {
-        family: serving_cost(params.model.model_copy(update={"family": family}), vocab_size, export)
+        family: serving_cost(partial(of_params, params.model.model_copy(update={"family": family}), vocab_size), export)
         for family in track(chosen, "measure", len(chosen))
     }
-    return plan_tables.serving_table(costs, params.model.size or "of params.yaml", vocab_size)
+    size = f"size {params.model.size or 'of params.yaml'}, vocabulary of {vocab_size:,}"
+    return plan_tables.serving_table(costs, size)
+
+
+def _published(names: Sequence[str], export: "ExportParams") -> Iterable[object]:
+    from clozeline.cli import plan_tables
+    from clozeline.planning.serving import of_published, serving_cost
+    from clozeline.progress import track
+
+    _quiet()
+    costs = {name: serving_cost(partial(of_published, name), export) for name in track(names, "measure", len(names))}
+    return plan_tables.serving_table(costs, "with the shape and vocabulary of config.json, and random weights")
+
+
+def _quiet() -> None:
+    for name in ("clozeline.encoder", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[object]:

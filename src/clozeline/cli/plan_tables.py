@@ -73,14 +73,13 @@ def zoo_table(
     return [table]
 
 
-def serving_table(
-    costs: Mapping[str, Mapping[str, "GraphCost"]], size: str, vocab_size: int
-) -> Sequence[RenderableType]:
+def serving_table(costs: Mapping[str, Mapping[str, "GraphCost"]], size: str) -> Sequence[RenderableType]:
+    """`size`: what the rows have in common, in words."""
     title = (
-        f"Serving on this machine with one thread, size {size}, vocabulary of {vocab_size:,}: one text of {TEXT_TOKENS}"
-        f" tokens, and {BATCH_TEXTS} such texts"
+        f"Serving on this machine with one thread, {size}: one text of {TEXT_TOKENS} tokens, and {BATCH_TEXTS} such"
+        " texts"
     )
-    table = table_of(title, "family", "precision", ">file", ">memory", ">one text", f">{BATCH_TEXTS} texts")
+    table = table_of(title, "encoder", "precision", ">file", ">memory", ">one text", f">{BATCH_TEXTS} texts")
     for family, by_precision in costs.items():
         for precision, cost in by_precision.items():
             taken = cost.footprint

@@ -30,6 +30,7 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
             predicts tokens.
     """
     checkpoint, facts = _found(name, revision)
+    inspect_model(name, checkpoint.revision)
     architecture = (facts.get("architectures") or ["none"])[0]
     head, _ = FORMS.get(architecture, (None, None))
     if checkpoint.is_folder and (architecture == OWN_ARCHITECTURE or head == "rtd"):
@@ -46,6 +47,16 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     )
 
 
+def published_config(name: str) -> Any:
+    """Return the configuration of the model `name`. Its weights are neither inspected nor downloaded.
+
+    Raises:
+        ArtifactError: there is no such model, it asks for code of its own, or transformers does not know its class.
+    """
+    checkpoint, _ = _found(name, None)
+    return checkpoint.config(has_weights=False)
+
+
 def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]:
     try:
         with asking_hub(name):
@@ -58,7 +69,6 @@ def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]
             expected="a folder with config.json and weights, or a name on the hub and a network",
             do=f"check the name; with a network, run `hf download {name} --local-dir FOLDER`",
         ) from error
-    inspect_model(name, checkpoint.revision)
     return checkpoint, dict(facts)
 
 

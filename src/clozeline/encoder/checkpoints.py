@@ -17,7 +17,7 @@ from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel, loaded_stock
 from clozeline.errors import ArtifactError
 from clozeline.foreign.hub import fetched_file
-from clozeline.foreign.inspection import inspect_model
+from clozeline.foreign.inspection import inspect_model, inspect_settings
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -47,13 +47,17 @@ class Checkpoint:
             return {"pretrained_model_name_or_path": self.name, "local_files_only": True}
         return {"pretrained_model_name_or_path": self.name, "revision": self.revision}
 
-    def config(self) -> Any:
+    def config(self, *, has_weights: bool = True) -> Any:
         """Return the configuration as an instance of the class registered for its `model_type`.
+
+        Args:
+            has_weights: whether the weights are inspected too, which on the hub downloads them.
 
         Raises:
             ArtifactError: it requires code outside transformers, its `model_type` is unknown, or weights are pickled.
         """
-        inspect_model(self.name, self.revision)
+        inspect = inspect_model if has_weights else inspect_settings
+        inspect(self.name, self.revision)
         model_type = PretrainedConfig.get_config_dict(**self.where)[0].get("model_type")
         if model_type not in CONFIG_MAPPING:
             raise ArtifactError(

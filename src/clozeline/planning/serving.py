@@ -1,16 +1,21 @@
 """Serving costs of encoders on this machine, measured on graphs with random weights."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Final
 
+import torch
 from onnx import ModelProto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from clozeline.encoder.families import FAMILIES, TokenIds
-from clozeline.errors import ParamsError
+from clozeline.contest.published import published_config
+from clozeline.encoder.families import FAMILIES, LAYOUTS, TokenIds
+from clozeline.encoder.model import Model
+from clozeline.encoder.stock import fresh_stock
+from clozeline.errors import ArtifactError, ParamsError
 from clozeline.exporting.architectures import NOT_EXPORTED
 from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
 from clozeline.exporting.ladder import scheme_of
@@ -18,10 +23,16 @@ from clozeline.exporting.quantization import quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import open_trained
 from clozeline.language_modelling import language_model
+from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.machine.memory import available_bytes
 from clozeline.params import ExportParams, ModelParams
+from clozeline.planning.counting import ParameterCount
 from clozeline.planning.footprint import Feed, Footprint, footprint
 from clozeline.planning.half_weights import with_half_weights
 from clozeline.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, save
+
+_BYTES_PER_WEIGHT_BYTE: Final = 9
+"""Peak memory of a measurement / size of the fp32 weights: 2.4 GB for the 268 MB of DistilBERT base."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +63,16 @@ def check_served(family: str) -> None:
         )
 
 
-def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> dict[str, GraphCost]:
-    """Return the cost by precision of the encoder that `params` describe, exported like the stage, untrained.
+def serving_cost(build: Callable[[], LanguageModel], export: ExportParams) -> dict[str, GraphCost]:
+    """Return the cost by precision of the untrained masked encoder that `build` returns, exported like the stage.
 
     INT8 uses the ladder's first scheme, with all products outside the head quantized and dynamic activation scales; an
     empty ladder gives no INT8. Only the export of a trained model can tell whether it passes its gates, which products
     stay in fp32, and which scales can be fixed. Apart from that, weights do not change the cost of a graph.
-
-    Raises:
-        ParamsError: the family is unknown.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
-        graph, feed, head = _exported(params, vocab_size, export.opset, folder)
+        graph, feed, head = _exported(build(), export.opset, folder)
         path = folder / "graph.onnx"
         return {precision: _cost(made, path, feed) for precision, made in _variants(graph, export, head)}
 
@@ -83,12 +91,60 @@ def _cost(graph: ModelProto, path: Path, feed: Feed) -> GraphCost:
     return cost
 
 
-def _exported(params: ModelParams, vocab_size: int, opset: int, folder: Path) -> tuple[ModelProto, Feed, Sequence[str]]:
+def of_params(params: ModelParams, vocab_size: int) -> LanguageModel:
+    """Return the masked encoder that `params` describe, with random weights.
+
+    Raises:
+        ParamsError: the family is unknown.
+    """
+    return language_model.build(params, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
+
+
+def of_published(name: str) -> LanguageModel:
+    """Return a published encoder with a masked head and random weights, from its config.json alone.
+
+    Raises:
+        ArtifactError: there is no such model, or none that can be served with its family's masked head.
+    """
+    config = published_config(name)
+    classes = {FAMILIES[family].forms["mlm"].config_class for family in served_families()}
+    if type(config) not in classes:
+        raise ArtifactError(
+            f"{name} cannot be measured: it is no encoder that is exported with a masked head",
+            given=f"model_type {config.model_type}",
+            expected=f"a model of one of the families {', '.join(served_families())}",
+            do="name such a model",
+        )
+    config.pad_token_id = 0
+    _check_memory(name, config)
+    return _fresh(config)
+
+
+def _fresh(config: Any) -> LanguageModel:
+    return Model(config, "mlm") if config.model_type in LAYOUTS else fresh_stock(config, "mlm")
+
+
+def _check_memory(name: str, config: Any) -> None:
+    with torch.device("meta"):
+        count = ParameterCount.of(_fresh(config))
+    needed, free = _BYTES_PER_WEIGHT_BYTE * count.fp32_bytes, available_bytes()
+    if needed > free:
+        weights = zip(("fp32", "fp16", "INT8"), (count.fp32_bytes, count.fp16_bytes, count.int8_bytes), strict=True)
+        sizes = ", ".join(f"{precision} {size / 1e9:.2f} GB" for precision, size in weights)
+        raise ArtifactError(
+            f"{name} is too large to be measured here",
+            given=f"{count.total:,} parameters ({sizes}); to export and measure them takes about {needed / 1e9:.0f} GB",
+            expected=f"at most the {free / 1e9:.1f} GB that are available here",
+            do="measure it on a machine with more memory",
+        )
+
+
+def _exported(model: LanguageModel, opset: int, folder: Path) -> tuple[ModelProto, Feed, Sequence[str]]:
     """Return the graph, its inputs, and the products of its head."""
+    vocab_size = model.config.vocab_size
     for name in ("tokenizer", "model"):
         (folder / name).mkdir()
     _save_tokenizer(vocab_size, folder / "tokenizer")
-    model = language_model.build(params, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
     language_model.save(model, folder / "tokenizer", folder / "model")
     trained = open_trained(folder / "model")
     path = folder / "fp32.onnx"
