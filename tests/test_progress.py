@@ -2,6 +2,7 @@ import logging
 import os
 import subprocess
 import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,36 @@ def test_the_eta_ignores_steps_done_before_a_resume(
         bar.start_at(90)
         bar.advance(5)
     assert "ETA 10 s" in lines(caplog)[0]
+
+
+def test_a_notebook_gets_one_bar_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    shown: list[tuple[str, str]] = []
+    clock = iter(float(second) for second in range(100))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+
+    def show(data: dict[str, str], *, raw: bool, display_id: bool) -> SimpleNamespace:
+        assert raw
+        assert display_id
+        shown.append(("displayed", data["text/html"]))
+        return SimpleNamespace(update=lambda data, raw: shown.append(("updated", data["text/html"])))
+
+    ipython.get_ipython = lambda: SimpleNamespace(kernel="of a notebook")  # type: ignore[attr-defined]
+    display.display = show  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with ProgressBar("<train>", 10) as bar:
+        bar.advance(5, note="loss 3.2")
+        bar.advance(5)
+    (how, first), (then, last) = shown
+    assert (how, then) == ("displayed", "updated")
+    assert first.startswith('<progress value="5" max="10"></progress> &lt;train&gt;: 5/10 (50 %)')
+    assert first.endswith("loss 3.2")
+    assert 'value="10"' in last
+    ipython.get_ipython = lambda: SimpleNamespace()  # type: ignore[attr-defined]  # IPython in a terminal
+    with ProgressBar("train", 10) as bar:
+        bar.advance(10)
+    assert len(shown) == 2
 
 
 LOGS_BESIDE_A_BAR = """

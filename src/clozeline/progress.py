@@ -1,17 +1,21 @@
-"""Progress of a long job: a bar with ETA in a terminal, a plain line now and then elsewhere."""
+"""Progress of a long job: a bar with ETA in a terminal or a notebook, a plain line now and then elsewhere."""
 
 import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from html import escape
+from importlib import import_module
 from types import TracebackType
-from typing import Self, TextIO, TypeVar
+from typing import Any, Final, Self, TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Item = TypeVar("Item")
 _LOG = logging.getLogger(__name__)
+_NOTEBOOK_SECONDS: Final = 0.2
+"""Least time between two states of a bar that a notebook is sent."""
 
 
 class ProgressBar:
@@ -28,7 +32,8 @@ class ProgressBar:
         self._started = time.monotonic()
         self._last_line = self._started
         self._plain_every_seconds = plain_every_seconds
-        self._bar = _terminal_bar() if sys.stderr.isatty() else None
+        self._shown = _NotebookBar() if _is_in_notebook() else None
+        self._bar = _terminal_bar() if sys.stderr.isatty() and self._shown is None else None
         if self._bar:
             self._task = self._bar.add_task(description, total=total, note="")
 
@@ -65,23 +70,45 @@ class ProgressBar:
         self._done += units
         if self._bar:
             self._bar.update(self._task, completed=self._done, note=note)
+        elif self._shown:
+            self._shown.show(self._done, self._total, self._in_words(note))
         elif time.monotonic() - self._last_line >= self._plain_every_seconds:
             self._last_line = time.monotonic()
-            self._say(note)
+            _LOG.info("%s", self._in_words(note))
 
-    def _say(self, note: str) -> None:
+    def _in_words(self, note: str) -> str:
         elapsed = time.monotonic() - self._started
         remaining = elapsed / max(self._done - self._done_at_start, 1) * (self._total - self._done)
-        _LOG.info(
-            "%s: %d/%d (%.0f %%), %.0f s elapsed, ETA %.0f s%s",
-            self._description,
-            self._done,
-            self._total,
-            100 * self._done / max(self._total, 1),
-            elapsed,
-            max(remaining, 0),
-            f", {note}" if note else "",
+        return (
+            f"{self._description}: {self._done}/{self._total} ({100 * self._done / max(self._total, 1):.0f} %),"
+            f" {elapsed:.0f} s elapsed, ETA {max(remaining, 0):.0f} s{f', {note}' if note else ''}"
         )
+
+
+class _NotebookBar:
+    """A bar below a notebook's cell. It needs no widgets, and a saved notebook keeps it."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._shown_at = 0.0
+
+    def show(self, done: int, total: int, words: str) -> None:
+        if self._handle and done < total and time.monotonic() - self._shown_at < _NOTEBOOK_SECONDS:
+            return
+        self._shown_at = time.monotonic()
+        html = f'<progress value="{done}" max="{total}"></progress> {escape(words)}'
+        shown = {"text/plain": words, "text/html": html}
+        if self._handle is None:
+            display = import_module("IPython.display").display  # a kernel has it; we do not install it
+            self._handle = display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+
+def _is_in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; IPython in a terminal is none."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def track(items: Iterable[Item], description: str, total: int) -> Iterator[Item]:
