@@ -9,6 +9,7 @@ OPEN_GATES = ExportGates(
     min_metric_ratio=0,
     min_metric_items=1,
     min_embedding_cosine=0,
+    min_token_cosine=0,
     max_batch_flips=1,
     min_batch_cosine=0,
 )

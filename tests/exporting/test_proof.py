@@ -21,6 +21,7 @@ from clozeline.exporting.exams.of_labels import LabelSetExam
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.sample import Sample
+from clozeline.inference.embedder import HIDDEN
 from clozeline.inference.package import load
 from clozeline.params import ExportGates
 from tests.exporting.conftest import TinyPackage
@@ -34,6 +35,7 @@ GATES = OPEN_GATES.model_copy(
         "min_agreement_texts": 5,
         "min_metric_items": 5,
         "min_embedding_cosine": 0.99,
+        "min_token_cosine": 0.98,
         "max_batch_flips": 0.005,
         "min_batch_cosine": 0.999,
     }
@@ -46,6 +48,7 @@ LIMITS = {
     "metric_ratio": ("min_metric_ratio", 9.0),
     "metric_items": ("min_metric_items", 1000),
     "embedding_cosine_mean": ("min_embedding_cosine", 1.01),
+    "token_cosine_mean": ("min_token_cosine", 1.01),
 }
 """Limits for every graph; each is out of reach."""
 OF_INT8 = LIMITS | {"batch_flips": ("max_batch_flips", -0.1), "batch_cosine_min": ("min_batch_cosine", 1.01)}
@@ -113,13 +116,29 @@ def spoil_embeddings(graph: ModelProto) -> None:
     )
 
 
+def spoil_token_vectors(graph: ModelProto) -> None:
+    """Add the same vector to the vector of each token that is answered, and to nothing that is made of them."""
+    vector = np.zeros(32, dtype=np.float32)
+    vector[0] = 30
+    graph.graph.initializer.append(numpy_helper.from_array(vector, "v"))
+    for node in graph.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [{HIDDEN: "right"}.get(name, name) for name in names]
+    graph.graph.node.append(helper.make_node("Add", ["right", "v"], [HIDDEN]))
+
+
 def name_the_least_likely(graph: ModelProto) -> None:
     node = next(node for node in graph.graph.node if node.name == "top_ids")
     node.attribute.append(helper.make_attribute("largest", 0))
 
 
 @pytest.mark.parametrize(
-    ("damage", "figure"), [(spoil_embeddings, "embedding_cosine_mean"), (name_the_least_likely, "agreement")]
+    ("damage", "figure"),
+    [
+        (spoil_embeddings, "embedding_cosine_mean"),
+        (spoil_token_vectors, "token_cosine_mean"),
+        (name_the_least_likely, "agreement"),
+    ],
 )
 def test_the_served_outputs_are_checked_and_not_only_the_logits(
     package: Path, damage: Callable[[ModelProto], None], figure: str

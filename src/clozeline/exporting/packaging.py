@@ -237,6 +237,8 @@ def _of_int8(served: Passed) -> dict[str, object]:
         "int8_top1": passed.int8_metric if is_encoder else None,
         "embedding_cosine_mean": passed.embedding_cosine_mean,
         "embedding_cosine_min": passed.embedding_cosine_min,
+        "token_cosine_mean": passed.token_cosine_mean,
+        "token_cosine_min": passed.token_cosine_min,
         "quantized_matmuls": quantized.num_matmuls,
         "quantized_embeddings": quantized.num_embeddings,
         "quantized_activations": quantized.num_activations,

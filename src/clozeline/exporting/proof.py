@@ -1,6 +1,6 @@
 """Checks that an INT8 graph is fit to be served: measurements on real texts, and their limits.
 
-Shapes: A answers, T texts.
+Shapes: A answers, H hidden, L tokens of a text, N tokens of several texts, T texts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,10 @@ from clozeline.exporting.in_half import LARGEST, LARGEST_HALF
 from clozeline.exporting.ratios import Counts, ratio_of_figures, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch, padded
+from clozeline.inference.embedder import HIDDEN, Embedder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
+from clozeline.inference.question import Question, Rows
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.params import ExportGates
 
@@ -45,14 +47,17 @@ class _Beside:
     ratio: Measured
     cosines_T: npt.NDArray[np.float32] | None
     """Cosines between the embeddings of both graphs."""
+    cosines_N: npt.NDArray[np.float32] | None
+    """Cosines between the vectors of both graphs for the tokens of some texts."""
 
     @property
-    def cosine_mean(self) -> float | None:
-        return None if self.cosines_T is None else float(self.cosines_T.mean())
-
-    @property
-    def cosine_min(self) -> float | None:
-        return None if self.cosines_T is None else float(self.cosines_T.min())
+    def cosines(self) -> dict[str, float | None]:
+        """Return the fields of `GraphEvidence` about vectors."""
+        return {
+            f"{name}_cosine_{end}": None if cosines is None else float(pick(cosines))
+            for name, cosines in (("embedding", self.cosines_T), ("token", self.cosines_N))
+            for end, pick in (("mean", np.mean), ("min", np.min))
+        }
 
 
 class Proof:
@@ -71,6 +76,7 @@ class Proof:
         self._manifest, self._gates = manifest, gates
         self._exam = exam_of(model, sample)
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
+        self._token_vectors = _token_vectors(model, self._exam.texts)
         self._num_different = len(np.unique(self._fp32.top1_A))
         self.quality = self._exam.quality(model, self._fp32)
         """Figures of the fp32 graph, by name; empty if another stage has measured the model."""
@@ -100,8 +106,7 @@ class Proof:
             fp32_metric=beside.fp32.value,
             int8_metric=beside.given.value,
             metric_ratio=beside.ratio,
-            embedding_cosine_mean=beside.cosine_mean,
-            embedding_cosine_min=beside.cosine_min,
+            **beside.cosines,
             batch_flips=flips,
             batch_cosine_min=float(np.min(batch_cosines)) if batch_cosines else None,
             saturation=self._saturation(model, graph),
@@ -113,7 +118,7 @@ class Proof:
     def half(self, graph: Path, largest_value: float) -> HalfPrecision:
         """Measure and check the float16 graph in the file `graph`; `largest_value` is the result of `largest`."""
         beside = self._beside(open_graph(graph, self._manifest))
-        low = _beside_fp32(beside.agreement, beside.ratio, beside.cosine_mean, self._num_different, self._gates)
+        low = _beside_fp32(beside.agreement, beside.ratio, beside.cosines, self._num_different, self._gates)
         return HalfPrecision(
             size_bytes=size_of(graph),
             largest_value=largest_value,
@@ -122,8 +127,7 @@ class Proof:
             fp32_metric=beside.fp32.value,
             fp16_metric=beside.given.value,
             metric_ratio=beside.ratio,
-            embedding_cosine_mean=beside.cosine_mean,
-            embedding_cosine_min=beside.cosine_min,
+            **beside.cosines,
             checks=(*_all_at_least(low), _at_most("largest_value", largest_value, LARGEST_HALF)),
         )
 
@@ -147,6 +151,7 @@ class Proof:
             fp32=fp32_counts,
             ratio=ratio_of_figures(counts, fp32_counts, num_items=exam.num_items(self._fp32)),
             cosines_T=_cosines(self._fp32, given),
+            cosines_N=_token_cosines(self._token_vectors, _token_vectors(model, exam.texts)),
         )
 
     def _by_neighbours(self, model: OpenModel) -> tuple[Measured, list[float]]:
@@ -180,20 +185,26 @@ def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
 
 def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     """Return every figure that has a limit, checked."""
-    low = _beside_fp32(rung.agreement, rung.metric_ratio, rung.embedding_cosine_mean, rung.different_answers, gates)
+    cosines = {"embedding_cosine_mean": rung.embedding_cosine_mean, "token_cosine_mean": rung.token_cosine_mean}
+    low = _beside_fp32(rung.agreement, rung.metric_ratio, cosines, rung.different_answers, gates)
     low |= {"batch_cosine_min": (rung.batch_cosine_min, gates.min_batch_cosine)}
     high = {"batch_flips": (rung.batch_flips.value, gates.max_batch_flips), "saturation": (rung.saturation, 0.0)}
     return (*_all_at_least(low), *(_at_most(name, given, limit) for name, (given, limit) in high.items()))
 
 
 def _beside_fp32(
-    agreement: Measured, metric_ratio: Measured, cosine: float | None, num_different: int | None, gates: ExportGates
+    agreement: Measured,
+    metric_ratio: Measured,
+    cosines: Mapping[str, float | None],
+    num_different: int | None,
+    gates: ExportGates,
 ) -> dict[str, tuple[float | None, float]]:
     """Return the figures common to every graph that is compared with fp32, with their limits."""
     return {
         "agreement": (agreement.value, gates.min_agreement),
         "metric_ratio": (metric_ratio.value, gates.min_metric_ratio),
-        "embedding_cosine_mean": (cosine, gates.min_embedding_cosine),
+        "embedding_cosine_mean": (cosines["embedding_cosine_mean"], gates.min_embedding_cosine),
+        "token_cosine_mean": (cosines["token_cosine_mean"], gates.min_token_cosine),
         _NUM_TEXTS: (agreement.num_texts, gates.min_agreement_texts),
         _NUM_ITEMS: (metric_ratio.num_items, gates.min_metric_items),
         _NUM_DIFFERENT: (num_different, gates.min_different_answers),
@@ -231,3 +242,19 @@ def _cosines(one: Answers, other: Answers) -> npt.NDArray[np.float32] | None:
         return None
     cosines_T: npt.NDArray[np.float32] = (one.embeddings_TH * other.embeddings_TH).sum(axis=1)
     return cosines_T
+
+
+def _token_vectors(model: OpenModel, texts: Sequence[TokenizedText]) -> Sequence[Rows] | None:
+    """Return the vectors of the tokens of some texts, [L, H] each; None for a model that gives none."""
+    if not isinstance(model, Embedder) or not model.embeds_tokens:
+        return None
+    return model.answers(Question(texts[:_BATCH_TEXTS], HIDDEN, lambda _, hidden_LH: hidden_LH))
+
+
+def _token_cosines(one: Sequence[Rows] | None, other: Sequence[Rows] | None) -> npt.NDArray[np.float32] | None:
+    if one is None or other is None:
+        return None
+    one_NH, other_NH = np.concatenate(one), np.concatenate(other)
+    norms_N = np.linalg.norm(one_NH, axis=1) * np.linalg.norm(other_NH, axis=1)
+    cosines_N: npt.NDArray[np.float32] = (one_NH * other_NH).sum(axis=1) / norms_N
+    return cosines_N

@@ -35,6 +35,10 @@ class ExportGates(Section):
     max_batch_flips: Share
     min_embedding_cosine: Share
     """Mean over the texts of the cosine with fp32's embedding."""
+    min_token_cosine: Share
+    """Mean over the tokens of the cosine with fp32's vector. An embedding is a mean of these vectors, in which their
+    differences cancel out, so its limit is higher.
+    """
     min_batch_cosine: Share
 
 

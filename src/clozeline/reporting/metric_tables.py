@@ -29,6 +29,8 @@ NAMES: Final[Mapping[str, str]] = {
     "parity_max_abs_difference": "largest difference of ONNX from torch",
     "embedding_cosine_mean": "embeddings of INT8 and fp32, mean cosine",
     "embedding_cosine_min": "embeddings of INT8 and fp32, smallest cosine",
+    "token_cosine_mean": "token vectors of INT8 and fp32, mean cosine",
+    "token_cosine_min": "token vectors of INT8 and fp32, smallest cosine",
     "unigram_ratio": "perplexity of the unigram baseline / of the encoder",
     "perplexity_ratio": "perplexity / that of the champion",
 }

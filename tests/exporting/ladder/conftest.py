@@ -17,6 +17,7 @@ GATES = OPEN_GATES.model_copy(
         "min_agreement": 0.9,
         "min_agreement_texts": 3,
         "min_embedding_cosine": 0.9,
+        "min_token_cosine": 0.9,
         "max_batch_flips": 0.005,
         "min_batch_cosine": 0.999,
     }

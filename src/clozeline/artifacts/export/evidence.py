@@ -103,6 +103,9 @@ class GraphEvidence(Record):
     embedding_cosine_mean: float | None = None
     """Encoders: mean cosine between the embeddings of a text by fp32 and by the graph."""
     embedding_cosine_min: float | None = None
+    token_cosine_mean: float | None = None
+    """Mean cosine between the vectors of a token by fp32 and by the graph, for a model that gives them."""
+    token_cosine_min: float | None = None
     checks: tuple[Check, ...]
 
     @property

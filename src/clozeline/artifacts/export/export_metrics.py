@@ -29,6 +29,8 @@ class ExportMetrics(MetricFile):
     int8_top1: float | None = None
     embedding_cosine_mean: float | None = None
     embedding_cosine_min: float | None = None
+    token_cosine_mean: float | None = None
+    token_cosine_min: float | None = None
     quantized_matmuls: int | None = None
     quantized_embeddings: int | None = None
     quantized_activations: int | None = None
