@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.states import Failed, Running, Scheduled
+from prefect.states import Failed, Late, Running, Scheduled
 from typer.testing import CliRunner
 
 from clozeline.cli import app
@@ -119,7 +119,7 @@ def test_status_shows_the_last_and_the_next_scheduled_run(prefect_server: None, 
     with get_client(sync_client=True) as client:
         tags = [scheduled_runs.OWNED_TAG]
         deployment = client.create_deployment(client.create_flow(night), "status-night", tags=tags)
-        assert "status-night: has not run yet" in shown()
+        assert "status-night: has not run yet; no next run is planned" in shown()
         run = client.create_flow_run_from_deployment(deployment)
         client.set_flow_run_state(UUID(str(run.id)), Running(), force=True)
         client.set_flow_run_state(run.id, Failed(name="Held", message="encoder: no item in common"), force=True)
@@ -131,3 +131,21 @@ def test_status_shows_the_last_and_the_next_scheduled_run(prefect_server: None, 
     assert datetime.fromisoformat(last["next"]) == tomorrow
     assert "status-night: Held" in text
     assert "`clozeline release --accept`" in text
+
+
+def test_status_says_to_start_a_worker_if_a_run_is_late_unless_another_one_is_running(
+    prefect_server: None, project: Path
+) -> None:
+    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    with get_client(sync_client=True) as client:
+        tags = [scheduled_runs.OWNED_TAG]
+        deployment = client.create_deployment(client.create_flow(night), "late-night", tags=tags)
+        client.create_flow_run_from_deployment(deployment, state=Late(scheduled_time=an_hour_ago))
+        never_run = shown()
+        running = client.create_flow_run_from_deployment(deployment)
+        client.set_flow_run_state(UUID(str(running.id)), Running(), force=True)
+        behind_another = shown()
+        client.delete_deployment(deployment)
+    assert "late-night: has not run yet; next at " in never_run
+    assert "`prefect worker start" in never_run
+    assert "`prefect worker start" not in behind_another

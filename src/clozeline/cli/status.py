@@ -94,11 +94,8 @@ def _model(model: "ModelStatus") -> Iterator[str]:
 
 def _run(run: "ScheduledRun") -> Iterator[str]:
     due = f"next at {_local(run.next)}" if run.next else "no next run is planned"
-    if not run.state:
-        yield f"{run.deployment}: has not run yet, {due}"
-        return
     times = " to ".join(_local(time) for time in (run.started, run.ended) if time)
-    yield f"{run.deployment}: {run.state}, {times}; {due}"
+    yield f"{run.deployment}: {', '.join(filter(None, [run.state, times])) or 'has not run yet'}; {due}"
     if run.do:
         yield from (f"  {line}" for line in run.message.splitlines())
         yield f"  do: {run.do}"

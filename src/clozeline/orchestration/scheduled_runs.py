@@ -32,6 +32,8 @@ _NEXT_STEPS: Final = MappingProxyType(
 )
 """What to do after these final states; for others the run's message says it."""
 _UNSUCCESSFUL: Final = {StateType.FAILED, StateType.CRASHED}
+_ENDED: Final = {*_UNSUCCESSFUL, StateType.COMPLETED, StateType.CANCELLED}
+_LATE: Final = "Late"
 
 
 class ScheduledRun(BaseModel):
@@ -45,6 +47,7 @@ class ScheduledRun(BaseModel):
     started: datetime | None = None
     ended: datetime | None = None
     message: str = ""
+    """What its last state says, or that a run is late."""
     do: str = ""
     next: datetime | None = None
     """None: it has no active schedule, or its server has not planned it yet."""
@@ -67,17 +70,23 @@ def _of(client: SyncPrefectClient, deployment: DeploymentResponse) -> ScheduledR
     last = _first(client, deployment, _STARTED, FlowRunSort.START_TIME_DESC)
     planned = _first(client, deployment, _PLANNED, FlowRunSort.EXPECTED_START_TIME_ASC)
     due = planned.expected_start_time if planned else None
+    message, do = "", ""
+    is_waiting = last is not None and last.state is not None and last.state.type not in _ENDED
+    if planned is not None and planned.state_name == _LATE and not is_waiting:
+        message = "a run is late: no worker has started it"
+        do = f"`prefect worker start --pool {deployment.work_pool_name}`"
     if last is None or last.state is None:
-        return ScheduledRun(deployment=deployment.name, next=due)
-    message = last.state.message or ""
-    is_unsuccessful = last.state.type in _UNSUCCESSFUL
+        return ScheduledRun(deployment=deployment.name, message=message, do=do, next=due)
+    if last.state.type in _UNSUCCESSFUL:
+        message = last.state.message or ""
+        do = _NEXT_STEPS.get(last.state.name or "", "see its message, then `clozeline run`")
     return ScheduledRun(
         deployment=deployment.name,
         state=last.state.name or last.state.type.value,
         started=last.start_time,
         ended=last.end_time,
-        message=message,
-        do=_NEXT_STEPS.get(last.state.name or "", "see its message, then `clozeline run`") if is_unsuccessful else "",
+        message=message or last.state.message or "",
+        do=do,
         next=due,
     )
 
