@@ -15,6 +15,7 @@ from clozeline.params.published import ImportParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
 from clozeline.params.section import FaultsError, Section
 
+_OWN_LACKS = "an encoder of your own lacks a configuration class of transformers, the base of"
 _GENERATOR = "encoder/generator"
 _NO_DISCRIMINATOR = f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does"
 
@@ -74,13 +75,13 @@ class Params(Section):
         """Refuse stages that the family cannot go through; pre-training would be over before they fail."""
         if self.pretrain.start is not None:
             return
-        family = {"pretrain.model.family": self.pretrain.model.family}
-        if self.finetune and is_own(self.pretrain.model.family):
-            expected = "`finetune: {}` with an encoder of your own, which cannot be fine-tuned"
+        family, is_theirs = {"pretrain.model.family": self.pretrain.model.family}, is_own(self.pretrain.model.family)
+        if self.finetune and is_theirs:
+            expected = f"`finetune: {{}}`: {_OWN_LACKS} task heads"
             yield ValueError(expected, {**family, "finetune": ", ".join(self.finetune)})
         if self.export.models and not is_exportable(self.pretrain.model.family):
-            expected = "`export.models: {}` with a family that cannot be exported to ONNX"
-            yield ValueError(expected, {**family, "export.models": ", ".join(self.export.models)})
+            why = f": {_OWN_LACKS} ONNX graphs" if is_theirs else " with a family that cannot be exported to ONNX"
+            yield ValueError(f"`export.models: {{}}`{why}", {**family, "export.models": ", ".join(self.export.models)})
 
     def _tasks(self) -> Iterator[ValueError]:
         """Refuse tasks that a causal encoder cannot learn."""
