@@ -30,6 +30,8 @@ def advice_on(
         ({"seconds_per_token": 0.1}, "more than a day"),
         ({"family": "bert"}, "unigram plateau"),
         ({"size": "base"}, "fewer than 20 tokens"),
+        ({"optimizer": PARAMS.optimizer.model_copy(update={"learning_rate": 8e-3})}, "high for every size"),
+        ({"size": "small"}, "Wider models want less"),
         ({"vocab_size": 64_000}, "`vocab_size`"),
         ({"max_length": 4096}, "attention costs more"),
         ({"family": "deberta-v3"}, "no fused attention"),
@@ -40,6 +42,11 @@ def advice_on(
 def test_each_piece_of_advice_is_given_only_if_it_applies(changes: dict[str, Any], told: str) -> None:
     assert told in advice_on(**changes)
     assert told not in advice_on(vocab_size=512)
+
+
+def test_the_rate_of_another_optimizer_is_not_judged_by_that_of_adamw() -> None:
+    muon = PARAMS.optimizer.model_copy(update={"kind": "muon", "learning_rate": 8e-3})
+    assert "high for every size" not in advice_on(optimizer=muon)
 
 
 def test_a_step_fits_exactly_if_all_its_parts_do() -> None:
