@@ -12,8 +12,8 @@ from clozeline.cli import app
 from clozeline.cli.extras import telling_of_extras
 from tests.conftest import PROJECT
 
-WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "peft", "prefect", "pyarrow", "scipy", "sklearn", "torch",
-           "transformers")  # fmt: skip
+WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "optuna", "peft", "prefect", "pyarrow", "scipy", "sklearn",
+           "torch", "transformers")  # fmt: skip
 """Packages that an extra brings; the base install has none of them."""
 VERBS: Mapping[str, tuple[str, str | None]] = {
     "ablate": ("ablate params.yaml seed=1", "train"),
@@ -44,6 +44,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "sign": ("sign dist/x --key params.yaml", None),
     "stage": ("stage preprocess out=x", "train"),
     "status": ("status", "flows"),
+    "sweep": ("sweep sweep.yaml", "sweep"),
     "tag": ("tag text", None),
     "ui": ("ui", "flows"),
 }

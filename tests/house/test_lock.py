@@ -12,8 +12,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name != "tensorboard"}
-"""Extras that the lock installs. If TensorBoard were pinned, its docstrings would be part of the default corpus."""
+UNPINNED = {"sweep", "tensorboard"}
+"""Extras whose packages, if they were pinned, would make their docstrings part of the default corpus."""
+EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name not in UNPINNED}
+"""Extras that the lock installs."""
 LOCK = [Requirement(line) for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
 OPEN = {"setuptools"}

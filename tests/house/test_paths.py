@@ -13,8 +13,14 @@ from tests.house.test_rooms import PROJECT, SOURCES, nodes_of
 FOLDERS = "(?:data|models|dist|metrics|plots|reports)/"
 WRITTEN = re.compile(rf"=({FOLDERS}\S*)")
 NAMED = re.compile(FOLDERS)
-ELSEWHERE = {"reports/report.html", "reports/status.html", "reports/comparison.html"}
-"""Written by `clozeline report`, `clozeline status` and `clozeline compare`, which are no stages."""
+ELSEWHERE = {
+    "reports/report.html",
+    "reports/status.html",
+    "reports/comparison.html",
+    "reports/sweep.diff",
+    "reports/sweep.html",
+}
+"""Written by `clozeline report`, `clozeline status`, `clozeline compare` and `clozeline sweep`, which are no stages."""
 
 
 def paths_of_dvc(text: str) -> set[str]:

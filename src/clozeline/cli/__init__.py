@@ -32,6 +32,7 @@ from clozeline.cli import (
     sign,
     stage,
     status,
+    sweep,
     tag_and_answer,
     ui,
 )
@@ -52,6 +53,7 @@ for verbs in (
     run,
     plan,
     ablate,
+    sweep,
     demo,
     published,
     release,

@@ -18,6 +18,7 @@ from clozeline.storage.fingerprints import fingerprint
 _CLEAN: Final = Path("data/clean")
 _TOKENS: Final = Path("data/tokens")
 _TOKENIZER: Final = Path("models/tokenizer")
+ENCODER: Final = Path("models/encoder")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Corpus:
     tokenizer: Path
     digest: str
     """Hash of the contents."""
+    encoder: Path | None = None
+    """Encoder that was trained on it; None: not needed."""
 
     @property
     def validation_text(self) -> Path:
@@ -40,27 +43,35 @@ class Corpus:
         """Text that neither training nor validation sees."""
         return self.clean / "holdout.parquet"
 
+    def holding(self, data: Path) -> Path:
+        """Return where the file or folder `data`, a path in the project, is held; itself if it is no part of this."""
+        return self.clean / data.relative_to(_CLEAN) if data.is_relative_to(_CLEAN) else data.resolve()
+
     def laid_into(self, folder: Path) -> None:
         """Make the folder of a run read this corpus."""
-        for place, source in ((_CLEAN, self.clean), (_TOKENS, self.tokens), (_TOKENIZER, self.tokenizer)):
+        parts = {_CLEAN: self.clean, _TOKENS: self.tokens, _TOKENIZER: self.tokenizer, ENCODER: self.encoder}
+        for place, source in parts.items():
+            if source is None:
+                continue
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
             (folder / place).unlink(missing_ok=True)
             (folder / place).symlink_to(source.resolve())
 
 
-def held(root: Path, kept: Path) -> Corpus:
+def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
     """Return the corpus of the project in `root` as it is now, linked into a folder of `kept`.
 
     The caller holds the run lock, so that no stage replaces it meanwhile.
     """
-    parts = (_CLEAN, _TOKENS, _TOKENIZER)
+    parts = (_CLEAN, _TOKENS, _TOKENIZER, *([ENCODER] if with_encoder else []))
     digest = fingerprint({}, [file for part in parts for file in _files(root / part)])
     folder = kept / f"corpus-{digest}"
     if not folder.is_dir():
         with replacing_folder(folder) as beside:
             for part in parts:
                 shutil.copytree((root / part).resolve(), beside / part, copy_function=_linked)
-    return Corpus(folder / _CLEAN, folder / _TOKENS, folder / _TOKENIZER, digest)
+    encoder = folder / ENCODER if with_encoder else None
+    return Corpus(folder / _CLEAN, folder / _TOKENS, folder / _TOKENIZER, digest, encoder)
 
 
 def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:

@@ -4,6 +4,7 @@ The folder of an experiment is named by a hash of everything that its result dep
 for it, and a killed one continues from its last checkpoint.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,10 +20,10 @@ from clozeline.api.run import Run, call, written
 from clozeline.artifacts.preprocess import clean_text
 from clozeline.artifacts.record import Record
 from clozeline.contest.contender import Asking, Contender
-from clozeline.evaluation.figures import MOST_BLOCKS
+from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums
 from clozeline.experiments.arms import training_of
 from clozeline.experiments.code import code_of_stage
-from clozeline.experiments.corpus import Corpus
+from clozeline.experiments.corpus import ENCODER, Corpus
 from clozeline.experiments.stopwatch import Seconds, Stopwatch
 from clozeline.machine.cores import available_cores
 from clozeline.orchestration.run_lock import run_lock
@@ -87,30 +88,30 @@ class Experiment:
         file = self.folder / _RESULT
         return Result.model_validate_json(file.read_bytes()) if file.is_file() else None
 
-    def run(self, callbacks: Iterable[Callback] = ()) -> Result:
+    @property
+    def model(self) -> Path:
+        """Folder of the weights, which exist only if `run` was asked to keep them."""
+        return self.folder / ENCODER
+
+    def run(self, callbacks: Iterable[Callback] = (), *, keeps_weights: bool = False) -> Result:
         """Train and measure, from where an earlier call was killed; return the kept result if there is one.
+
+        `keeps_weights`: leave the weights in `model`; if an earlier call has removed them, they are trained again.
 
         Raises:
             ClozelineError: as stage `pretrain`.
-            TransientError: another process runs this experiment.
         """
-        with run_lock(self.folder / "lock"):
-            return self.result or self._run(callbacks)
+        with run_lock(self.folder / "lock", wait_seconds=math.inf):  # another process may be at it: it has the result
+            result = self.result
+            if result is None or (keeps_weights and not self.model.is_dir()):
+                result = self._run(callbacks)
+            if not keeps_weights:  # those of a hundred experiments would fill a disk
+                remove_folder(self.model)
+            return result
 
-    def _run(self, callbacks: Iterable[Callback]) -> Result:
-        run, params = Run(self.folder), self.config.checked
-        watch = Stopwatch(self.folder / "seconds.json")
-        if not (self.folder / "metrics" / "pretrain.json").is_file():  # the stage writes it last
-            self.corpus.laid_into(self.folder)
-            written(run, self.config)
-            call("pretrain", run, {}, callbacks=[watch, *callbacks])
-        result = self._measured(params, steps=int(run.figures["steps"]), seconds=watch.total)
-        with replacing_file(self.folder / _RESULT) as beside:
-            beside.write_text(result.model_dump_json() + "\n", encoding="utf-8")
-        remove_folder(self.folder / "models" / "encoder")  # a hundred experiments would fill a disk
-        return result
-
-    def _measured(self, params: Params, *, steps: int, seconds: Seconds) -> Result:
+    def predicted(self, text: Path) -> DocumentSums:
+        """Return the losses of the kept weights on the texts of a Parquet file, by block of documents."""
+        params = self.config.checked
         how = Asking(
             estimator="folds",
             seed=self.measured_with,
@@ -118,19 +119,31 @@ class Experiment:
             max_length=params.evaluate.max_length,
             batch_tokens=params.evaluate.batch_tokens,
         )
-        text = self.corpus.validation_text
-        num_documents = clean_text.num_rows(text, clean_text.TEXT)
+        num_groups = min(clean_text.num_rows(text, clean_text.TEXT), MOST_BLOCKS)
         with TemporaryDirectory(prefix="clozeline-") as scratch:
-            name, family = str(self.folder / "models" / "encoder"), params.pretrain.model.family
-            contender = Contender.open(name, Path(scratch) / "tokenizer", family)
-            said = contender.ask(text, how, Path(scratch) / "texts", num_groups=min(num_documents, MOST_BLOCKS))
-        return Result(
-            nats=tuple(said.documents.nats_D.tolist()),
-            text_bytes=tuple(said.documents.text_bytes_D.tolist()),
-            num_documents=num_documents,
-            steps=steps,
-            seconds=seconds,
+            contender = Contender.open(str(self.model), Path(scratch) / "tokenizer", params.pretrain.model.family)
+            return contender.ask(text, how, Path(scratch) / "texts", num_groups=num_groups).documents
+
+    def _run(self, callbacks: Iterable[Callback]) -> Result:
+        run = Run(self.folder)
+        watch = Stopwatch(self.folder / "seconds.json")
+        is_trained = (self.folder / "metrics" / "pretrain.json").is_file()  # the stage writes it last
+        if not (is_trained and self.model.is_dir()):
+            self.corpus.laid_into(self.folder)
+            written(run, self.config)
+            call("pretrain", run, {}, callbacks=[watch, *callbacks])
+        text = self.corpus.validation_text
+        documents = self.predicted(text)
+        result = Result(
+            nats=tuple(documents.nats_D.tolist()),
+            text_bytes=tuple(documents.text_bytes_D.tolist()),
+            num_documents=clean_text.num_rows(text, clean_text.TEXT),
+            steps=int(run.figures["steps"]),
+            seconds=watch.total,
         )
+        with replacing_file(self.folder / _RESULT) as beside:
+            beside.write_text(result.model_dump_json() + "\n", encoding="utf-8")
+        return result
 
 
 def _sources(params: Params) -> list[Path]:

@@ -1,0 +1,158 @@
+"""A sweep: trials that are proposed from those before them, the winner, and its one look at test data."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from clozeline.api.config import Config
+from clozeline.errors import DataError, ParamsError, TrainingError
+from clozeline.experiments.arms import training_of
+from clozeline.experiments.code import code_of_stage
+from clozeline.experiments.corpus import Corpus
+from clozeline.experiments.experiment import Experiment
+from clozeline.experiments.plan import SweepPlan, Value, value_in, with_values
+from clozeline.experiments.trainings import EncoderTraining, TaskTraining, Training
+from clozeline.experiments.trials import TrialRecord, Trials
+from clozeline.storage.fingerprints import fingerprint
+
+_LOG = logging.getLogger(__name__)
+_LASTING: Final = ("trials",)
+"""Keys of the plan that may change between calls: more trials add to those that there are."""
+Logged = Callable[[TrialRecord], AbstractContextManager[Callable[[TrialRecord], None]]]
+"""Opens the record of a trial elsewhere, as in MLflow; called with its end."""
+
+
+class PrunedError(Exception):
+    """The trial is not worth finishing."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is tried, on what, and where it is kept."""
+
+    plan: SweepPlan
+    config: Config
+    """Params of the project."""
+    corpus: Corpus
+    kept: Path
+    """Folder of all experiments."""
+
+    @cached_property
+    def folder(self) -> Path:
+        """Folder of this sweep, named by its space, the params, the text and the code."""
+        params = self.config.checked
+        task = None if self.plan.task is None else params.finetune[self.plan.task].model_dump()
+        facts = {
+            "plan": self.plan.model_dump(exclude={*_LASTING}),
+            "params": task or training_of(params),
+            "evaluate": params.evaluate.model_dump(),
+            "seed": params.seed,
+            "corpus": self.corpus.digest,
+        }
+        return self.kept / f"sweep-{fingerprint(facts, code_of_stage(self.plan.stage))}"
+
+    @cached_property
+    def trials(self) -> Trials:
+        return Trials(self.folder / "trials")
+
+    def training(self, values: Mapping[str, Value]) -> Training:
+        """Return the training with these values.
+
+        Raises:
+            ParamsError: the values contradict each other.
+        """
+        config = with_values(self.config, values)
+        if self.plan.task is not None:
+            return TaskTraining.of(config, self.plan.task, self.corpus, self.kept)
+        experiment = Experiment.of(config, config.checked.seed, self.corpus, self.kept)
+        return EncoderTraining(experiment, self.plan.metric)
+
+    def values(self, trials: Sequence[TrialRecord], number: int) -> Mapping[str, Value]:
+        """Return the values of trial `number`; the first one is params.yaml as it is."""
+        if number == 0:
+            params = self.config.checked
+            return {key: value_in(params, key) for key in self.plan.space}
+        from clozeline.experiments import proposals  # the only room of the extra `sweep`
+
+        return proposals.propose(self.plan, trials, number)
+
+    def best_of(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the finished trial with the best figure, the earliest of equal ones; None: none has finished."""
+        sign = 1 if self.plan.direction == "minimize" else -1
+        finished = [one for one in trials if one.state == "finished" and math.isfinite(one.value or math.nan)]
+        return min(finished, key=lambda one: (sign * (one.value or 0.0), one.number), default=None)
+
+
+def run_trials(sweep: Sweep, logged: Logged) -> None:
+    """Run trials until there are as many as the plan asks for. Several processes may do so at once.
+
+    Raises:
+        ClozelineError: a training failed for a reason that the values of the trial do not explain.
+    """
+    while True:
+        with sweep.trials.claimed(sweep.plan.trials, sweep.values) as trial:
+            if trial is None:
+                return
+            with logged(trial) as end:
+                ended = _run(sweep, trial)
+                sweep.trials.write(ended)
+                end(ended)
+            _tell(sweep, ended)
+            _forget_beaten(sweep)
+
+
+def _run(sweep: Sweep, trial: TrialRecord) -> TrialRecord:
+    from clozeline.experiments import proposals
+
+    def on_look(step: int, figure: float) -> None:
+        nonlocal trial
+        trial = trial.changed(looks={**trial.looks, step: figure})
+        sweep.trials.write(trial)
+        # The first trial is what the others are compared with.
+        if sweep.plan.pruning and trial.number and proposals.is_hopeless(sweep.plan, sweep.trials.read(), trial):
+            raise PrunedError
+
+    try:
+        training = sweep.training(trial.values)
+        trial = trial.changed(experiment=training.folder.name)
+        value = training.run(on_look)
+        return trial.changed(state="finished", value=value)
+    except PrunedError:
+        training.forget()
+        return trial.changed(state="pruned")
+    except (ParamsError, TrainingError, DataError) as error:  # these values do not work together
+        if trial.number == 0:
+            raise
+        return trial.changed(state="failed", reason=f"{error.problem}: {error.given}")
+
+
+def _tell(sweep: Sweep, trial: TrialRecord) -> None:
+    trials = sweep.trials.read()
+    best = sweep.best_of(trials)
+    figure = trial.state if trial.value is None else f"{sweep.plan.metric} {trial.value:.4f}"
+    told = ", ".join(f"{key}={_short(value)}" for key, value in trial.values.items())
+    _LOG.info(
+        "trial %d of %d: %s (%s)%s%s",
+        *(trial.number + 1, sweep.plan.trials, figure, told),
+        f": {trial.reason}" if trial.reason else "",
+        "" if best is None or best.value is None else f"; best {best.value:.4f} of trial {best.number + 1}",
+    )
+
+
+def _short(value: Value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _forget_beaten(sweep: Sweep) -> None:
+    """Remove the weights of finished trials that are neither the first nor the best."""
+    trials = sweep.trials.read()
+    best = sweep.best_of(trials)
+    kept = {one.experiment for one in trials if one.number == 0 or one == best or one.state == "running"}
+    for trial in trials:
+        if trial.state == "finished" and trial.experiment not in kept:
+            sweep.training(trial.values).forget()

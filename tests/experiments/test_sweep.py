@@ -1,0 +1,174 @@
+"""Claim: a sweep prunes, survives values that do not work, picks by validation, and tests the winner alone, once."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from clozeline.api.config import Config
+from clozeline.errors import TrainingError
+from clozeline.experiments import winner
+from clozeline.experiments.corpus import Corpus
+from clozeline.experiments.plan import SweepPlan
+from clozeline.experiments.sweep import Sweep, run_trials
+from clozeline.experiments.trainings import EncoderTraining
+from clozeline.experiments.trials import TrialRecord
+from clozeline.experiments.winner import FinalFigure, diff_of, outcome_of
+
+KEY = "pretrain.masking.mask_rate"
+RATES = (0.3, 0.4, 0.9, 0.2, 0.5)
+"""Mask rates in the order of the trials; the first is that of params.yaml."""
+
+
+@dataclass
+class Made:
+    """Training whose metric is the distance of the mask rate from 0.45; at 0.9 it fails."""
+
+    folder: Path
+    rate: float
+    forgotten: list[float]
+
+    def run(self, on_look: Callable[[int, float], None]) -> float:
+        if self.rate == 0.9:
+            raise TrainingError("the loss is not finite", given="nan", expected="a number", do="lower the rate")
+        for step in (10, 20):
+            on_look(step, abs(self.rate - 0.45))
+        return abs(self.rate - 0.45)
+
+    def forget(self) -> None:
+        self.forgotten.append(self.rate)
+
+
+@dataclass(frozen=True)
+class MadeSweep(Sweep):
+    forgotten: list[float] = field(default_factory=list)
+
+    def training(self, values: object) -> Made:  # type: ignore[override]  # the same interface
+        rate = values[KEY]  # type: ignore[index]
+        return Made(self.kept / f"{rate}", rate, self.forgotten)
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proposals from a list in the place of Optuna's; a trial is hopeless if it is worse than every other."""
+    module = ModuleType("clozeline.experiments.proposals")
+
+    def is_hopeless(plan: SweepPlan, trials: Sequence[TrialRecord], running: TrialRecord) -> bool:
+        return all(min(running.looks.values()) > trial.value for trial in trials if trial.value is not None)
+
+    module.propose = lambda plan, trials, number: {KEY: RATES[number]}  # type: ignore[attr-defined]
+    module.is_hopeless = is_hopeless  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("clozeline.experiments.proposals", module, raising=False)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> MadeSweep:
+    plan = SweepPlan.model_validate(
+        {"metric": "nats_per_byte", "trials": 5, "space": {KEY: {"low": 0.1, "high": 0.95}}}
+    )
+    corpus = Corpus(tmp_path, tmp_path, tmp_path, "a hash")
+    return MadeSweep(plan, Config(), corpus, tmp_path / "kept")
+
+
+@contextmanager
+def unlogged(trial: TrialRecord) -> Iterator[Callable[[TrialRecord], None]]:
+    yield lambda ended: None
+
+
+def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_the_best_stay(
+    sweep: MadeSweep,
+) -> None:
+    run_trials(sweep, unlogged)
+    trials = sweep.trials.read()
+    assert [trial.state for trial in trials] == ["finished", "finished", "failed", "pruned", "finished"]
+    assert "not finite: nan" in trials[2].reason
+    assert trials[3].looks == {10: 0.25}
+    best = sweep.best_of(trials)
+    assert best is not None
+    assert best.number == 1, "the earliest of equal ones"
+    assert set(sweep.forgotten) == {0.2, 0.5}
+
+
+def test_without_pruning_every_trial_finishes(sweep: MadeSweep) -> None:
+    whole = MadeSweep(sweep.plan.model_copy(update={"pruning": False}), sweep.config, sweep.corpus, sweep.kept)
+    assert whole.folder != sweep.folder
+    run_trials(whole, unlogged)
+    assert [trial.state for trial in whole.trials.read()].count("finished") == 4
+
+
+def test_more_trials_add_to_those_that_there_are(sweep: MadeSweep) -> None:
+    fewer = MadeSweep(sweep.plan.model_copy(update={"trials": 2}), sweep.config, sweep.corpus, sweep.kept)
+    run_trials(fewer, unlogged)
+    assert fewer.folder == sweep.folder
+    run_trials(sweep, unlogged)
+    assert len(sweep.trials.read()) == 5
+
+
+def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_are(
+    sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+
+    def tested(sweep: Sweep, best: TrialRecord, base: TrialRecord) -> FinalFigure:
+        used.append(best.number)
+        return FinalFigure(
+            figure="f", data="d", value=1, other="params.yaml", other_value=2, low=-2, high=-1, p_value=0.1
+        )
+
+    monkeypatch.setattr(winner, "_tested", tested)
+    first = MadeSweep(sweep.plan.model_copy(update={"trials": 1}), sweep.config, sweep.corpus, sweep.kept)
+    run_trials(first, unlogged)
+    _, outcome = outcome_of(first)
+    assert (outcome.winner, outcome.tested, outcome.num_uses, used) == (0, None, 0, [])
+    run_trials(sweep, unlogged)
+    assert outcome_of(sweep) == outcome_of(sweep)
+    _, outcome = outcome_of(sweep)
+    assert (outcome.winner, outcome.num_uses, used) == (1, 1, [1])
+
+
+def test_a_failure_of_the_params_as_they_are_ends_the_sweep(sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sweep, "values", lambda self, trials, number: {KEY: 0.9})
+    with pytest.raises(TrainingError):
+        run_trials(sweep, unlogged)
+    with pytest.raises(TrainingError, match="no trial of the sweep has a figure"):
+        outcome_of(sweep)
+
+
+def test_the_winners_change_is_a_diff_of_params_yaml(tmp_path: Path) -> None:
+    text = "pretrain:\n  masking: {unit: word, mask_rate: 0.2}  # words\n  steps: 9"
+    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+    diff = diff_of(tmp_path, {KEY: 0.4, "pretrain.steps": 9})
+    assert diff.splitlines()[:2] == ["--- a/params.yaml", "+++ b/params.yaml"]
+    changed = [line for line in diff.splitlines()[3:] if line[0] in "+-"]
+    assert [line[0] for line in changed] == ["-", "+"]
+    assert "mask_rate: 0.4" in changed[1]
+    assert diff_of(tmp_path, {KEY: 0.2}) == ""
+
+
+def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_no_trial_saw(
+    config: Config, corpus: Corpus, tmp_path: Path
+) -> None:
+    plan = SweepPlan.model_validate(
+        {"metric": "best_validation_accuracy", "trials": 1, "space": {"pretrain.steps": [10, 40]}, "pruning": False}
+    )
+    config["pretrain"]["validation"]["every_steps"] = 20
+    sweep = Sweep(plan, config, corpus, tmp_path / "kept")
+    run_trials(sweep, unlogged)
+    (base,) = sweep.trials.read()
+    assert list(base.looks) == [20, 40]
+    assert base.value == max(base.looks.values())
+    better = TrialRecord(number=1, values={"pretrain.steps": 80}, state="finished", value=0.9)
+    sweep.trials.write(better)
+    _, outcome = outcome_of(sweep)
+    tested = outcome.tested
+    assert tested is not None
+    assert tested.data == "40 holdout texts"
+    assert tested.low <= tested.value - tested.other_value <= tested.high
+    training = sweep.training(base.values)
+    assert isinstance(training, EncoderTraining)
+    assert training.experiment.model.is_dir()
