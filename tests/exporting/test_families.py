@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    MPNetConfig,
     PretrainedConfig,
 )
 
@@ -128,6 +129,15 @@ def test_a_model_with_few_positions_is_traced_with_a_shorter_text(
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(config)))
     inputs = export_onnx(trained, OPSET, tmp_path / "model.onnx")
     assert trained.max_length == length
+    assert largest_difference(trained, tmp_path / "model.onnx", tuple(inputs)) < 1e-5
+
+
+def test_a_family_that_is_only_imported_is_exported_too(
+    save_trained: object, tmp_path: Path, operators_made_once: None
+) -> None:
+    config = MPNetConfig(**SHAPE | {"num_hidden_layers": 1}, vocab_size=90, max_position_embeddings=32, pad_token_id=1)
+    trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(config)))
+    inputs = export_onnx(trained, OPSET, tmp_path / "model.onnx")
     assert largest_difference(trained, tmp_path / "model.onnx", tuple(inputs)) < 1e-5
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ArtifactError, TransientError
+from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.foreign.published import Published, published_folder, resolved
 
 
@@ -31,6 +31,15 @@ def test_the_folder_of_an_import_holds_only_the_files_that_were_hashed(tmp_path:
     with published_folder(str(model), None, hashes) as folder:
         found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
         assert found == set(hashes) == {"config.json", "1_Pooling/config.json"}
+
+
+def test_an_error_about_the_files_names_the_model_and_not_their_copy(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    hashes = Published(str(tmp_path), None).sha256()
+    with pytest.raises(DataError) as raised, published_folder(str(tmp_path), None, hashes) as folder:
+        raise DataError(f"{folder}: no", given=folder / "config.json", expected=f"{folder}", do=f"look at {folder}")
+    assert str(folder) not in str(raised.value)
+    assert str(raised.value).count(str(tmp_path)) == 4
 
 
 def test_a_file_that_changed_since_is_refused(tmp_path: Path) -> None:

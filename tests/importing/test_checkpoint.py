@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from clozeline.errors import ArtifactError
+from clozeline.foreign.published import INDEX, Published
 from clozeline.importing.checkpoint import described
 from tests.importing.conftest import Written, sentence_files
 
@@ -45,18 +47,22 @@ def test_a_classifier_of_entailment_reads_pairs(written: Written, labels: tuple[
     ("files", "config", "task", "told"),
     [
         ({"config.json": None}, {}, None, "no config.json"),
-        ({"tokenizer.json": None}, {}, None, "no tokenizer.json"),
+        ({"tokenizer.json": None}, {}, None, "no tokenizer.json, and no vocabulary"),
+        ({"model.safetensors": None}, {}, None, "no model.safetensors"),
         (
-            {"model.safetensors": None, "model.safetensors.index.json": {"weight_map": {}}},
+            {"model.safetensors": None, INDEX: {"weight_map": {"a": "b.safetensors"}}},
             {},
             None,
-            "no model.safetensors",
+            "b.safetensors: no such",
         ),
+        ({"model.safetensors": None, INDEX: []}, {}, None, "`weight_map`"),
+        ({"model.safetensors": None, INDEX: {"weight_map": {"a": "b.bin"}}}, {}, None, "b.bin"),
         ({"model.safetensors": None, "pytorch_model.bin": {}}, {}, None, "pytorch_model.bin"),
         ({}, {"vocab_size": 20}, None, "weights for 20 tokens"),
         ({}, {"auto_map": {"AutoModel": "someone.Model"}}, None, "auto_map"),
-        ({}, {"model_type": "deberta"}, None, "model_type deberta"),
-        ({}, {"model_type": "xlm-roberta-xl"}, None, "model_type xlm-roberta-xl"),
+        ({}, {"model_type": "deberta"}, None, "such as microsoft/deberta-v3-base"),
+        ({}, {"model_type": "xlm-roberta-xl"}, None, "such as FacebookAI/xlm-roberta-large"),
+        ({}, {"model_type": "longformer"}, None, "such as answerdotai/ModernBERT-base"),
         ({}, {}, "token-classification", "--task token-classification; architectures: BertModel"),
         ({}, {"architectures": []}, None, "architectures: none"),
         ({}, {"architectures": ["BertForTokenClassification"]}, None, "the labels LABEL_0, LABEL_1"),
@@ -68,6 +74,40 @@ def test_a_checkpoint_that_cannot_be_imported_is_refused(
     with pytest.raises(ArtifactError) as refusal:
         described(written(files, **config), task)
     assert told in str(refusal.value)
+
+
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def test_weights_in_shards_are_read_with_their_list(written: Written) -> None:
+    places = dict(zip("ab", SHARDS, strict=True))
+    published = written({INDEX: {"weight_map": places}, "model.safetensors": None, SHARDS[0]: {}, SHARDS[1]: {}})
+    assert described(published).task == "feature-extraction"
+    assert {INDEX, *SHARDS} <= set(published.sha256())
+
+
+def vocabulary_alone(published: Published, *words: str) -> None:
+    """Replace tokenizer.json by vocab.txt, as many early models are published."""
+    file = Path(published.name) / "tokenizer.json"
+    known = Tokenizer.from_file(str(file)).get_vocab()
+    file.with_name("vocab.txt").write_text("\n".join([*sorted(known, key=known.__getitem__), *words]))
+    file.unlink()
+
+
+def test_a_tokenizer_is_made_of_a_vocabulary(written: Written) -> None:
+    published = written()
+    vocabulary_alone(published)
+    assert described(published).family == "bert"
+    assert "vocab.txt" in published.sha256()
+
+
+def test_a_vocabulary_of_words_with_capitals_has_to_say_whether_texts_are_lowercased(written: Written) -> None:
+    published = written(vocab_size=250)
+    vocabulary_alone(published, *(f"Word{chr(ord('a') + place)}" for place in range(9)))
+    with pytest.raises(ArtifactError, match="do_lower_case"):
+        described(published)
+    (Path(published.name) / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert described(published).family == "bert"
 
 
 def test_a_model_that_does_not_fit_into_memory_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:

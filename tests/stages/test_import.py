@@ -15,7 +15,7 @@ from clozeline.foreign.published import Published
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.package import load
 from clozeline.params import ImportParams, Params, read_params
-from tests.tiny_models import SENTENCES, small_bert
+from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
 from tests.trained_models import PROJECT, SaveTrained
 
 stage = import_module("clozeline.stages.import")  # `import` is a word of Python
@@ -29,8 +29,16 @@ def params() -> Params:
 
 @pytest.fixture(scope="module")
 def published(save_trained: SaveTrained) -> Path:
+    """With weights in shards and vocab.txt alone, as some are published."""
     torch.manual_seed(5)
-    folder = save_trained(BertModel(small_bert(), add_pooling_layer=False))
+    model = BertModel(small_bert(), add_pooling_layer=False)
+    folder = save_trained(model)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    vocabulary = sentence_tokenizer().get_vocab()
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 96}')
     (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A model\n")
     return folder
 
@@ -88,6 +96,12 @@ def test_a_prompt_that_the_model_does_not_have_is_refused(package: Path) -> None
     assert np.array_equal(default, ours.embed([SENTENCES[4]], prompt_name="query"))
     with pytest.raises(ParamsError, match="one of: query"):
         ours.embed([SENTENCES[4]], prompt_name="passage")
+
+
+def test_its_files_are_as_they_were_published(package: Path, published: Path) -> None:
+    assert len(list(published.glob("model-*.safetensors"))) > 1
+    assert (published / "tokenizer_config.json").read_text() == '{"model_max_length": 96}'
+    assert not (published / "tokenizer.json").exists()
 
 
 def test_the_manifest_says_what_was_published(package: Path) -> None:

@@ -77,11 +77,11 @@ def import_(
     - `clozeline import ./my-folder --name sentiment --labelled reviews.csv --field label=stars`
     - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
     """
+    workspace = project_here()
     from clozeline.foreign.published import resolved
     from clozeline.importing.checkpoint import described
     from clozeline.importing.items_file import items_file, write_items
 
-    workspace = project_here()
     params_file = workspace.root / "params.yaml"
     called = _name(name or Path(model).resolve().name, read_params(params_file))
     published = resolved(model, revision)

@@ -21,6 +21,8 @@ from clozeline.foreign.inspection import inspect_model, inspect_settings
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+WEIGHT_FILES = (_WEIGHTS, _INDEX)
+"""Files of which a checkpoint has one: all weights, or the list of their shards."""
 _ELSEWHERE = {
     "pytorch_model.bin": "a pickle, which may hold any code",
     "pytorch_model.bin.index.json": "pickles, which may hold any code",

@@ -31,7 +31,9 @@ _CLASSES: Mapping[HeadKind, str] = MappingProxyType(
     }
 )
 """transformers' own tables from configuration class to model class."""
-_HEADS: Mapping[str, str] = MappingProxyType({"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head"})
+_HEADS: Mapping[str, str] = MappingProxyType(
+    {"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head", "mpnet": "lm_head"}
+)
 """`model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone."""
 
 

@@ -2,7 +2,7 @@
 
 from transformers import PretrainedConfig
 
-_POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "roberta", "xlm-roberta"})
+_POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"})
 
 
 def first_position(config: PretrainedConfig) -> int:

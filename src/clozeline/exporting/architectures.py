@@ -90,5 +90,5 @@ def damaged(file: Path, given: str, expected: str) -> ArtifactError:
         f"{file} is damaged",
         given=given,
         expected=expected,
-        do="run `dvc repro`, which restores it from the cache or makes it again",
+        do="if a stage made it, run `dvc repro`, which restores it; otherwise download or save it again",
     )

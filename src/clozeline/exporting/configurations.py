@@ -91,6 +91,7 @@ FAMILIES: Mapping[str, type[OfText]] = MappingProxyType(
         "electra": OfPairs,
         "modernbert": OfText,
         "modernbert-decoder": OfText,
+        "mpnet": OfWholeText,
         "roberta": OfText,
         "xlm-roberta": OfText,
     }

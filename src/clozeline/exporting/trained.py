@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from huggingface_hub.errors import StrictDataclassError
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.artifacts.export.manifest import ScoreFunction, Task
 from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
-from clozeline.encoder.checkpoints import Checkpoint, check_whole, opened
+from clozeline.encoder.checkpoints import WEIGHT_FILES, Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
@@ -122,11 +123,11 @@ def open_trained(folder: Path, published: ImportParams | None = None) -> Trained
     task = task_of(folder) if published is None else published.task
     kind = cast(HeadKind, kind_of(task).head)
     inspect_model(str(folder))
-    for name in ("tokenizer.json", "model.safetensors"):
-        if not (folder / name).is_file():
+    for names in (("tokenizer.json",), WEIGHT_FILES):
+        if not any((folder / name).is_file() for name in names):
             raise ArtifactError(
                 f"{folder} is not a complete model",
-                given=f"no {folder / name}",
+                given=f"no {folder / names[0]}",
                 expected="config.json, model.safetensors and tokenizer.json",
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
@@ -137,6 +138,35 @@ def open_trained(folder: Path, published: ImportParams | None = None) -> Trained
     _check_fit(trained)
     _check_sizes(trained)
     return trained
+
+
+def tokenizer_of_vocabulary(name: str, revision: str | None = None) -> Tokenizer:
+    """Return the tokenizer that transformers makes from vocab.txt, or from vocab.json and merges.txt.
+
+    Args:
+        name: a folder, or a name on the hub; `revision` is a commit there.
+
+    Raises:
+        ArtifactError: the files of the vocabulary are missing or damaged, or of a kind that needs another library.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        made: Tokenizer = tokenizer.backend_tokenizer
+    except Exception as error:  # tokenizers raises nothing narrower
+        given = str(error).strip().partition("\n")[0]
+        raise _no_tokenizer(name, given) from error
+    if len(made.get_vocab()) <= len(tokenizer.all_special_ids):  # made without a file, from special tokens alone
+        raise _no_tokenizer(name, "no tokenizer.json, and no vocabulary")
+    return made
+
+
+def _no_tokenizer(name: str, given: str) -> ArtifactError:
+    return ArtifactError(
+        f"{name} has no tokenizer that can be used",
+        given=given,
+        expected="tokenizer.json; or vocab.txt; or vocab.json and merges.txt",
+        do="convert it where its library is installed: `AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)`",
+    )
 
 
 def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:

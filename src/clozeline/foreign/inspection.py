@@ -33,6 +33,8 @@ _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """Refused keys, at any depth: what each requires, and what to do."""
+_CLASS: Final = "AutoModelForMaskedLM"
+"""Class with which a model is converted if its config.json names none."""
 _ATTENTION: Final = ("_attn_implementation", "attn_implementation")
 _OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 """Implementations in transformers itself; any other name is that of a kernel to fetch from the hub."""
@@ -80,7 +82,9 @@ def inspect_model(name: str, revision: str | None = None) -> None:
         pickles = sorted(path.name for ending in _PICKLES for path in Path(folder).glob(ending))
         on_hub = not Path(folder).is_dir() and inspected_file(folder, "config.json", revision)
         if not weights and (pickles or on_hub):
-            _refuse_pickle(folder, ", ".join(pickles) or f"neither {' nor '.join(_WEIGHTS)}")
+            config = inspected_file(folder, "config.json", revision)
+            given = ", ".join(pickles) or f"neither {' nor '.join(_WEIGHTS)}"
+            _refuse_pickle(folder, given, _class_in(config))
 
 
 def _with_inner(name: str) -> list[str]:
@@ -127,10 +131,20 @@ def _check_shards(index: Path) -> None:
             _refuse_pickle(str(index), place)
 
 
-def _refuse_pickle(where: str, given: str) -> None:
+def _class_in(config: Path | None) -> str:
+    """Return the class of transformers that config.json names, with which the head is converted too."""
+    facts = _read(config) if config else None
+    named = facts.get("architectures") if isinstance(facts, dict) else None
+    first = named[0] if isinstance(named, list) and named else None
+    return first if isinstance(first, str) and first.isidentifier() else _CLASS
+
+
+def _refuse_pickle(where: str, given: str, class_name: str = _CLASS) -> None:
     raise ArtifactError(
         f"{where} holds no weights that can be read without running code",
         given=given,
         expected="model.safetensors, whole or in shards: a pickle (pytorch_model.bin) is a program",
-        do="if you trust it, convert it: `AutoModelForMaskedLM.from_pretrained(OLD).save_pretrained(NEW)`",
+        do="if you trust it, convert it with its tokenizer, and use the folder NEW: "
+        f'`python -c "from transformers import {class_name}, AutoTokenizer; '
+        f"[it.from_pretrained('{where}').save_pretrained('NEW') for it in ({class_name}, AutoTokenizer)]\"`",
     )

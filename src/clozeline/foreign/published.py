@@ -1,6 +1,7 @@
 """Published models as they are imported: which files they have, resolved to a commit and to hashes."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,14 +9,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from clozeline.errors import ArtifactError, TransientError
+from clozeline.errors import ArtifactError, ClozelineError, TransientError
 from clozeline.foreign.hub import asking_hub, fetched_file
 
 WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+"""List of the shards of weights that are not in one file."""
+TOKENIZER: Final = "tokenizer.json"
 POOLING: Final = "1_Pooling/config.json"
 READ: Final = (
     "config.json",
-    "tokenizer.json",
+    TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "modules.json",
@@ -23,9 +27,18 @@ READ: Final = (
     "config_sentence_transformers.json",
     POOLING,
     "README.md",
-    WEIGHTS,
 )
-"""Files that an import reads, where a model has them; the weights last, because they are large."""
+"""Files that an import reads, where a model has them, beside the weights."""
+VOCABULARIES: Final = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+"""Files that the tokenizer is made from if there is no `TOKENIZER`."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +62,47 @@ class Published:
         except OSError as error:
             raise _unanswered(self.name, error) from error
 
-    def weight_bytes(self) -> int | None:
-        """Return the size of the weights, without a download; None: there is no such file.
+    def weights(self) -> dict[str, int]:
+        """Return the files of the weights with their sizes in bytes; on the hub only the list of shards is downloaded.
 
         Raises:
+            ArtifactError: a shard is missing, or their list is damaged.
             TransientError: the hub does not answer.
         """
+        sizes = self._sizes(WEIGHTS) or self._sizes(INDEX)
+        if INDEX not in sizes:
+            return sizes
+        shards = self._shards()
+        sizes |= self._sizes(*shards)
+        if missing := [shard for shard in shards if shard not in sizes]:
+            raise _damaged_list(self.name, f"{missing[0]}: no such file", f"the {len(shards)} files that it names")
+        return sizes
+
+    def _shards(self) -> list[str]:
+        index = self.file(INDEX)
+        assert index is not None
+        try:
+            return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged_list(self.name, repr(error), "`weight_map`: the file of each weight") from error
+
+    def _sizes(self, *names: str) -> dict[str, int]:
+        """Return the sizes in bytes of those files that exist."""
         if Path(self.name).is_dir():
-            path = self.file(WEIGHTS)
-            return path.stat().st_size if path else None
+            return {name: path.stat().st_size for name in names if (path := self.file(name))}
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
 
         try:
-            found = HfApi().get_paths_info(self.name, WEIGHTS, revision=self.revision)
+            found = HfApi().get_paths_info(self.name, list(names), revision=self.revision)
         except OSError as error:
             raise _unanswered(self.name, error) from error
-        return next((file.size for file in found if isinstance(file, RepoFile)), None)
+        return {file.path: file.size for file in found if isinstance(file, RepoFile)}
 
     def sha256(self) -> dict[str, str]:
-        """Return the sha256 of each file that an import reads; on the hub this downloads them."""
-        files = {name: self.file(name) for name in READ}
+        """Return the sha256 of each file that an import reads; on the hub this downloads them, the weights last."""
+        vocabularies = () if self.file(TOKENIZER) else VOCABULARIES
+        files = {name: self.file(name) for name in (*READ, *vocabularies, *self.weights())}
         return {name: _sha256_of(path) for name, path in files.items() if path is not None}
 
 
@@ -138,12 +171,31 @@ def published_folder(name: str, revision: str | None, sha256: Mapping[str, str])
             place = Path(made) / file
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(found.resolve())
-        yield Path(made)
+        with _naming(name, made):
+            yield Path(made)
+
+
+@contextmanager
+def _naming(name: str, made: str) -> Iterator[None]:
+    """Let errors name the model where they would name its copy `made`."""
+    try:
+        yield
+    except ClozelineError as error:
+        error.problem, error.given, error.expected, error.do = (
+            str(part).replace(made, name) for part in (error.problem, error.given, error.expected, error.do)
+        )
+        raise
 
 
 def _sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damaged_list(name: str, given: str, expected: str) -> ArtifactError:
+    return ArtifactError(
+        f"{INDEX} of {name} cannot be used", given=given, expected=expected, do="download or save the model again"
+    )
 
 
 def _refused(name: str, given: str, do: str) -> ArtifactError:

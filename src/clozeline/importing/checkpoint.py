@@ -4,35 +4,52 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from types import MappingProxyType
+from typing import Any, Final
 
 from tokenizers import Tokenizer
 
+from clozeline.artifacts.export.manifest import Task
 from clozeline.encoder.checkpoints import Checkpoint
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
-from clozeline.exporting.architectures import NOT_EXPORTED, architectures_in
+from clozeline.exporting.architectures import NOT_EXPORTED, architectures_in, facts_in
 from clozeline.exporting.configurations import FAMILIES
-from clozeline.foreign.published import WEIGHTS, Published
+from clozeline.exporting.trained import tokenizer_of_vocabulary
+from clozeline.foreign.published import INDEX, TOKENIZER, WEIGHTS, Published
 from clozeline.importing.sentence_vectors import SentenceVectors, sentence_vectors
 from clozeline.inference.model_kinds import MODEL_KINDS
 from clozeline.machine.memory import available_bytes
-from clozeline.params.published import PublishedTask
 
 _BYTES_PER_WEIGHT_BYTE: Final = 6
 """Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
 all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included."""
+_INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "deberta": "microsoft/deberta-v3-base, or a model trained from it",
+        "longformer": "answerdotai/ModernBERT-base, which reads 8,192 tokens",
+        "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
+    }
+)
+"""Family that is not exported → the next one that is."""
+_SETTINGS: Final = "tokenizer_config.json"
+_CAPITAL: Final = re.compile("[A-Z][a-z]+")
+_MANY: Final = 100
+"""One token of so many is a word with a capital: the vocabulary is one of cased text."""
 _NO_LABEL: Final = re.compile(r"LABEL_\d+")
 _ENTAILMENT: Final = "entailment"
 _PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 _EMBEDDING: Final = "feature-extraction"
+_MASKS: Final = "fill-mask"
+_WITH_TWO_HEADS: Final = ("AlbertForPreTraining", "BertForPreTraining", "BigBirdForPreTraining")
+"""Architectures with the head of masks and one for pairs of sentences, which is left out."""
 
 
 @dataclass(frozen=True)
 class Described:
     """Facts of a checkpoint that can be imported."""
 
-    task: PublishedTask
+    task: Task
     family: str
     vectors: SentenceVectors
     max_length: int
@@ -80,22 +97,23 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
 def _check_family(published: Published, config: Any) -> None:
     kind = config.model_type
     if kind not in FAMILIES:
+        other = f", such as {_INSTEAD[kind]}" if kind in _INSTEAD else ""
         raise refused(
             published,
             f"model_type {kind}" + (f": {NOT_EXPORTED[kind]}" if kind in NOT_EXPORTED else ""),
             f"a model of one of the families {', '.join(FAMILIES)}",
-            "import a model of one of these families",
+            f"import a model of one of these families{other}",
         )
 
 
 def _check_weights(published: Published) -> None:
-    size_bytes = published.weight_bytes()
-    if size_bytes is None:
+    size_bytes = sum(published.weights().values())
+    if not size_bytes:
         raise refused(
             published,
             f"no {WEIGHTS}",
-            f"all weights in one file {WEIGHTS}",
-            "save it whole: `model.save_pretrained(FOLDER, max_shard_size='100GB')`, then import the folder",
+            f"{WEIGHTS}, whole or in shards with {INDEX}",
+            "download or save the model again",
         )
     needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
     if needed > free:
@@ -107,21 +125,23 @@ def _check_weights(published: Published) -> None:
         )
 
 
-def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool) -> PublishedTask:
+def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool) -> Task:
     """Return the kind of model: as asked, a sentence encoder, or by the head in config.json."""
     names, ours = architectures_in(published.file("config.json") or Path())
-    known = [*ours, *([] if _EMBEDDING in ours else [_EMBEDDING])]
+    ours += [_MASKS for name in names if name in _WITH_TWO_HEADS]
+    # Without a name, only the weights say which head there is: the stage refuses a model that lacks some.
+    known = list(MODEL_KINDS) if not names else [*ours, *([] if _EMBEDDING in ours else [_EMBEDDING])]
     if asked is None:
         if is_sentence_encoder:
             return _EMBEDDING
         if len(ours) == 1:
-            found: PublishedTask = ours[0]  # type: ignore[assignment]  # the names of MODEL_KINDS
-            return found
+            return ours[0]
         raise refused(
             published,
             f"architectures: {', '.join(names) or 'none'}",
-            f"a head for one of: {', '.join(get_args(PublishedTask))}",
-            f"import the encoder alone: `--task {_EMBEDDING}`",
+            f"a head for one of: {', '.join(MODEL_KINDS)}",
+            f"import the encoder alone, `--task {_EMBEDDING}`"
+            + (f", or its head: `--task {_MASKS}`" if not names else ""),
         )
     if asked not in known:
         raise refused(
@@ -130,24 +150,11 @@ def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool)
             f"one of: {', '.join(known)}",
             "leave `--task` out; a head that the model lacks has to be fine-tuned (docs/tasks.md)",
         )
-    return asked  # type: ignore[return-value]  # one of MODEL_KINDS
+    return asked
 
 
 def _check_tokenizer(published: Published, config: Any) -> None:
-    file = published.file("tokenizer.json")
-    if file is None:
-        raise refused(
-            published,
-            "no tokenizer.json",
-            "the tokenizer in the form of the library tokenizers",
-            "convert it: `AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)`, then import the folder",
-        )
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise refused(
-            published, f"tokenizer.json: {error}", "a tokenizer that can be opened", "download it again"
-        ) from error
+    tokenizer = _tokenizer(published)
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.vocab_size:
         raise refused(
@@ -155,6 +162,35 @@ def _check_tokenizer(published: Published, config: Any) -> None:
             f"a tokenizer with ids up to {largest:,}, weights for {config.vocab_size:,} tokens",
             "the tokenizer that the model was trained with",
             "put the right tokenizer.json beside the weights",
+        )
+
+
+def _tokenizer(published: Published) -> Tokenizer:
+    file = published.file(TOKENIZER)
+    if file is None:
+        made = tokenizer_of_vocabulary(published.name, published.revision)
+        _check_case(published, made)
+        return made
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise refused(
+            published, f"{TOKENIZER}: {error}", "a tokenizer that can be opened", "download it again"
+        ) from error
+
+
+def _check_case(published: Published, made: Tokenizer) -> None:
+    """Refuse a vocabulary with upper case whose texts would be lowercased because no file says otherwise."""
+    settings = published.file(_SETTINGS)
+    is_said = settings is not None and "do_lower_case" in facts_in(settings)
+    is_lowered = made.normalizer is not None and made.normalizer.normalize_str("A") == "a"
+    capitals = [token for token in made.get_vocab() if _CAPITAL.fullmatch(token)]
+    if is_lowered and not is_said and len(capitals) > made.get_vocab_size() / _MANY:
+        raise refused(
+            published,
+            f"a vocabulary with {len(capitals):,} words such as {min(capitals)}, and no file that says `do_lower_case`",
+            f"{_SETTINGS} with `do_lower_case`: texts are lowercased without it, and such words are never found",
+            f'write {{"do_lower_case": false}} into {_SETTINGS} of a copy, then import the copy',
         )
 
 

@@ -63,6 +63,28 @@ def as_tree(params: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def _published(name: str, tokenizer: str, why: str) -> Choice:
+    """Return the choice of an encoder that others pre-trained on text of a domain, to be trained further."""
+    return Choice(
+        family="that of the start",
+        size="that of the start",
+        recipe="domain-adaptation",
+        tokenizer=f"existing: {tokenizer}",
+        why=why,
+        params={
+            "pretrain.objective": "mlm",
+            "tokenize.algorithm": "existing",
+            "tokenize.existing": name,
+            "pretrain.start": name,
+            "pretrain.recipe": "domain-adaptation",
+        },
+    )
+
+
+_AS_IT_IS = (
+    " `clozeline import` takes it as it is, without training. If its weights are published as a pickle, the refusal"
+    " has the command that converts them."
+)
 CHOICES: Mapping[str, Choice] = MappingProxyType(
     {
         "multilingual": Choice(
@@ -138,25 +160,47 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
                 "evaluate.max_length": 256,
             },
         ),
-        "domain": Choice(
-            family="that of the start",
-            size="that of the start",
-            recipe="domain-adaptation",
-            tokenizer="existing: that of the start",
-            why="With less than about 100 MB of your own text, further training of an existing encoder beats training"
-            " from scratch (Gururangan et al. 2020). Fewer masks and a lower learning rate preserve its knowledge."
-            " If a published encoder has read your domain, name it as `start` and `existing`:"
-            " allenai/scibert_scivocab_uncased (science), dmis-lab/biobert-base-cased-v1.2 or"
-            " microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract (biomedicine),"
-            " nlpaueb/legal-bert-base-uncased (law), yiyanghkust/finbert-pretrain (finance),"
-            " microsoft/codebert-base-mlm (code).",
-            params={
-                "pretrain.objective": "mlm",
-                "tokenize.algorithm": "existing",
-                "tokenize.existing": "answerdotai/ModernBERT-base",
-                "pretrain.start": "answerdotai/ModernBERT-base",
-                "pretrain.recipe": "domain-adaptation",
-            },
+        "domain": _published(
+            "answerdotai/ModernBERT-base",
+            "that of the start",
+            "With less than about 100 MB of your own text, further training of an existing encoder beats training"
+            " from scratch (Gururangan et al. 2020). Fewer masks and a lower learning rate preserve its knowledge.",
+        ),
+        "science": _published(
+            "allenai/scibert_scivocab_uncased",
+            "wordpiece, 31,090 pieces, lowercased",
+            "SciBERT (Beltagy et al. 2019) was pre-trained on 1.14 million papers, most of them biomedical, with a"
+            " vocabulary of its own." + _AS_IT_IS,
+        ),
+        "biomedical": _published(
+            "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",
+            "wordpiece, 30,522 pieces, lowercased",
+            "PubMedBERT (Gu et al. 2021) was pre-trained from scratch on PubMed abstracts. Its vocabulary keeps medical"
+            " terms whole, and it beats encoders that were adapted from general text." + _AS_IT_IS,
+        ),
+        "genes": _published(
+            "dmis-lab/biobert-base-cased-v1.2",
+            "wordpiece, 28,996 pieces, case kept",
+            "BioBERT (Lee et al. 2020) is BERT trained further on PubMed. It keeps case, which tells names of genes"
+            " and proteins apart." + _AS_IT_IS,
+        ),
+        "legal": _published(
+            "nlpaueb/legal-bert-base-uncased",
+            "wordpiece, 30,522 pieces, lowercased",
+            "LEGAL-BERT (Chalkidis et al. 2020) was pre-trained from scratch on 12 GB of English laws, court cases and"
+            " contracts." + _AS_IT_IS,
+        ),
+        "finance": _published(
+            "yiyanghkust/finbert-pretrain",
+            "wordpiece, 30,873 pieces, lowercased",
+            "FinBERT (Yang et al. 2020) was pre-trained on reports, calls and analyses of companies. For the sentiment"
+            " of financial news alone: `clozeline import ProsusAI/finbert` (Araci 2019).",
+        ),
+        "code": _published(
+            "microsoft/codebert-base-mlm",
+            "byte-level BPE, 50,265 pieces",
+            "CodeBERT (Feng et al. 2020) is RoBERTa trained on functions in six languages and their documentation."
+            + _AS_IT_IS,
         ),
         "generation": Choice(
             family="modernbert",
