@@ -42,6 +42,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "similarity": [
         ({"first_field": "question", "second_field": "text"}, {}),
         ({"first_field": "question", "second_field": "text", "score_field": "score"}, {}),
+        ({"first_field": "question", "second_field": "text", "score_field": "score", "read_together": True}, {}),
     ],
     "zero_shot": [({"prompt": "is [MASK] here", "label_words": {"a": ["f"], "b": ["m"]}}, {})],
 }

@@ -98,6 +98,11 @@ SHAPES: Mapping[str, tuple[str | None, tuple[str, ...], tuple[Features, Make]]] 
         SPLITS,
         ({"sentence1": STRING, "sentence2": STRING, "label": datasets.Value("float32"), "idx": NUMBER}, scored),
     ),
+    "stsb_together": (
+        "stsb",
+        SPLITS,
+        ({"sentence1": STRING, "sentence2": STRING, "label": datasets.Value("float32"), "idx": NUMBER}, scored),
+    ),
     "conll2003": (None, SPLITS, (TOKENS, tagged)),
     "squad": ("plain_text", SPLITS[:2], (QUESTIONS, asked(may_have_none=False))),
     "squad_v2": ("squad_v2", SPLITS[:2], (QUESTIONS, asked(may_have_none=True))),

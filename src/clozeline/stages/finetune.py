@@ -77,7 +77,7 @@ def run(
         kept = finished if is_better(finished, kept) else kept
     if kept is None:  # the first process has it
         return
-    in_train = contamination(kept.report.test_texts, in_batches(kept.report.train_texts))
+    in_train = contamination(kept.report.test_rows, in_batches(kept.report.train_rows))
     kept = replace(kept, report=_without_near_duplicates(kept.report, in_train))
     seen = _contamination(kept.report, in_train, pretraining_text, task)
     found = _metrics(kept, values, {**seen, "hub_commit": commit})
@@ -130,7 +130,8 @@ def _contamination(
         "%s: compared with the pre-training text, of the %s texts of %s test items %s",
         *(task, f"{found.num_texts:,}", f"{report.figures['num_test']:,}", found),
     )
-    _LOG.info("%s: compared with the task's training text, of the same texts %s", task, in_train)
+    num_rows = f"{in_train.num_texts:,}"
+    _LOG.info("%s: compared with the task's training text, of %s test rows %s", task, num_rows, in_train)
     return {
         "contaminated_fraction": found.fraction,
         "num_test_near_duplicates_in_pretraining": found.num_near_duplicates,

@@ -10,6 +10,7 @@ from clozeline.tasks.classification.single_label import SingleLabel
 from clozeline.tasks.question_answering.on_contexts import QuestionAnswering
 from clozeline.tasks.similarity.belonging import BelongingPairs
 from clozeline.tasks.similarity.scored import ScoredPairs
+from clozeline.tasks.similarity.together import ScoredTogether
 from clozeline.tasks.tagging.on_sentences import Tagging
 from clozeline.tasks.task import InputsOf, Task
 from clozeline.tasks.zero_shot.cloze import Cloze
@@ -44,6 +45,8 @@ def _classification(inputs: InputsOf[ClassificationParams]) -> Task:
 
 
 def _similarity(inputs: InputsOf[SimilarityParams]) -> Task:
+    if inputs.params.read_together:
+        return ScoredTogether(inputs)
     return ScoredPairs(inputs) if inputs.params.score_field else BelongingPairs(inputs)
 
 
@@ -78,7 +81,7 @@ KINDS: Mapping[str, TaskKind] = {
     ),
     "similarity": TaskKind(
         prepare=_similarity,
-        answers="an embedding for each text; the cosine of two is their similarity",
+        answers="an embedding for each text; the cosine of two is their similarity. Or a score for each pair",
         data="pairs with scores, or pairs that belong together; or docstrings: Parquet, JSON Lines, CSV, TSV",
         metric="scored pairs: Spearman, Pearson; other pairs: recall@k, MRR over all second texts, with BM25 and alone",
         reference="SciPy; a comparison of every pair",

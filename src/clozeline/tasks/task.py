@@ -50,13 +50,27 @@ class TaskReport:
     """Text of each test item, searched for in the pre-training text ..."""
     train_texts: Sequence[str] = ()
     """... and among these texts of the training items."""
+    test_pairs: Sequence[str] = ()
+    """Both texts of each test pair as one text, for kinds whose pairs share texts ..."""
+    train_pairs: Sequence[str] = ()
+    """... and of each training pair."""
+    scores: Sequence[tuple[float, float]] = ()
+    """Right score and answer for each test pair, for kinds that answer with a number."""
     headline_on: Callable[[Sequence[int]], Headline] | None = None
-    """Function: places in `test_texts` → the headline on these test items; None for kinds whose test items share
-    texts."""
+    """Function: places in `test_rows` → the headline on the test items that have these; None for kinds without it."""
     first_places: Mapping[str, str] = field(default_factory=dict)
     """Reason why records were dropped (or an answer moved) → location of the first such record."""
     only_answer: str | None = None
     """The model's answer, if it gives the same answer to every test item and the right answers differ."""
+
+    @property
+    def test_rows(self) -> Sequence[str]:
+        """The texts whose near-duplicates in `train_rows` give a test item away: pairs, or single texts."""
+        return self.test_pairs or self.test_texts
+
+    @property
+    def train_rows(self) -> Sequence[str]:
+        return self.train_pairs or self.train_texts
 
 
 def only_answer(predicted: Sequence[str], right: Sequence[str]) -> str | None:

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.artifacts.finetune.model.held_out import MAX_ITEMS, read_held_out
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.scores.correlations import spearman
 from clozeline.tasks.similarity.belonging import BelongingPairs, Questions
 from clozeline.tasks.similarity.pairs import Pair
 from clozeline.tasks.similarity.scored import ScoredPairs, Values
@@ -99,7 +100,7 @@ def test_a_nan_validation_score_is_left_out_of_the_metrics(run: Finetune, monkey
     def always_alike(_task: ScoredPairs, pairs: Sequence[Pair]) -> tuple[Values, int]:
         return np.ones(len(pairs)), 0
 
-    monkeypatch.setattr(ScoredPairs, "_cosines", always_alike)
+    monkeypatch.setattr(ScoredPairs, "answers_to", always_alike)
     out = run("out", paired(200), score_field="score", highest_score=3.0, epochs=1)
     metrics = metrics_of(out)
     assert "validation_score" not in metrics
@@ -193,3 +194,24 @@ def test_gradients_of_the_parts_of_a_batch_add_up(
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert torch.allclose(*gradients, atol=1e-5, rtol=1e-3)
     assert gradients[0].abs().max() > 1e-2
+
+
+def test_a_model_that_reads_pairs_learns_their_scores_and_loads_as_a_stock_regression(run: Finetune) -> None:
+    draw = random.Random(1)
+    sides = [(draw.sample(WORDS, 4), draw.sample(OTHERS, 4)) for _ in range(300)]
+    rows = [
+        {"first": " ".join(one), "second": " ".join(other), "score": (WORDS[0] in one) + (OTHERS[0] in other)}
+        for one, other in sides
+    ]
+    out = run("out", rows, score_field="score", highest_score=2.0, read_together=True, epochs=3)
+    headline = metrics_of(out)["headline"]
+    assert headline["value"] > 0.6 > headline["baseline_value"] + 0.2
+    model = AutoModelForSequenceClassification.from_pretrained(out / "model").eval()
+    assert (model.config.problem_type, model.config.num_labels) == ("regression", 1)
+    inputs = [[str(row[name]) for row in rows[:60]] for name in ("first", "second")]
+    with torch.inference_mode():
+        encoded = AutoTokenizer.from_pretrained(out / "model")(*inputs, return_tensors="pt", padding=True)
+        answer_N = model(**encoded).logits[:, 0].double().numpy()
+    score_N = np.array([row["score"] for row in rows[:60]], dtype=np.float64)
+    assert spearman(score_N, answer_N) > 0.6
+    assert 0 < answer_N.mean() < 1, "scores are scaled to 0-1"

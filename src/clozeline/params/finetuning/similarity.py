@@ -9,7 +9,7 @@ from clozeline.params.section import Count, Positive, Rule
 
 
 class SimilarityParams(FinetuneParams):
-    """Tasks that train embeddings whose cosine measures similarity, from scored or from matching pairs."""
+    """Tasks that measure how similar two texts are, by the cosine of their embeddings or by reading both at once."""
 
     kind: Literal["similarity"]
     first_field: str
@@ -20,6 +20,9 @@ class SimilarityParams(FinetuneParams):
     """Score of pairs that have nothing in common: cosine 0."""
     highest_score: float
     """Score of pairs with the same meaning: cosine 1."""
+    read_together: bool
+    """Whether the model reads both texts of a pair at once and answers with a score, as GLUE has it; otherwise it has a
+    vector for each text."""
     columns: Annotated[tuple[str, ...], Field(min_length=2)] | None
     """Column names of tab-separated files without a header, in which quotes are ordinary characters."""
     docstring_field: str | None
@@ -45,6 +48,11 @@ class SimilarityParams(FinetuneParams):
             "train_length max_length",
             lambda train, longest: train is None or train <= longest,
             "`train_length` at most `max_length`, or null",
+        ),
+        (
+            "read_together score_field",
+            lambda together, score: not together or score is not None,
+            "`score_field` beside `read_together: true`, which learns scores",
         ),
         (
             "docstring_field score_field",

@@ -18,7 +18,9 @@ def build(
     encoder: Path,
     labels: Sequence[str],
     seed: int,
-    problem: Literal["single_label_classification", "multi_label_classification"] = "single_label_classification",
+    problem: Literal[
+        "single_label_classification", "multi_label_classification", "regression"
+    ] = "single_label_classification",
 ) -> TaskModel:
     """Return the encoder with a fresh head for `labels`; raises as `heads.build`."""
     changes: dict[str, object] = {
@@ -27,7 +29,7 @@ def build(
         # Masked language modelling never trains [CLS], so the mean over tokens summarizes a text better.
         "classifier_pooling": "mean",
     }
-    if problem == "multi_label_classification":  # the other problem is the default of transformers
+    if problem != "single_label_classification":  # which is the default of transformers
         changes["problem_type"] = problem
     return heads.build(encoder, "text-classification", seed, changes, reads_mean=True)
 

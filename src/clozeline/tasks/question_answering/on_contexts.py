@@ -36,6 +36,7 @@ from clozeline.tasks.text_rows import training_batches
 from clozeline.training.state import Batch
 
 _NOTHING = "no answer"
+F1s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -118,17 +119,24 @@ class QuestionAnswering:
         margin = _margin(questions.validation, self._find(self._validation))
         predicted = _answers(self._find(self._test), margin)
         answered = list(zip(questions.test, predicted, strict=True))
-        f1_Q = np.array([f1(it.texts, text) for it, text in answered])
-        low, high = bootstrap_interval(lambda places_Q: float(f1_Q[places_Q].mean()), len(f1_Q))
+        f1_Q = _f1s(questions.test, predicted)
+        nearest_Q = _f1s(questions.test, nearest_sentences(questions.validation, questions.test))
+        nothing_Q = _f1s(questions.test, [""] * len(questions.test))
+        contexts = sorted({it.context for it in questions.test})
+
+        def headline_on(places: Sequence[int]) -> Headline:
+            chosen = {contexts[place] for place in places}
+            is_chosen_Q = np.array([it.context in chosen for it in questions.test])
+            return _headline(*(f1s[is_chosen_Q] for f1s in (f1_Q, nearest_Q, nothing_Q)))
+
+        top = headline_on(range(len(contexts)))
         figures = Figures(
-            f1=float(f1_Q.mean()),
-            f1_low=low,
-            f1_high=high,
+            f1=top.value,
+            f1_low=top.low,
+            f1_high=top.high,
             exact_match=_mean_exact(questions.test, predicted),
-            baseline_nearest_sentence_f1=_mean_f1(
-                questions.test, nearest_sentences(questions.validation, questions.test)
-            ),
-            no_answer_f1=_mean_f1(questions.test, [""] * len(questions.test)),
+            baseline_nearest_sentence_f1=top.baseline_value,
+            no_answer_f1=top.trivial_value,
             no_answer_margin=margin if math.isfinite(margin) else None,
             num_train=len(questions.train),
             num_validation=len(questions.validation),
@@ -145,13 +153,14 @@ class QuestionAnswering:
         )
         items = _shown(questions.test, predicted)
         return TaskReport(
-            headline=_headline(figures),
+            headline=top,
             figures=asdict(figures),
             confusion=[(_kind(it.is_answerable), _kind(bool(text))) for it, text in answered],
             per_class=_per_group(questions.test, predicted),
             examples=shown(items, self._params.num_examples),
-            test_texts=sorted({it.context for it in questions.test}),
+            test_texts=contexts,
             train_texts=sorted({it.context for it in questions.train}),
+            headline_on=headline_on,
             first_places={**questions.count.first_places, **questions.answers.first_places},
             only_answer=only_answer([item.predicted for item in items], [item.actual for item in items]),
         )
@@ -200,7 +209,11 @@ def _answers(found: Sequence[Found], margin: float) -> list[str]:
 
 
 def _mean_f1(questions: Sequence[Question], predicted: Sequence[str]) -> float:
-    return float(np.mean([f1(it.texts, text) for it, text in zip(questions, predicted, strict=True)]))
+    return float(_f1s(questions, predicted).mean())
+
+
+def _f1s(questions: Sequence[Question], predicted: Sequence[str]) -> F1s:
+    return np.array([f1(it.texts, text) for it, text in zip(questions, predicted, strict=True)])
 
 
 def _mean_exact(questions: Sequence[Question], predicted: Sequence[str]) -> float:
@@ -235,14 +248,15 @@ def _shown(questions: Sequence[Question], predicted: Sequence[str]) -> list[Show
     ]
 
 
-def _headline(figures: Figures) -> Headline:
+def _headline(f1_Q: F1s, nearest_Q: F1s, nothing_Q: F1s) -> Headline:
+    low, high = bootstrap_interval(lambda places_Q: float(f1_Q[places_Q].mean()), len(f1_Q))
     return Headline(
         metric="f1",
-        value=figures.f1,
-        low=figures.f1_low,
-        high=figures.f1_high,
+        value=float(f1_Q.mean()),
+        low=low,
+        high=high,
         baseline="nearest sentence by TF-IDF",
-        baseline_value=figures.baseline_nearest_sentence_f1,
+        baseline_value=float(nearest_Q.mean()),
         trivial="no answer to anything",
-        trivial_value=figures.no_answer_f1,
+        trivial_value=float(nothing_Q.mean()),
     )

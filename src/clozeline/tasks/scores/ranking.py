@@ -5,6 +5,7 @@ Shapes: Q queries, D candidates, H hidden, B queries of a block.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,10 @@ class Ranked:
     """Rank, from 1, of the best matching candidate; other candidates with the same score rank before it."""
     best_Q: npt.NDArray[np.int64]
     """Index of the candidate with the highest score; the first of them on a tie."""
+
+    def of(self, queries: Sequence[int]) -> Self:
+        """Return the result for these queries only."""
+        return type(self)(self.rank_Q[list(queries)], self.best_Q[list(queries)])
 
     def recall_at(self, k: int) -> npt.NDArray[np.float64]:
         """Return 1 for each query with a matching candidate among the first `k`, else 0."""

@@ -55,6 +55,18 @@ class Questions:
             belonging[pair.first_identity].add(place[pair.second_identity])
         return cls([*first.values()], [*second.values()], [*second], [sorted(own) for own in belonging.values()])
 
+    def without_other_pairs(self, pairs: Sequence[Pair], chosen: Sequence[int]) -> list[int]:
+        """Return the places of the first texts all of whose pairs are chosen; of those with any, if there are none.
+
+        Args:
+            pairs: the pairs that these texts are from.
+        """
+        place = {identity: place for place, identity in enumerate(dict.fromkeys(it.first_identity for it in pairs))}
+        first_P = [place[it.first_identity] for it in pairs]
+        kept = {first_P[pair] for pair in chosen}
+        others = {first_P[pair] for pair in {*range(len(pairs))}.difference(chosen)}
+        return sorted(kept - others or kept)
+
     def held_out(self, recall_at: int, most: int = MAX_ITEMS) -> list[HeldOut]:
         """Return the first `most` first texts with their matching second texts.
 
@@ -86,8 +98,8 @@ class Figures:
     """Recall of the fusion of vectors and BM25, which `clozeline search` uses."""
     hybrid_recall_low: float
     hybrid_recall_high: float
-    hybrid_lead_low: float
-    hybrid_lead_high: float
+    hybrid_lead_low: float | None
+    hybrid_lead_high: float | None
     """`hybrid_lead_low` and `hybrid_lead_high` are the ends of a 95 % interval of hybrid_recall - baseline_bm25_recall,
     paired by first text."""
     hybrid_recall_at_1: float
@@ -126,11 +138,14 @@ class BelongingPairs(OnPairs):
         cosines, num_truncated = self._cosines(questions)
         words = bm25(questions.firsts, questions.seconds)
         found, beside, both = ranked_by_each(scorer_with_fusion(cosines, words), questions.belonging)
-        alone, by_words, by_both = (_recall_on(it, k) for it in (found, beside, both))
-        num_questions = len(questions.firsts)
-        low, high = bootstrap_interval(alone, num_questions)
-        hybrid_low, hybrid_high = bootstrap_interval(by_both, num_questions)
-        lead_low, lead_high = paired_interval(by_both, by_words, num_questions)
+        low, high = bootstrap_interval(_recall_on(found, k), len(questions.firsts))
+
+        def headline_on(pairs: Sequence[int]) -> Headline:
+            chosen = questions.without_other_pairs(self.pairs.test, pairs)
+            chance = chance_of_recall(len(questions.seconds), [questions.belonging[place] for place in chosen], k)
+            return _headline(found.of(chosen), beside.of(chosen), both.of(chosen), k, chance)
+
+        top = headline_on(range(len(self.pairs.test)))
         seen = count_seen(questions.second_identities, self.inputs.pretraining_text)
         figures = Figures(
             recall=float(found.recall_at(k).mean()),
@@ -141,14 +156,14 @@ class BelongingPairs(OnPairs):
             baseline_bm25_recall=float(beside.recall_at(k).mean()),
             baseline_bm25_recall_at_1=float(beside.recall_at(1).mean()),
             baseline_bm25_mrr=float(beside.reciprocal.mean()),
-            hybrid_recall=float(both.recall_at(k).mean()),
-            hybrid_recall_low=hybrid_low,
-            hybrid_recall_high=hybrid_high,
-            hybrid_lead_low=lead_low,
-            hybrid_lead_high=lead_high,
+            hybrid_recall=top.value,
+            hybrid_recall_low=top.low,
+            hybrid_recall_high=top.high,
+            hybrid_lead_low=top.lead_low,
+            hybrid_lead_high=top.lead_high,
             hybrid_recall_at_1=float(both.recall_at(1).mean()),
             hybrid_mrr=float(both.reciprocal.mean()),
-            random_order_recall=chance_of_recall(len(questions.seconds), questions.belonging, k),
+            random_order_recall=top.trivial_value,
             num_train=len(self.pairs.train),
             num_validation=len(self.pairs.validation),
             num_test=len(self.pairs.test),
@@ -160,12 +175,15 @@ class BelongingPairs(OnPairs):
             records=self.pairs.count,
         )
         return TaskReport(
-            headline=_headline(figures, k),
+            headline=top,
             figures=asdict(figures),
             confusion=[(_BEST, _bucket(rank, k)) for rank in found.rank_Q.tolist()],
             examples=shown(_shown(questions, found), self.params.num_examples),
             test_texts=questions.seconds,
             train_texts=[pair.second for pair in self.pairs.train],
+            test_pairs=[f"{pair.first} {pair.second}" for pair in self.pairs.test],
+            train_pairs=[f"{pair.first} {pair.second}" for pair in self.pairs.train],
+            headline_on=headline_on,
             first_places=self.pairs.count.first_places,
             only_answer=only_answer(
                 [questions.seconds[best][:_SHOWN_CHARACTERS] for best in found.best_Q.tolist()],
@@ -212,19 +230,22 @@ def _recall_on(found: Ranked, k: int) -> Figure:
     return lambda places_Q: float(is_found_Q[places_Q].mean())
 
 
-def _headline(figures: Figures, k: int) -> Headline:
+def _headline(found: Ranked, beside: Ranked, both: Ranked, k: int, chance: float) -> Headline:
     """Return the recall of vectors and BM25 together, by which `clozeline search` answers, beside each of them."""
+    by_words, by_both = _recall_on(beside, k), _recall_on(both, k)
+    low, high = bootstrap_interval(by_both, len(both.rank_Q))
+    lead_low, lead_high = paired_interval(by_both, by_words, len(both.rank_Q))
     return Headline(
         metric=f"recall_at_{k}",
-        value=figures.hybrid_recall,
-        low=figures.hybrid_recall_low,
-        high=figures.hybrid_recall_high,
+        value=float(both.recall_at(k).mean()),
+        low=low,
+        high=high,
         baseline="BM25",
-        baseline_value=figures.baseline_bm25_recall,
+        baseline_value=float(beside.recall_at(k).mean()),
         trivial="a random order",
-        trivial_value=figures.random_order_recall,
+        trivial_value=chance,
         method="fine-tuned encoder together with BM25",
-        lead_low=figures.hybrid_lead_low,
-        lead_high=figures.hybrid_lead_high,
-        beside=(Beside(name="fine-tuned encoder alone", value=figures.recall),),
+        lead_low=lead_low,
+        lead_high=lead_high,
+        beside=(Beside(name="fine-tuned encoder alone", value=float(found.recall_at(k).mean())),),
     )
