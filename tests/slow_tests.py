@@ -24,6 +24,7 @@ SLOW = (
     "selenium",
     "clozeline.exporting.to_onnx",
     "clozeline.flows",
+    "clozeline.glue.training",
     "clozeline.orchestration",
     "clozeline.planning.footprint",
     "clozeline.planning.serving",

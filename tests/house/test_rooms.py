@@ -18,7 +18,7 @@ SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.
 FLOORS = (
     ("cli",),
     ("experiments",),
-    ("api", "demo", "flows"),
+    ("api", "demo", "flows", "glue"),
     ("starter",),
     ("stages",),
     ("orchestration",),

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from clozeline.inference.embedder import Embedder
-    from clozeline.search.index import Found, SearchIndex
+    from clozeline.search.index import Found
+    from clozeline.search.judged import Measured
 
 _PACKAGE = "dist/docsearch"
 _CLEAN = Path("data/clean")
@@ -28,8 +29,9 @@ def add_to(app: typer.Typer) -> None:
 
 def search(
     queries: Annotated[
-        list[str], typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each."),
+    ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
     library: Annotated[
         str | None, typer.Option(help="Search only this library, such as numpy; `python` is the standard library.")
@@ -41,6 +43,10 @@ def search(
         Literal["both", "meaning", "words"],
         typer.Option(help="meaning: cosine of the model's vectors; words: BM25; both: a weighted sum."),
     ] = "both",
+    beir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Measure the search on judged queries instead: a folder in BEIR's layout."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per query, each on its own line.")
     ] = False,
@@ -51,6 +57,10 @@ def search(
     work/search until the model or the text changes. The default score combines meaning and words, because each finds
     functions that the other misses. Write a query like a docstring: "Return the sorted values", not "sort".
 
+    With --beir, documents and queries are those of the folder (corpus.jsonl, queries.jsonl, qrels/test.tsv; as
+    BEIR's archives have them), and the command prints nDCG@10 and recall@10 of the model, of BM25 and of both, with
+    95 % intervals, also of the difference to BM25, paired by query.
+
     Prints a table in a terminal; otherwise, tab-separated query, rank, score, library, name, summary.
 
     Examples:
@@ -58,11 +68,16 @@ def search(
     - `clozeline search "Remove duplicate rows from a table."`
     - `clozeline search "Wait until a file exists." --library python --top-k 3`
     - `clozeline search "Compute a hash of a file." --by meaning --json`
+    - `clozeline search --beir data/scifact -m dist/minilm`
     """
+    if beir is not None or not queries:
+        _measure(model, beir, queries or [], as_json=as_json)
+        return
     from clozeline.cli.text_answers import Form, printer
-    from clozeline.search.index import Query
+    from clozeline.search.index import Query, SearchIndex
 
-    embedder, index = _opened(model)
+    embedder, folder, name = _opened(model)
+    index = SearchIndex.open(embedder, folder, _CLEAN, _KEPT / name)
     if library is not None and library not in index.libraries:
         raise ParamsError(
             f"there is no library {library} in the text",
@@ -76,11 +91,50 @@ def search(
     printer(as_json, Form(("query", "found"), _lines, partial(_tables, _SCORES[by])))(queries, answers)
 
 
-def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
+def _measure(place: str, beir: Path | None, queries: Sequence[str], *, as_json: bool) -> None:
+    """Print the figures of the search on the folder `beir`."""
+    if beir is None or queries:
+        raise ParamsError(
+            "there is nothing to search for" if beir is None else "--beir takes its queries from the folder",
+            given="no query" if beir is None else queries[0],
+            expected="queries, or --beir with a folder in BEIR's layout",
+            do='ask for example `clozeline search "Remove duplicate rows from a table."`',
+        )
+    from clozeline.search.beir import JudgedQueries
+    from clozeline.search.judged import retrieval
+
+    judged = JudgedQueries.open(beir)
+    found = retrieval(_opened(place)[0], judged)
+    if as_json:
+        typer.echo(found.model_dump_json())
+        return
+    from rich.console import Console
+
+    from clozeline.cli.tables import table_of
+
+    title = f"{beir}: {found.num_queries:,} queries, {found.num_documents:,} documents"
+    table = table_of(title, "method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
+    for method in found.methods:
+        measured = (method.ndcg_at_10, method.recall_at_10)
+        table.add_row(method.method, *map(_in_percent, measured), *map(_lead, measured))
+    Console().print(table)
+
+
+def _in_percent(found: "Measured") -> str:
+    return f"{100 * found.value:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})"
+
+
+def _lead(found: "Measured") -> str:
+    if found.lead_low is None or found.lead_high is None:
+        return ""
+    return f"{100 * found.lead_low:+.1f} to {100 * found.lead_high:+.1f}"
+
+
+def _opened(place: str) -> "tuple[Embedder, Path, str]":
+    """Return the model, its folder and its name."""
     from clozeline.artifacts.export.manifest import FILES
     from clozeline.inference.embedder import Embedder
     from clozeline.inference.package import load
-    from clozeline.search.index import SearchIndex
     from clozeline.serving.models.sources import REGISTRY_SCHEME, ModelSource, fetched
 
     if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
@@ -100,7 +154,7 @@ def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
             expected="a model that turns texts into vectors",
             do="leave --model out, or name an embedder",
         )
-    return model, SearchIndex.open(model, folder, _CLEAN, _KEPT / source.name)
+    return model, folder, source.name
 
 
 def _lines(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> Iterator[Sequence[object]]:

@@ -71,7 +71,7 @@ def run(
     inputs = TaskInputs(at_commit(params, commit), seed, encoder, data, pretraining_text)
     kept: Finished | None = None
     values, checkpoints = [], []
-    for finished in train_each(inputs, work / task, partial(_watched, task, params.num_seeds)):
+    for finished in train_each(inputs, work / task, partial(watched, task, params.num_seeds)):
         values.append(finished.report.headline.value)
         checkpoints.append(finished.checkpoints)
         kept = finished if is_better(finished, kept) else kept
@@ -141,7 +141,7 @@ def _contamination(
     }
 
 
-def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> Trained:
+def watched(task: str, num_seeds: int, training: BestLook, seed: int) -> Trained:
     if not training.loop.hardware.processes.is_first:
         return training.run(Callback(), lambda look: None)
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"

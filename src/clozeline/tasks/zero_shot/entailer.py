@@ -6,10 +6,8 @@ Shapes: B rows.
 import json
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
 from torch import Tensor
 
-from clozeline.encoder.checkpoints import first_line
 from clozeline.errors import ArtifactError
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
@@ -18,26 +16,6 @@ from clozeline.tasks.heads import TaskModel
 _ENDING = "ForSequenceClassification"
 _FOLLOWS = "entail"
 """Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`."""
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-
-
-def place_of(name: str, revision: str | None) -> Path:
-    """Return the folder `name`, or that of the hub model `name` at the commit `revision`.
-
-    Raises:
-        ArtifactError: the model is missing, or the hub did not answer.
-    """
-    if Path(name).is_dir():
-        return Path(name)
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"`entailment.model` is not a folder and cannot be downloaded from the hub: {first_line(error)}",
-            given=name,
-            expected="a folder with a model, or the name of a hub model and a network",
-            do=f"with a network, run `hf download {name} --local-dir FOLDER`; then set entailment: {{model: FOLDER}}",
-        ) from error
 
 
 def build(folder: Path) -> TaskModel:

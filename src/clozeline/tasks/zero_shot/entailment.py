@@ -20,6 +20,7 @@ from clozeline.params.finetuning.zero_shot import BLANK
 from clozeline.tasks import heads
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.opening import answers, measuring_batches
+from clozeline.tasks.published import folder_of
 from clozeline.tasks.task import InputsOf, TaskInputs
 from clozeline.tasks.text_rows import Ids, TextRows, lengths_of
 from clozeline.tasks.zero_shot import entailer
@@ -43,7 +44,7 @@ class Entailment(ByPrompt):
         assert params.entailment is not None
         folder = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, folder)
-        _gather(entailer.place_of(params.entailment.model, params.entailment.revision), folder)
+        _gather(folder_of(params.entailment.model, params.entailment.revision, "`entailment.model`"), folder)
         super().__init__(replace(inputs, encoder=folder))
         self._with_types = heads.tells_pairs_apart(self.model)
         self._filled = [self._prompts_of(label) for label in self.labels]
