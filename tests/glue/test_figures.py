@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from clozeline.errors import ParamsError
-from clozeline.glue.figures import Answers, Range, TaskFigures, average_of, figures_of, summary
+from clozeline.glue.figures import Answers, TaskFigures, average_of, figures_of, summary
 from clozeline.glue.tasks import TASKS, chosen
+from clozeline.tasks.intervals import Range
 
 BERT_LARGE = {
     "cola": (60.5,),

@@ -66,7 +66,7 @@ def test_the_command_measures_every_method(tmp_path: Path, embedding_package: Pa
     assert methods["BM25"]["ndcg_at_10"]["value"] == pytest.approx(sum(of_each) / 3)
     assert methods["encoder"]["recall_at_10"]["value"] == 1, "four documents are fewer than ten"
     lead = methods["both"]["recall_at_10"]
-    assert lead["lead_low"] <= lead["value"] - methods["BM25"]["recall_at_10"]["value"] <= lead["lead_high"]
+    assert lead["lead"]["low"] <= lead["value"] - methods["BM25"]["recall_at_10"]["value"] <= lead["lead"]["high"]
     assert "BM25" in CliRunner().invoke(app, command, catch_exceptions=False).stdout
 
 

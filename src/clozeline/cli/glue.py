@@ -11,7 +11,8 @@ from clozeline.params.recipes import laid_over
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clozeline.glue.figures import Average, Figures, Range
+    from clozeline.glue.figures import Average, Figures
+    from clozeline.tasks.intervals import Range
 
 _WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
 
@@ -77,7 +78,11 @@ def glue(
     figures, file = run(asked)
     if as_json:
         typer.echo(figures.model_dump_json())
-        return
+    else:
+        _show(figures, file)
+
+
+def _show(figures: "Figures", file: Path) -> None:
     from rich.console import Console
 
     console = Console()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from clozeline.inference.embedder import Embedder
-    from clozeline.search.index import Found
+    from clozeline.search.index import By, Found
     from clozeline.search.judged import Measured
 
 _PACKAGE = "dist/docsearch"
@@ -73,6 +73,10 @@ def search(
     if beir is not None or not queries:
         _measure(model, beir, queries or [], as_json=as_json)
         return
+    _answer(model, queries, top_k, library, by, as_json=as_json)
+
+
+def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None, by: "By", *, as_json: bool) -> None:
     from clozeline.cli.text_answers import Form, printer
     from clozeline.search.index import Query, SearchIndex
 
@@ -121,13 +125,11 @@ def _measure(place: str, beir: Path | None, queries: Sequence[str], *, as_json: 
 
 
 def _in_percent(found: "Measured") -> str:
-    return f"{100 * found.value:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})"
+    return f"{100 * found.value:.1f} ({100 * found.interval.low:.1f} to {100 * found.interval.high:.1f})"
 
 
 def _lead(found: "Measured") -> str:
-    if found.lead_low is None or found.lead_high is None:
-        return ""
-    return f"{100 * found.lead_low:+.1f} to {100 * found.lead_high:+.1f}"
+    return "" if found.lead is None else f"{100 * found.lead.low:+.1f} to {100 * found.lead.high:+.1f}"
 
 
 def _opened(place: str) -> "tuple[Embedder, Path, str]":

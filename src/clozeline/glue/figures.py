@@ -15,7 +15,7 @@ import numpy.typing as npt
 from clozeline.artifacts.record import Record
 from clozeline.glue.tasks import TASKS, GlueTask
 from clozeline.tasks.classification.scores import accuracy, f1_of, matthews
-from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.intervals import Range, bootstrap_interval
 from clozeline.tasks.scores.correlations import pearson, spearman
 
 Values = npt.NDArray[np.float64]
@@ -40,13 +40,6 @@ METRICS: Mapping[str, Callable[[Values, Values], float]] = MappingProxyType(
     }
 )
 """Metrics of the tasks, of right labels or scores and answers; labels are numbers, and F1 is that of number 1."""
-
-
-class Range(Record):
-    """Ends of a 95 % interval."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

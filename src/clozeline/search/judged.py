@@ -13,7 +13,7 @@ from clozeline.artifacts.record import Record
 from clozeline.inference.embedder import Embedder
 from clozeline.progress import ProgressBar
 from clozeline.search.beir import JudgedQueries
-from clozeline.tasks.intervals import Figure, bootstrap_interval, paired_interval
+from clozeline.tasks.intervals import Figure, Range, bootstrap_interval, paired_interval
 from clozeline.tasks.scores.ranking import Floats, by_vectors
 from clozeline.tasks.similarity.baselines import bm25, scorer_with_fusion
 
@@ -26,13 +26,12 @@ _QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("docu
 
 
 class Measured(Record):
-    """A mean over queries with its 95 % interval, and that of its difference to BM25, paired by query."""
+    """A mean over queries with its interval."""
 
     value: float
-    low: float
-    high: float
-    lead_low: float | None = None
-    lead_high: float | None = None
+    interval: Range
+    lead: Range | None = None
+    """Interval of the difference to BM25, paired by query; None for BM25."""
 
 
 class MethodFigures(Record):
@@ -140,8 +139,8 @@ def _measured(values: Mapping[str, npt.NDArray[np.float64]], method: str) -> Mea
 
     ours_Q = values[method]
     low, high = bootstrap_interval(mean_of(method), len(ours_Q))
-    value = float(ours_Q.mean())
+    found = Measured(value=float(ours_Q.mean()), interval=Range(low=low, high=high))
     if method == _BASELINE:
-        return Measured(value=value, low=low, high=high)
-    lead_low, lead_high = paired_interval(mean_of(method), mean_of(_BASELINE), len(ours_Q))
-    return Measured(value=value, low=low, high=high, lead_low=lead_low, lead_high=lead_high)
+        return found
+    low, high = paired_interval(mean_of(method), mean_of(_BASELINE), len(ours_Q))
+    return found.model_copy(update={"lead": Range(low=low, high=high)})

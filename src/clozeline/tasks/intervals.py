@@ -9,10 +9,21 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.record import Record
+
 _NORMAL_QUANTILE_95 = 1.959963984540054
 """0.975 quantile of the normal distribution, for a two-sided interval of 95 %."""
 _NUM_SAMPLES = 1000
 _SEED = 0
+
+
+class Range(Record):
+    """Ends of a 95 % interval, in a record."""
+
+    low: float
+    high: float
+
+
 Figure = Callable[[npt.NDArray[np.int64]], float]
 """Function: indices of items → the figure on them."""
 
