@@ -28,6 +28,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "fill": ("fill [MASK]", None),
     "forget": ("forget params.yaml", "train"),
     "gc": ("gc", "flows"),
+    "glue": ("glue .", "train"),
     "history": ("history", None),
     "import": ("import .", "train"),
     "init": ("init .", None),
