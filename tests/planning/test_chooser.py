@@ -64,3 +64,10 @@ def test_a_masked_start_keeps_its_objective() -> None:
     combined = combine(["domain", "generation"])
     assert combined.params["pretrain.objective"] == "mlm"
     assert "pretrain.objective" in combined.conflicts["generation"]
+
+
+def test_a_starting_model_is_trained_by_its_own_recipe_and_not_by_that_of_a_fresh_one() -> None:
+    combined = combine(["domain", "accuracy", "long"])
+    assert not [key for key in combined.params if key.startswith(("pretrain.optimizer", "pretrain.model.size"))]
+    assert {"pretrain.optimizer.learning_rate", "pretrain.steps"} <= set(combined.conflicts["accuracy"])
+    assert combined.params["pretrain.max_length"] == 256

@@ -35,6 +35,11 @@ _TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size
 }
 """Keys of the tokenizer, of the starting model that it belongs to, and its objective; all come from the same need."""
 
+_OF_FRESH_MODEL = tuple(
+    f"pretrain.{name}" for name in ("model.family", "model.size", "optimizer.", "masking.", "schedule.", "steps")
+)
+"""Keys that suit a model trained from scratch; a starting model has its own shape, and the rates of its recipe."""
+
 
 def combine(needs: Sequence[str]) -> Combined:
     """Merge the choices for `needs`, keys of `CHOICES`."""
@@ -45,6 +50,8 @@ def combine(needs: Sequence[str]) -> Combined:
         lost = {key for key, value in wanted.items() if params.get(key, value) != value}
         if lost & _TOKENIZER:
             lost |= wanted.keys() & _TOKENIZER
+        if "pretrain.start" in params:
+            lost |= {key for key in wanted if key.startswith(_OF_FRESH_MODEL)}
         if lost:
             conflicts[need] = tuple(key for key in wanted if key in lost)
         params |= {key: value for key, value in wanted.items() if key not in lost}
