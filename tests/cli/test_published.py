@@ -1,7 +1,11 @@
 """Claim: `clozeline import` writes what it found into params.yaml, and takes it back if packaging fails."""
 
 import json
+import re
+import shlex
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +18,21 @@ from clozeline.errors import GateError, ParamsError, TransientError
 from clozeline.importing.checkpoint import Described
 from clozeline.importing.sentence_vectors import SentenceVectors
 from clozeline.params import read_params
+from tests.tiny_packages import (
+    classifier_graph,
+    write_answerer,
+    write_classifier,
+    write_completer,
+    write_embedder,
+    write_encoder,
+    write_encoder_of_another_mask,
+    write_package,
+    write_ranker,
+    write_tagger,
+)
 from tests.trained_models import PROJECT
 
+NLI = ("contradiction", "entailment", "neutral")
 FOUND = Described(
     task="feature-extraction",
     family="bert",
@@ -55,6 +72,44 @@ def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Pat
     assert set(entry.sha256) == {"config.json"}
     assert len(read_items(project / entry.items)) > 200
     assert "clozeline serve dist/my-model" in result.output
+
+
+def write_entailment(folder: Path) -> None:
+    write_package(
+        folder, "text-classification", classifier_graph(3), labels=NLI, reads_pairs=True, types_tell_pairs=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "reads_pairs", "write"),
+    [
+        ("fill-mask", (), False, write_encoder),
+        ("fill-mask", (), False, write_encoder_of_another_mask),
+        ("text-generation", (), False, write_completer),
+        ("text-classification", ("bad", "good"), False, write_classifier),
+        ("text-classification", ("LABEL_0",), True, write_ranker),
+        ("text-classification", NLI, True, write_entailment),
+        ("token-classification", ("O", "B-PER"), False, write_tagger),
+        ("question-answering", (), False, write_answerer),
+        ("feature-extraction", (), False, write_embedder),
+    ],
+)
+def test_the_next_command_asks_the_package(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    labels: tuple[str, ...],
+    reads_pairs: bool,
+    write: Callable[[Path], None],
+) -> None:
+    found = replace(FOUND, task=task, labels=labels, reads_pairs=reads_pairs)
+    monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: found)
+    monkeypatch.setattr(published, "_package", lambda workspace, called: write(project / "dist" / called))
+    monkeypatch.setattr(published, "_release", lambda workspace, called: None)
+    told = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False).output
+    (next_command,) = re.findall("Next: `clozeline ([^`]+)`", told)
+    answered = CliRunner().invoke(app, shlex.split(next_command))
+    assert (answered.exception, bool(answered.stdout.strip())) == (None, True)
 
 
 def test_a_forgotten_text_does_not_come_back_as_an_item(project: Path, packaged: list[str]) -> None:

@@ -28,11 +28,13 @@ _ASKED: Final[Mapping[str, str]] = MappingProxyType(
         "text-generation": 'complete "The beginning of a sentence of yours"',
         "text-classification": 'classify "A sentence of yours."',
         "token-classification": 'tag "A sentence of yours."',
-        "question-answering": 'answer "A question?" "A text with the answer."',
+        "question-answering": 'answer "A question?" --context "A text with the answer."',
         "feature-extraction": 'embed "A sentence of yours."',
+        "pairs": 'classify "A sentence of yours." --with "Another one."',
+        "entailment": 'choose "A sentence of yours." --labels sport,money',
     }
 )
-"""Kind of model → an example of its verb."""
+"""Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -97,7 +99,8 @@ def import_(
             _release(workspace, called)
     if text is labelled is None:
         typer.echo("INT8 was compared with fp32 on built-in sentences; `--text FILE` compares them on your text")
-    typer.echo(f"Next: `clozeline {_ASKED[found.task]} --model dist/{called}`, or `clozeline serve dist/{called}`")
+    kind = "entailment" if found.tells_entailment else "pairs" if found.reads_pairs else found.task
+    typer.echo(f"Next: `clozeline {_ASKED[kind]} --model dist/{called}`, or `clozeline serve dist/{called}`")
 
 
 @contextmanager

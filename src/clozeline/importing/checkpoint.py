@@ -56,6 +56,11 @@ class Described:
     labels: tuple[str, ...]
     reads_pairs: bool
 
+    @property
+    def tells_entailment(self) -> bool:
+        """Whether it says if its second text follows from the first: zero-shot classification asks that."""
+        return self.reads_pairs and _names_entailment(self.labels)
+
 
 def described(published: Published, task: str | None = None, *, reads_pairs: bool = False) -> Described:
     """Return what a checkpoint is, or refuse it.
@@ -81,9 +86,7 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
     labels = _labels(published, config, chosen)
     longest = longest_row_of(config)
     vectors = vectors or SentenceVectors()
-    says_pairs = any(label.lower() == _ENTAILMENT for label in labels) or any(
-        getattr(config, it, None) for it in _PAIR_MARKS
-    )
+    says_pairs = _names_entailment(labels) or any(getattr(config, it, None) for it in _PAIR_MARKS)
     return Described(
         task=chosen,
         family=config.model_type,
@@ -92,6 +95,10 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
         labels=labels,
         reads_pairs=MODEL_KINDS[chosen].labels == "of a text" and (reads_pairs or says_pairs),
     )
+
+
+def _names_entailment(labels: tuple[str, ...]) -> bool:
+    return any(label.lower() == _ENTAILMENT for label in labels)
 
 
 def _check_family(published: Published, config: Any) -> None:
