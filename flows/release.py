@@ -44,8 +44,8 @@ def release(
 
     Candidate and champion are measured on the same validation text or test items, and `release.promote` sets the
     condition on the interval of the difference. A candidate is held for a person to decide if the champion cannot
-    answer the items, the items are too few to tell, or a task's first version does not beat the trivial answer (with
-    `release.beat_baseline`, also the baseline). `accept_held` promotes it if it passes the other gates.
+    answer the items, the items are too few to tell, or a task's first version does not beat the simple method (without
+    `release.beat_baseline`, the trivial answer). `accept_held` promotes it if it passes the other gates.
 
     With `waits`, a registry that does not answer is asked again for 13 minutes, as a scheduled run needs it; without,
     a person learns it at once, and which command finishes the release. With `trial`, a first encoder whose training was

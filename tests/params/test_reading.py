@@ -122,7 +122,7 @@ def test_all_faults_are_reported_at_once_each_with_its_key_what_was_given_and_wh
         ("recipe: measured", "recipe: nosuch"),
         ("masking: {mask_rate: 0.1,", "masking: {mask_rte: 0.1,"),
         ("    warmup_fraction: 0.1", "    warmup_fraction: 3"),
-        ("    max_train: 5000", "    preset: squad\n    max_train: 5000"),
+        ("    max_train: 1500", "    preset: squad\n    max_train: 1500"),
         ("min_characters: 60", "min_characters: 99999"),
     ):
         assert right in text

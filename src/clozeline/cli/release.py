@@ -30,8 +30,8 @@ def release(
     A version that passes becomes the `champion`, and the old champion becomes the `previous` version. A version that
     fails stays the `candidate`. Candidate and champion are measured on the same items, and `release.promote` says what
     the interval of the difference has to show. A version is held until you give `--accept` if that cannot be decided,
-    or if it is a task's first version and does not beat the trivial answer (with `release.beat_baseline`, also the
-    baseline). Releasing a package again creates no second version.
+    or if it is a task's first version and does not beat the simple method (without `release.beat_baseline`, the
+    trivial answer). Releasing a package again creates no second version.
 
     Examples:
 
