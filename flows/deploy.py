@@ -47,10 +47,17 @@ def deploy(prefect_file: Path) -> None:
         receivers = {receiver.name: receiver.saved(client, blocks[receiver.name]) for receiver in file.receivers}
         ids: Ids = {"deployment": ids_of(client, file.deployments), "receiver": receivers}
         set_automations(client, [made for automation in file.automations if (made := automation.resolved(ids))])
+    alerted = ", ".join(name for name, block in receivers.items() if block) or "nobody"
+    logger.info("alerts go to: %s", alerted)
+    for pool in sorted({deployment.work_pool.name for deployment in file.deployments}):
+        logger.info("next, in the project's folder: CLOZELINE_HOME=$PWD prefect worker start --pool %s", pool)
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    # `force`, because the import of prefect sets up the root logger, for warnings only.
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    for noisy in ("httpx", "prefect"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         deploy(PREFECT_FILE)
     except ClozelineError as error:

@@ -57,12 +57,14 @@ class Server:
 
     def deploy(
         self, change: Callable[[dict[str, Any]], None] = lambda file: None, variables: Mapping[str, str] = NO_VARIABLES
-    ) -> None:
-        """Deploy infra/prefect.yaml as committed, except for `change`, with these variables in the environment."""
+    ) -> str:
+        """Deploy infra/prefect.yaml as committed, except for `change`, with these variables in the environment; return
+        what the command printed.
+        """
         content = prefect_file()
         change(content)
         YAML().dump(content, self.project / "infra/prefect.yaml")
-        self.run_to_end(self.command, {**self.environment, **variables}, self.project)
+        return self.run_to_end(self.command, {**self.environment, **variables}, self.project)
 
     def deployments(self) -> dict[str, dict[str, Any]]:
         answer = self.api.post("/deployments/filter", json={}).raise_for_status()
