@@ -152,6 +152,19 @@ def test_a_package_stays_in_params_if_only_its_release_fails(
     assert packaged == list(read_params(project / "params.yaml").imports) == ["my-model"]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--field", "label"], "write it as `--field label=stars`"),
+        (["--text", "a.txt", "--labelled", "b.csv"], "leave one out"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(project: Path, packaged: list[str], options: list[str], told: str) -> None:
+    with pytest.raises(ParamsError, match=told):
+        CliRunner().invoke(app, ["import", "My.Model", *options], catch_exceptions=False)
+    assert packaged == []
+
+
 def test_the_name_of_an_exported_model_is_refused(project: Path, packaged: list[str]) -> None:
     with pytest.raises(ParamsError, match="the name is taken"):
         CliRunner().invoke(app, ["import", "My.Model", "--name", "encoder"], catch_exceptions=False)

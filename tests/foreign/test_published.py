@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
 from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.foreign.published import Published, published_folder, resolved
@@ -14,6 +15,32 @@ def test_a_folder_needs_no_hub(tmp_path: Path) -> None:
 def test_a_path_that_is_no_folder_is_not_asked_of_the_hub(name: str) -> None:
     with pytest.raises(ArtifactError, match="no folder with a model"):
         resolved(name)
+
+
+def test_a_folder_has_no_revision(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="leave `--revision` out"):
+        resolved(str(tmp_path), "main")
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "told"),
+    [
+        (GatedRepoError, ArtifactError, "accept the conditions"),
+        (RepositoryNotFoundError, ArtifactError, "correct the name"),
+        (RevisionNotFoundError, ArtifactError, "correct `--revision`"),
+        (ConnectionError, TransientError, "the hub does not answer"),
+        (RuntimeError, TransientError, "the hub does not answer"),
+    ],
+)
+def test_an_answer_of_the_hub_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, fault: type[Exception], expected: type[Exception], told: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise fault.__new__(fault)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    with pytest.raises(expected, match=told):
+        resolved("someone/model", "main")
 
 
 @pytest.mark.usefixtures("offline_hub")

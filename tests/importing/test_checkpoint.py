@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from clozeline.errors import ArtifactError
@@ -47,6 +48,8 @@ def test_a_classifier_of_entailment_reads_pairs(written: Written, labels: tuple[
     ("files", "config", "task", "told"),
     [
         ({"config.json": None}, {}, None, "no config.json"),
+        ({"config.json": []}, {}, None, "a JSON object"),
+        ({"model.safetensors": "no weights"}, {}, None, "weights in the format of safetensors"),
         ({"tokenizer.json": None}, {}, None, "no tokenizer.json, and no vocabulary"),
         ({"model.safetensors": None}, {}, None, "no model.safetensors"),
         (
@@ -76,12 +79,19 @@ def test_a_checkpoint_that_cannot_be_imported_is_refused(
     assert told in str(refusal.value)
 
 
+def test_an_encoder_does_not_read_pairs(written: Written) -> None:
+    with pytest.raises(ArtifactError, match="leave `--pairs` out"):
+        described(written(), reads_pairs=True)
+
+
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
 def test_weights_in_shards_are_read_with_their_list(written: Written) -> None:
     places = dict(zip("ab", SHARDS, strict=True))
-    published = written({INDEX: {"weight_map": places}, "model.safetensors": None, SHARDS[0]: {}, SHARDS[1]: {}})
+    published = written({INDEX: {"weight_map": places}, "model.safetensors": None})
+    for shard in SHARDS:
+        save_file({}, Path(published.name) / shard)
     assert described(published).task == "feature-extraction"
     assert {INDEX, *SHARDS} <= set(published.sha256())
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from clozeline.api.editing import assignments, edit
+from clozeline.api.editing import edit
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here
 from clozeline.errors import ParamsError
@@ -86,9 +86,10 @@ def import_(
 
     params_file = workspace.root / "params.yaml"
     called = _name(name or Path(model).resolve().name, read_params(params_file))
-    published = resolved(model, revision)
+    _check_one_given(text, labelled)
+    names, published = _names(fields or ()), resolved(model, revision)
     found = described(published, task, reads_pairs=pairs)
-    items = _items(found, text, labelled, dict(assignments(fields or ())))
+    items = _items(found, text, labelled, names)
     with ending_orderly():
         with _as_before_if_it_fails(params_file, workspace.root / items_file(called)):
             write_items(workspace.root / items_file(called), _without_forgotten(items, workspace))
@@ -99,8 +100,12 @@ def import_(
             _release(workspace, called)
     if text is labelled is None:
         typer.echo("INT8 was compared with fp32 on built-in sentences; `--text FILE` compares them on your text")
+    typer.echo(f"Next: `clozeline {_example(found)} --model dist/{called}`, or `clozeline serve dist/{called}`")
+
+
+def _example(found: "Described") -> str:
     kind = "entailment" if found.tells_entailment else "pairs" if found.reads_pairs else found.task
-    typer.echo(f"Next: `clozeline {_ASKED[kind]} --model dist/{called}`, or `clozeline serve dist/{called}`")
+    return _ASKED[kind]
 
 
 @contextmanager
@@ -144,6 +149,29 @@ def _name(given: str, params: Params) -> str:
             do=f"choose one: `--name {called or 'my'}-2`",
         )
     return called
+
+
+def _check_one_given(text: Path | None, labelled: Path | None) -> None:
+    if text is not None and labelled is not None:
+        raise ParamsError(
+            "--text and --labelled are both given",
+            given=f"--text {text} --labelled {labelled}",
+            expected="the items on which INT8 is compared with fp32, from one of the two",
+            do="leave one out; records with labels say more",
+        )
+
+
+def _names(fields: Sequence[str]) -> dict[str, str]:
+    """Return field of the records → its name in the user's file."""
+    names = {name: theirs for name, _, theirs in (field.partition("=") for field in fields)}
+    if not all(name and theirs for name, theirs in names.items()):
+        raise ParamsError(
+            "--field has no name or no other name",
+            given=", ".join(fields),
+            expected="NAME=YOURS: a field of the records, and its name in your file",
+            do="write it as `--field label=stars`",
+        )
+    return names
 
 
 def _items(

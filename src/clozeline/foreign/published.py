@@ -95,7 +95,7 @@ class Published:
 
         try:
             found = HfApi().get_paths_info(self.name, list(names), revision=self.revision)
-        except OSError as error:
+        except Exception as error:  # an error of the hub's HTTP client, of which each version has another
             raise _unanswered(self.name, error) from error
         return {file.path: file.size for file in found if isinstance(file, RepoFile)}
 
@@ -114,6 +114,13 @@ def resolved(name: str, revision: str | None = None) -> Published:
         TransientError: the hub does not answer.
     """
     if Path(name).is_dir():
+        if revision is not None:
+            raise ArtifactError(
+                f"{name} is a folder, which has no revisions",
+                given=f"revision {revision}",
+                expected="a revision of a name on the hub alone",
+                do="leave `--revision` out",
+            )
         return Published(name, None)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
         raise ArtifactError(
@@ -126,7 +133,6 @@ def resolved(name: str, revision: str | None = None) -> Published:
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
-        OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -144,7 +150,7 @@ def resolved(name: str, revision: str | None = None) -> Published:
         raise _refused(name, "no such folder here, and no such model on the hub", "correct the name") from error
     except RevisionNotFoundError as error:
         raise _refused(name, f"no commit or branch {revision}", "correct `--revision`") from error
-    except (OSError, OfflineModeIsEnabled) as error:
+    except Exception as error:  # no network: an error of the hub's HTTP client, of which each version has another
         raise _unanswered(name, error) from error
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from clozeline.artifacts.export.manifest import Task
@@ -77,6 +78,7 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
         raise refused(
             published, "no config.json", "config.json, model.safetensors and tokenizer.json", "correct the path"
         )
+    facts_in(published.file("config.json") or Path())  # refuses a damaged one, of which transformers tells less
     config = Checkpoint(published.name, published.revision).config()
     _check_family(published, config)
     _check_weights(published)
@@ -87,6 +89,10 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
     longest = longest_row_of(config)
     vectors = vectors or SentenceVectors()
     says_pairs = _names_entailment(labels) or any(getattr(config, it, None) for it in _PAIR_MARKS)
+    if reads_pairs and MODEL_KINDS[chosen].labels != "of a text":
+        raise refused(
+            published, f"--pairs; a model for {chosen}", "a classifier of pairs of texts", "leave `--pairs` out"
+        )
     return Described(
         task=chosen,
         family=config.model_type,
@@ -114,7 +120,8 @@ def _check_family(published: Published, config: Any) -> None:
 
 
 def _check_weights(published: Published) -> None:
-    size_bytes = sum(published.weights().values())
+    sizes = published.weights()
+    size_bytes = sum(sizes.values())
     if not size_bytes:
         raise refused(
             published,
@@ -122,6 +129,8 @@ def _check_weights(published: Published) -> None:
             f"{WEIGHTS}, whole or in shards with {INDEX}",
             "download or save the model again",
         )
+    for name in sizes:
+        _check_readable(published, name)
     needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
     if needed > free:
         raise refused(
@@ -130,6 +139,20 @@ def _check_weights(published: Published) -> None:
             f"at most the {free / 1e9:.1f} GB that are available here",
             "import a smaller model, or import this one on a machine with more memory",
         )
+
+
+def _check_readable(published: Published, name: str) -> None:
+    """Refuse a damaged file of weights in a folder; on the hub they are downloaded later."""
+    file = Path(published.name) / name
+    if file.suffix != ".safetensors" or not file.is_file():
+        return
+    try:
+        with safe_open(file, framework="numpy") as weights:
+            weights.keys()
+    except SafetensorError as error:
+        raise refused(
+            published, f"{name}: {error}", "weights in the format of safetensors", "download or save the model again"
+        ) from error
 
 
 def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool) -> Task:
