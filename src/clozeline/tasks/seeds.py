@@ -10,10 +10,9 @@ from clozeline.artifacts.finetune.plots import ScoredLook
 from clozeline.artifacts.finetune.task_metrics import OverSeeds
 from clozeline.tasks import lora
 from clozeline.tasks.best_look import BestLook, Trained, best_of
-from clozeline.tasks.classification.probe import NAME as PROBE
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.narrow_embedding import widen
-from clozeline.tasks.task import Task, TaskInputs, TaskReport
+from clozeline.tasks.task import StartsFitted, Task, TaskInputs, TaskReport
 from clozeline.tasks.training import prepare_training
 from clozeline.training.checkpoint import Checkpoints
 
@@ -71,8 +70,9 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         lora.merge(task.model)
         widen(task.model)
         report = task.test()
-        if trained.looks and training.validates_start and best_of(trained.looks).step == 0:
-            report = replace(report, headline=report.headline.model_copy(update={"method": PROBE}))
+        is_as_fitted = trained.looks and training.validates_start and best_of(trained.looks).step == 0
+        if is_as_fitted and isinstance(task, StartsFitted):
+            report = replace(report, headline=report.headline.model_copy(update={"method": task.fitted}))
         yield Finished(seed, task, trained, report, training.loop.checkpoints)
 
 

@@ -117,5 +117,8 @@ class Task(Protocol):
 class StartsFitted(Protocol):
     """A task whose head can be fitted on the frozen encoder before the first step."""
 
+    fitted: str
+    """Name of the method that the fitted head is, without further training."""
+
     def fit_head(self) -> None:
         """Fit the head, so that the model answers before the first step of training."""

@@ -204,6 +204,18 @@ def test_the_exam_of_a_single_score_compares_neighbouring_texts(opened: Opened) 
     assert set(given.tolist()) == {0, 1}
 
 
+def test_the_exam_of_a_single_score_knows_the_order_of_pairs_with_scores(opened: Opened) -> None:
+    model = opened(write_ranker)
+    scores = [0.5, 0.9, 0.9, 0.1]
+    items = [HeldOut(text=text, second="a file", score=score) for text, score in zip(TEXTS, scores, strict=True)]
+    exam = exam_of(model, Sample((), (), held_out=items))
+    assert exam.true_A.tolist() == [1, 1, UNKNOWN, 0], "each beside the one before it, the first beside the last"
+    assert (exam.metric, exam.is_agreement) == ("order accuracy", False)
+    assert exam.counts(said(np.array([1, 0, 1, 0])), said(np.zeros(4))).value == pytest.approx(2 / 3)
+    unscored = exam_of(model, Sample((), (), held_out=[HeldOut(text=text, second="a file") for text in TEXTS]))
+    assert unscored.is_agreement
+
+
 def test_the_exam_of_a_pair_classifier_uses_the_held_out_pairs(opened: Opened) -> None:
     model = opened(write_classifier)
     pairs = [

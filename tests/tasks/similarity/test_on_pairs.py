@@ -196,13 +196,25 @@ def test_gradients_of_the_parts_of_a_batch_add_up(
     assert gradients[0].abs().max() > 1e-2
 
 
-def test_a_model_that_reads_pairs_learns_their_scores_and_loads_as_a_stock_regression(run: Finetune) -> None:
+def added(num: int) -> list[dict[str, object]]:
+    """Return pairs whose score is how many of two words they have, one in each text."""
     draw = random.Random(1)
-    sides = [(draw.sample(WORDS, 4), draw.sample(OTHERS, 4)) for _ in range(300)]
-    rows = [
+    sides = [(draw.sample(WORDS, 4), draw.sample(OTHERS, 4)) for _ in range(num)]
+    return [
         {"first": " ".join(one), "second": " ".join(other), "score": (WORDS[0] in one) + (OTHERS[0] in other)}
         for one, other in sides
     ]
+
+
+def test_the_fitted_head_is_kept_and_named_if_training_does_not_beat_it(run: Finetune) -> None:
+    knobs = {"score_field": "score", "highest_score": 2.0, "read_together": True, "epochs": 1}
+    headline = metrics_of(run("out", added(200), **knobs, optimizer={"learning_rate": 1.0}))["headline"]
+    assert headline["method"] == "ridge regression on the frozen encoder"
+    assert headline["value"] > headline["baseline_value"] + 0.2
+
+
+def test_a_model_that_reads_pairs_learns_their_scores_and_loads_as_a_stock_regression(run: Finetune) -> None:
+    rows = added(300)
     out = run("out", rows, score_field="score", highest_score=2.0, read_together=True, epochs=3)
     headline = metrics_of(out)["headline"]
     assert headline["value"] > 0.6 > headline["baseline_value"] + 0.2

@@ -70,14 +70,25 @@ def labels_exam(model: Classifier, sample: Sample) -> Exam:
     places = different(every, sample)
     read, labels_T = [every[place] for place in places], [labels_T[place] for place in places]
     if len(manifest.labels) == 1:
-        number_T = np.arange(len(read))
-        return OrderExam(texts=read, text_A=number_T, true_A=np.full_like(number_T, UNKNOWN), metric="order agreement")
+        return _order(read, [sample.held_out[place].score for place in places] if sample.held_out else [])
     if manifest.label_scores == "sigmoid":
         # A column holds one label of a text, not all its labels.
         known_T = labels_T if sample.held_out else [()] * len(read)
         threshold = 0.5 if manifest.decision_threshold is None else manifest.decision_threshold
         return _label_sets(manifest.labels, threshold, read, known_T)
     return _one_label(manifest.labels, read, labels_T)
+
+
+def _order(read: Sequence[TokenizedText], scores: Sequence[float | None]) -> Exam:
+    """Return the exam of a model with one score, with the right scores of the texts if all are known."""
+    number_T = np.arange(len(read))
+    known = [score for score in scores if score is not None]
+    if len(known) < len(read) or len(set(known)) < 2:
+        return OrderExam(texts=read, text_A=number_T, true_A=np.full_like(number_T, UNKNOWN), metric="order agreement")
+    score_T = np.array(known)
+    before_T = np.roll(score_T, 1)
+    true_A = np.where(score_T == before_T, UNKNOWN, score_T > before_T)
+    return OrderExam(texts=read, text_A=number_T, true_A=true_A, metric="order accuracy")
 
 
 def _items(model: Classifier, sample: Sample) -> tuple[list[Given], list[Sequence[str]]]:

@@ -22,6 +22,7 @@ from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
+from clozeline.tasks.classification.probe import NAME as PROBE
 from clozeline.tasks.classification.probe import Features, Logits, best_probe
 from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
@@ -40,6 +41,7 @@ class ClassifierOnTexts(ABC):
     """An encoder with a head on the mean of its last hidden states, and the texts of the task."""
 
     problem: Problem
+    fitted = PROBE
     probe_validation_TC: Logits | None = None
     probe_test_TC: Logits | None = None
     """Answers of the fitted head on the frozen encoder, for the validation and the test split; None if it was not

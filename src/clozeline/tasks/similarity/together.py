@@ -1,7 +1,7 @@
 """Similarity of scored pairs by regression: the model reads both texts of a pair at once and answers with a score.
 
-GLUE has STS-B in this form (Devlin et al. 2018, appendix B.1). The model is more accurate than the cosine of
-two vectors, and has no vectors to search with.
+GLUE has STS-B in this form (Devlin et al. 2018, appendix B.1). The model has no vectors to search with, and
+needs more pairs than the cosine of two vectors.
 
 Shapes: N pairs, B pairs of a batch, F features.
 """
@@ -36,6 +36,7 @@ class ScoredTogether(OnScores):
     """A classifier with one output, trained to the score (0-1) of a pair."""
 
     answer = "score"
+    fitted = "ridge regression on the frozen encoder"
 
     def __init__(self, inputs: InputsOf[SimilarityParams]) -> None:
         params = inputs.params
