@@ -86,6 +86,7 @@ def sweep(
         with _in_mlflow(workspace, found) as log:
             with _further_workers(file, workers - 1, log.parent):
                 run_trials(found, log)
+            run_trials(found, log)  # those of a worker that was killed
             _end(workspace, found, write=write)
 
 
