@@ -5,7 +5,7 @@ CLOZELINE_BENCHMARK_LABELLED names; without them a generated one) gives 2,000 la
 validation. Each round draws its own texts and is trained with its own seed. The ratio is the accuracy of the model that
 the stage keeps / that of logistic regression on the frozen encoder, both means over the data sets; the goal is 1. For
 each set the line has both accuracies of each round, that of TF-IDF, the mean difference with its standard error, the
-seconds of the stage, and how often no epoch was better than the probe, so that the probe was kept.
+CPU seconds of the stage, and how often no epoch was better than the probe, so that the probe was kept.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 from comparison.alternation import Comparison, Rounds, finish, report_progress
 from comparison.finetuning import params_of, run_stage
-from comparison.labelled import Parts, Sizes, few_label_parts, few_label_sets
+from comparison.labelled import DATA_VARIABLE, Parts, Sizes, few_label_parts, few_label_sets
 from comparison.machine import available_cores
 from comparison.sentences import weights
 from comparison.their_tasks import PARTS
@@ -37,8 +37,8 @@ class Round:
     ours: float
     probe: float
     tfidf: float
-    seconds: float
-    """Of the whole stage, with its baselines and the search for contamination."""
+    cpu_seconds: float
+    """CPU time of the whole stage, with its baselines and the search for contamination."""
     keeps_probe: bool
 
 
@@ -53,26 +53,29 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--learning-rate", type=float, default=5e-5)
     chosen = parser.parse_args()
+    names = chosen.names or few_label_sets()
+    if unknown := sorted({*names}.difference(few_label_sets())):
+        parser.error(f"no set {', '.join(unknown)} here, but {', '.join(few_label_sets())}; {DATA_VARIABLE} names others")
     sizes = {**SIZES, "train": chosen.train, "validation": chosen.train // 9, "test": chosen.test}
     recipe = {"epochs": chosen.epochs, "optimizer": {"learning_rate": chosen.learning_rate}}
     knobs = {**recipe, "num_threads": chosen.threads}
     sets = {
         name: [measured(few_label_parts(name, sizes, seed), knobs, seed) for seed in range(chosen.seeds)]
-        for name in chosen.names or few_label_sets()
+        for name in names
     }
     finish(result(sets, chosen.threads, {**sizes, "epochs": chosen.epochs, "learning_rate": chosen.learning_rate}))
 
 
 def measured(parts: Parts, knobs: Mapping[str, Any], seed: int) -> Round:
     task = {"kind": "classification", "data": "parts", "splits": {part: f"{part}.jsonl" for part in PARTS}}
-    started = perf_counter()
+    started = process_time()
     with TemporaryDirectory() as folder:
         figures = run_stage("task", params_of({**task, **knobs}), seed, weights(), parts.folder, Path(folder))
     found = Round(
         ours=figures["accuracy"],
         probe=figures["baseline_probe_accuracy"],
         tfidf=figures["baseline_tfidf_accuracy"],
-        seconds=perf_counter() - started,
+        cpu_seconds=process_time() - started,
         keeps_probe=figures["best_epoch"] == 0,
     )
     _LOG.info("%s, seed %d: %s", parts.data, seed, found)
@@ -104,7 +107,7 @@ def _facts(rounds: Sequence[Round]) -> dict[str, Any]:
         "tfidf": [round(found.tfidf, 4) for found in rounds],
         "difference": round(fmean(differences), 4),
         "standard_error": None if error is None else round(error, 4),
-        "seconds": [round(found.seconds, 1) for found in rounds],
+        "cpu_seconds": [round(found.cpu_seconds, 1) for found in rounds],
         "probe_kept": sum(found.keeps_probe for found in rounds),
     }
 
