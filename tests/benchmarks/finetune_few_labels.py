@@ -55,7 +55,9 @@ def main() -> None:
     chosen = parser.parse_args()
     names = chosen.names or few_label_sets()
     if unknown := sorted({*names}.difference(few_label_sets())):
-        parser.error(f"no set {', '.join(unknown)} here, but {', '.join(few_label_sets())}; {DATA_VARIABLE} names others")
+        parser.error(
+            f"no set {', '.join(unknown)} here, but {', '.join(few_label_sets())}; {DATA_VARIABLE} names others"
+        )
     sizes = {**SIZES, "train": chosen.train, "validation": chosen.train // 9, "test": chosen.test}
     recipe = {"epochs": chosen.epochs, "optimizer": {"learning_rate": chosen.learning_rate}}
     knobs = {**recipe, "num_threads": chosen.threads}

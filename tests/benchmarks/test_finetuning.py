@@ -93,6 +93,15 @@ def test_few_labels_are_learned_beside_a_probe(
     assert found["difference"] == pytest.approx((sum(found["ours"]) - sum(found["probe"])) / 2, abs=1e-3)
 
 
+def test_a_set_of_few_labels_that_is_not_there_is_refused(
+    module: Module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["finetune_few_labels.py", "banking77"])
+    with pytest.raises(SystemExit):
+        module("finetune_few_labels").main()
+    assert "banking77" in capsys.readouterr().err
+
+
 def test_each_draw_of_few_labels_has_other_texts(module: Module) -> None:
     labelled, sizes = module("comparison.labelled"), {"test": 20, "validation": 5, "train": 30}
     one, same, other = (labelled.few_label_parts("generated", sizes, draw).read("train") for draw in (0, 0, 1))

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss as reference_loss
 from torch import nn
 
-from clozeline.tasks.classification.probe import Features, Probe, best_probe
+from clozeline.tasks.classification.probe import Features, Probe, best_probe, log_loss
 
 DRAW = np.random.default_rng(0)
 FEATURE_TF: Features = (DRAW.normal(size=(200, 6)) * 3 + 5).astype(np.float32)
@@ -79,3 +80,15 @@ def test_balanced_classes_make_rare_ones_likelier() -> None:
     right_T = (DRAW.normal(size=200) > 1.5).astype(np.int64)
     plain, balanced = (fitted(FEATURE_TF, right_T, is_balanced=given).logits(FEATURE_TF) for given in (False, True))
     assert (balanced[:, 1] - balanced[:, 0]).mean() > (plain[:, 1] - plain[:, 0]).mean() + 1
+
+
+def test_the_loss_is_that_of_scikit_learn_without_labels_that_no_training_text_has() -> None:
+    right_T = class_T(3)
+    logits_TC = fitted(FEATURE_TF, right_T).logits(FEATURE_TF)
+    share_TC = torch.from_numpy(logits_TC).softmax(dim=1).numpy()
+    assert log_loss(logits_TC, right_T) == pytest.approx(reference_loss(right_T, share_TC, labels=[0, 1, 2]), rel=1e-5)
+    unseen_T = np.where(np.arange(len(right_T)) < 50, 3, right_T)
+    assert log_loss(logits_TC, unseen_T) == pytest.approx(log_loss(logits_TC[50:], right_T[50:]), rel=1e-5)
+    is_true_TC = np.eye(4, dtype=np.float32)[right_T]
+    losses = [reference_loss(right_T == label, torch.from_numpy(logits_TC[:, label]).sigmoid()) for label in range(3)]
+    assert log_loss(logits_TC, is_true_TC) == pytest.approx(np.mean(losses), rel=1e-5)

@@ -23,7 +23,7 @@ from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
 from clozeline.tasks.classification.probe import NAME as PROBE
-from clozeline.tasks.classification.probe import Features, Logits, best_probe
+from clozeline.tasks.classification.probe import Features, Logits, best_probe, log_loss
 from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
 from clozeline.tasks.splitting import count_seen
@@ -100,8 +100,11 @@ class ClassifierOnTexts(ABC):
             write(out, [HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in part])
 
     def fit_head(self) -> None:
-        """Fit the output layer by logistic regression on the frozen encoder, as strongly regularized as is best on the
-        validation split; and keep its answers for the test split, as a baseline.
+        """Fit the output layer by logistic regression on the frozen encoder; keep its answers for the test split, as a
+        baseline.
+
+        The regularization with the lowest loss on the validation split is chosen: among few texts, it is less a matter
+        of chance than their accuracy.
         """
         fitted_T = np.linspace(0, len(self.train) - 1, min(len(self.train), _MOST_FITTED)).astype(np.int64)
         validation_TF = self._features(self.validation)
@@ -109,7 +112,7 @@ class ClassifierOnTexts(ABC):
         probe = best_probe(
             self._features(self.train, fitted_T),
             self.train.targets_T[fitted_T],
-            lambda probe: self.score_of(probe.logits(validation_TF)),
+            lambda probe: -log_loss(probe.logits(validation_TF), self.validation.targets_T),
             is_balanced=self.params.class_weights == "balanced",
             has_bias=output.bias is not None,
         )

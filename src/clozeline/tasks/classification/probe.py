@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.nn import functional
 
 Features = npt.NDArray[np.float32]
 Logits = npt.NDArray[np.float32]
@@ -55,7 +56,7 @@ def best_probe(
 
     Args:
         targets_T: the class of each text, or with a second axis C 1 for each label of the text.
-        score: score on the validation split.
+        score: score on the validation split, such as `-log_loss`.
     """
     mean_F = feature_TF.mean(axis=0, dtype=np.float64) if has_bias else np.zeros(feature_TF.shape[1])
     scale = float((feature_TF - mean_F).std()) or 1.0
@@ -67,6 +68,20 @@ def best_probe(
         weight_CF = weight_CF / scale
         fitted.append(Probe(weight_CF, bias_C - weight_CF @ mean_F))
     return max(fitted, key=score)
+
+
+def log_loss(logits_TC: Logits, targets_T: npt.NDArray[Any]) -> float:
+    """Return the loss in nats per text; labels that no training text has are left out.
+
+    Args:
+        targets_T: as for `best_probe`, but perhaps with further classes after the C of the logits.
+    """
+    logits, targets = torch.from_numpy(logits_TC), torch.from_numpy(targets_T)
+    num_classes = logits.shape[1]
+    if targets.ndim == 1:
+        known = targets < num_classes
+        return float(functional.cross_entropy(logits[known], targets[known]))
+    return float(functional.binary_cross_entropy_with_logits(logits, targets[:, :num_classes]))
 
 
 def _regression(inverse_regularization: float, is_balanced: bool, has_bias: bool) -> Any:
