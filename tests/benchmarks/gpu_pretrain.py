@@ -21,6 +21,7 @@ from transformers import AutoModelForMaskedLM
 
 from comparison import ours, run_mlm
 from comparison.alternation import Comparison, Rounds, alternate, finish, report_progress
+from comparison.gpus import PEAK_FLOPS
 from comparison.pretrain_throughput import Sides, tokenized
 from comparison.texts import built_in, prepared
 
@@ -31,8 +32,6 @@ VOCAB_SIZE = 30_522
 MASK_RATE = 0.15
 _JOINED = 200
 """Texts of the corpus in a document."""
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12}
-"""Dense bf16 peak by a part of the driver's device name (NVIDIA's data sheets)."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ NAMES = [
     "gpu_pretrain",
     "pretrain_throughput_grouped",
     "pretrain_throughput_padded",
+    "scale",
     "serve_embed_mixed",
     "serve_embed_quality",
     "serve_embed_single",

@@ -1,0 +1,51 @@
+"""The tables of docs/scale.md: arithmetic from measured figures, and a simulation of the exchange on a cluster.
+
+Nothing is measured here. The figures and prices are in on_paper/figures.py; the arithmetic is in on_paper/corpus.py,
+training.py and serving.py; on_paper/exchange.py is the simulator. `--write` puts the tables into the page. Otherwise
+they go to stderr. The line has the simulated seconds of 10,000 partitions on the largest cluster with every fault:
+ours with a ledger and second tries, theirs with neither.
+"""
+
+import argparse
+import logging
+
+from comparison.alternation import Comparison, Rounds, finish, report_progress
+from comparison.stages import PROJECT
+from on_paper import page
+from on_paper.simulated import EVERY_FAULT, MACHINES, NUM_PARTITIONS, SEED, runs
+
+PAGE = PROJECT / "docs" / "scale.md"
+_LOG = logging.getLogger(__name__)
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/scale.md")
+    chosen = parser.parse_args()
+    if chosen.write:
+        PAGE.write_text(page.written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        for name, text in page.BLOCKS.items():
+            _LOG.info("%s\n%s\n", name, text())
+    (_, without), *_, (_, with_both) = runs(EVERY_FAULT)
+    finish(
+        Comparison(
+            name="scale",
+            unit="simulated s",
+            rounds=Rounds((with_both[-1].outcome.seconds,), (without[-1].outcome.seconds,)),
+            higher_is_better=False,
+            goal=None,
+            num_threads=1,
+            facts={
+                "partitions": NUM_PARTITIONS,
+                "machines": MACHINES[-1],
+                "seed": SEED,
+                "times_the_lower_bound": round(with_both[-1].factor, 3),
+            },
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
