@@ -51,7 +51,7 @@ def test_each_stage_has_its_outcome_and_seconds() -> None:
     assert rows(summary.stage_table(stages, 20.0)) == [
         ["preprocess", "executed", "12.3"],
         ["tokenize", "restored", "1.0"],
-        ["total, with the release", "", "20.0"],
+        ["the whole command", "", "20.0"],
     ]
 
 

@@ -119,7 +119,7 @@ def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
     for stage in stages:
         table.add_row(stage.name, stage.outcome, f"{stage.seconds:,.1f}")
     table.add_section()
-    table.add_row("total, with the release", "", f"{seconds:,.1f}")
+    table.add_row("the whole command", "", f"{seconds:,.1f}")
     return table
 
 

@@ -27,6 +27,7 @@ _NEXT_STEPS: Final = MappingProxyType(
     {
         "Held": "look at reports/report.html, then `clozeline release --accept`, or leave the champion as it is",
         "Drifted": "look at what clients send now; a nightly run has been started, at most one a day",
+        "ContractBroken": "correct the source (or remove contract.lock if the data are right), then `clozeline run`",
         "Crashed": "nothing, it is run again; if it crashes each time, read work/logs and the worker's log",
     }
 )
