@@ -49,6 +49,8 @@ def init(
     project.create(folder, template)
     source = read_tree(folder / _PARAMS)["preprocess"]["source"]["path"]
     typer.echo(f"{folder} is a project. Put your text at {folder / source}, then: `cd {folder} && clozeline run`")
+    if template == "published":
+        typer.echo(f"Or take a model as it is, without text: `cd {folder} && clozeline import NAME-OR-FOLDER`")
 
 
 def params(
