@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.errors import ArtifactError, ClozelineError, DataError
+from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
 from clozeline.glue import running, training
 from clozeline.glue.tasks import TASKS, chosen
 from tests.glue.copies import write_official
@@ -71,6 +71,7 @@ def test_faults_are_told_before_any_training(
         (("glue", "-m", small_encoder, "--tasks", "cola,rte"), DataError, "lacks cola"),
         (("glue",), ArtifactError, "models/encoder"),
         (("glue", "-m", small_encoder, "--set", "epoch=3"), ClozelineError, "epochs"),
+        (("glue", "-m", small_encoder, "--set", "num_seeds=3"), ParamsError, "num_seeds"),
     ]
     for arguments, kind, words in cases:
         with pytest.raises(kind, match=words):
@@ -90,7 +91,8 @@ def test_another_model_than_ours_gets_the_rate_of_published_ones(
     write_official(tmp_path / "glue", chosen("rte"))
     (tmp_path / "models").mkdir()
     (tmp_path / "models/encoder").symlink_to(small_encoder)
-    for arguments in (("-m", small_encoder), (), ("-m", small_encoder, "--set", "optimizer.learning_rate=0.1")):
+    other = ("-m", small_encoder, "--set", "optimizer.weight_decay=0.0")
+    for arguments in (("-m", small_encoder), (), ("-m", small_encoder, "--set", "optimizer.learning_rate=0.1"), other):
         with pytest.raises(InterruptedError):
             glue("glue", *arguments)
-    assert rates == [5e-5, 2e-3, 0.1]
+    assert rates == [5e-5, 2e-3, 0.1, 5e-5]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozeline.errors import ArtifactError, DataError
+from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.glue.figures import Figures, TaskFigures, figures_of, summary
 from clozeline.glue.files import TaskFiles, found_in, write_records
 from clozeline.glue.tasks import TASKS, GlueTask
@@ -14,6 +14,7 @@ from clozeline.glue.training import Place, section_of, together, trained
 from clozeline.params import FinetuneParams
 from clozeline.params.defaults import default_tree
 from clozeline.params.reading import params_in, read_tree
+from clozeline.params.recipes import laid_over
 from clozeline.tasks.published import folder_of
 
 _LOG = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ OWN_ENCODER = Path("models/encoder")
 _RATE_OF_PUBLISHED = 5e-5
 """Learning rate of a published encoder (Devlin et al. 2018, appendix A.3): that of params.yaml is for ours."""
 FIGURES = "glue.json"
+_SET_HERE = {"kind", "data", "hub", "splits", "num_seeds"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,14 @@ def _sections(asked: Asked, place: Place, found: Sequence[TaskFiles]) -> tuple[d
     """Return the params of each task, and the first seed: those of params.yaml, or our defaults outside a project."""
     tree = read_tree(PARAMS) if PARAMS.is_file() else default_tree()
     is_own = Path(asked.model) == OWN_ENCODER
-    knobs = asked.knobs if is_own else {"optimizer": {"learning_rate": _RATE_OF_PUBLISHED}, **asked.knobs}
+    if ours := sorted(asked.knobs.keys() & _SET_HERE):
+        raise ParamsError(
+            "--set changes what the command itself sets",
+            given=", ".join(ours),
+            expected="knobs of fine-tuning, such as `epochs`",
+            do="use --seeds for the number of trainings, and FOLDER for the data",
+        )
+    knobs = asked.knobs if is_own else laid_over({"optimizer": {"learning_rate": _RATE_OF_PUBLISHED}}, asked.knobs)
     sections = {
         files.task.name: section_of(files.task, tree["presets"][files.task.preset], place.data_of(files.task), knobs)
         for files in found
