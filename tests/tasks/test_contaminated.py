@@ -67,3 +67,5 @@ def test_the_headline_without_near_duplicates_is_that_of_the_other_items(
         assert apart.baseline_value == pytest.approx(alone.headline.baseline_value)
     else:  # a mean over items
         assert apart.value + report.headline_on(near).value == pytest.approx(2 * report.headline.value)
+    if kind == "question_answering":
+        assert len({report.headline_on([place]).value for place in kept}) > 1, "each has its own"
