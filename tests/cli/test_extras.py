@@ -20,7 +20,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "answer": ("answer --context here where", None),
     "choose": ("choose --labels one,two text", None),
     "classify": ("classify text", None),
-    "compare": ("compare", "flows"),
+    "compare": ("compare", "train"),
     "complete": ("complete text", None),
     "demo": ("demo", "train"),
     "embed": ("embed text", None),

@@ -2,11 +2,9 @@
 
 import pytest
 
+from clozeline.experiments import proposals
 from clozeline.experiments.plan import SweepPlan
 from clozeline.experiments.trials import TrialRecord
-
-pytest.importorskip("optuna", reason="the extra `sweep` is in no lock")
-from clozeline.experiments import proposals  # it needs the extra
 
 RATE, DECAY, STEPS = "pretrain.optimizer.learning_rate", "pretrain.schedule.decay", "pretrain.steps"
 PLAN = SweepPlan.model_validate(

@@ -1,4 +1,4 @@
-"""requirements.lock pins every package that `make setup` installs, on each Python of pyproject.toml."""
+"""requirements.lock pins every package that is installed with the project, on each Python of pyproject.toml."""
 
 import tomllib
 from collections.abc import Iterator
@@ -12,10 +12,6 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-UNPINNED = {"sweep", "tensorboard"}
-"""Extras whose packages, if they were pinned, would make their docstrings part of the default corpus."""
-EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name not in UNPINNED}
-"""Extras that the lock installs."""
 LOCK = [Requirement(line) for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
 OPEN = {"setuptools"}
@@ -28,8 +24,8 @@ def is_for(requirement: Requirement, python: str, extra: str = "") -> bool:
 
 
 def needed(python: str) -> Iterator[Requirement]:
-    """Yield the requirements of the project with the extras of the lock, their requirements, and so on."""
-    waiting = [Requirement(line) for lines in EXTRAS.values() for line in lines]
+    """Yield the requirements of the project with all its extras, their requirements, and so on."""
+    waiting = [Requirement(line) for lines in PROJECT["optional-dependencies"].values() for line in lines]
     waiting += [Requirement(line) for line in PROJECT["dependencies"]]
     seen = set()
     while waiting:

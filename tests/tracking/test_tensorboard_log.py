@@ -59,6 +59,19 @@ def test_training_and_validation_are_two_runs_with_the_same_names_of_curves(writ
     }
 
 
+def test_tensorboard_reads_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv(TENSORBOARD, str(tmp_path))
+    monkeypatch.delenv(OUTBOX, raising=False)
+    with closing(run_logger("pretrain")) as log:
+        log.metrics({"loss": 4.0}, 25)
+        log.metrics({"loss": 3.5}, 50)
+    (events,) = tmp_path.rglob("events.out.*")
+    found = EventAccumulator(str(events)).Reload().Scalars("loss")
+    assert [(point.step, point.value) for point in found] == [(25, 4.0), (50, 3.5)]
+
+
 def test_a_failing_writer_warns_once_and_stops_nothing(written: Points, caplog: pytest.LogCaptureFixture) -> None:
     with closing(run_logger("pretrain")) as log:
         for step in (25, 125, 150):
