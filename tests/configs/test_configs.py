@@ -39,6 +39,7 @@ def test_the_documented_configs_are_those_that_exist() -> None:
     assert set(re.findall(r"`configs/([\w-]+\.yaml)`", page)) == {config.name for config in CONFIGS}
 
 
+@pytest.mark.slow  # each reads the long params.yaml once for every value
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_each_value_of_a_config_differs_from_the_default(config: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(PROJECT / "params.yaml", tmp_path))
