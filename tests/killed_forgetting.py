@@ -18,8 +18,8 @@ _CHANGED = (
     "store/",
     "/mlflow/artifacts",
     "/data/",
-    "/work/logs",
-    "/work/search",
+    "work/logs",
+    "work/search",
     "/imports/",
     "/forgotten.lock",
 )

@@ -1,5 +1,7 @@
 """A scheduled run does not start beside a running one, and a deployment that always crashes is not retried for ever."""
 
+import subprocess
+import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -12,6 +14,8 @@ from clozeline.errors import ContractError, TransientError
 from clozeline.flows.nightly import nightly
 from clozeline.orchestration.restarts import _last_crashes, leave_to, living_run
 from clozeline.orchestration.run_lock import run_lock
+
+CHECKOUT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -102,3 +106,9 @@ def test_a_nightly_run_pushes_before_the_release_and_releases_nothing_if_the_pus
     done.clear()
     assert nightly(tmp_path, return_state=True).is_completed()
     assert done == ["pipeline", "push", "release", "report"]
+
+
+def test_prefect_finds_the_scheduled_flow_at_the_entrypoint_of_the_deployment() -> None:
+    code = "from prefect.flows import load_flow_from_entrypoint as load; print(load('flows/nightly.py:nightly').name)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["nightly"]

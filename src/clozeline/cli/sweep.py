@@ -68,7 +68,7 @@ def sweep(
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()
-    import optuna  # noqa: F401  # a missing extra is told before anything runs
+    import optuna  # noqa: F401  # a missing extra is refused before anything runs
 
     from clozeline.experiments.plan import read_plan
     from clozeline.experiments.shared_text import shared_corpus

@@ -101,7 +101,7 @@ def _importances(plan: SweepPlan, trials: Sequence[TrialRecord]) -> Markup:
 
     found = proposals.importances(plan, trials)
     if not found:
-        return html("paragraph", text="What mattered is told once four trials have finished with different figures.")
+        return html("paragraph", text="The importance of each param needs four finished trials with different figures.")
     rows = [Bar(key, share, f"{share:.0%}") for key, share in found.items()]
     note = "Share of the differences between trials that each key explains (PED-ANOVA). Few trials tell it roughly."
     return bars("What mattered", rows, note=note, most=1.0)
