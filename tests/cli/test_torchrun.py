@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
-from clozeline.cli import torchrun
+from clozeline.cli import app, torchrun
+from clozeline.errors import ParamsError
 from clozeline.params import PretrainParams
 from tests.stages.test_pretrain import project_with
 
@@ -59,6 +61,14 @@ def test_a_single_process_is_not_started_through_torchrun(stage: str, environmen
 @pytest.mark.parametrize("stage", ["pretrain", "evaluate", "finetune"])
 def test_a_stage_runs_in_several_processes_when_the_environment_says_so(stage: str) -> None:
     assert torchrun.is_wanted(stage, {torchrun.VARIABLE: TWO})
+
+
+@pytest.mark.parametrize("verb", ["ablate params.yaml a=1", "sweep sweep.yaml", "glue folder"])
+def test_commands_that_train_in_one_process_refuse_the_variable(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(torchrun.VARIABLE, TWO)
+    result = CliRunner().invoke(app, verb.split())
+    assert isinstance(result.exception, ParamsError)
+    assert f"env -u {torchrun.VARIABLE} clozeline {verb.split()[0]}" in str(result.exception)
 
 
 def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(

@@ -171,6 +171,21 @@ def test_logs_checkpoints_indexes_and_copies_are_removed_with_their_owners(works
     assert (workspace.work / "finetune/tag/b/step-000000001").exists()
 
 
+def test_old_experiments_are_removed_with_the_text_that_no_other_reads(workspace: Workspace) -> None:
+    kept = workspace.experiments
+    for name in ("old", "sweep-old", "corpus-unread", "tokens-unread", "corpus-read", "new"):
+        age(kept / name)
+    links = {kept / "old/data/clean": "corpus-unread/data", kept / "new/data/clean": "corpus-read/data"}
+    for link, text in links.items():
+        link.parent.mkdir()
+        link.symlink_to(kept / text)
+    for link in (kept / "old/data/clean", kept / "old/data", kept / "old"):
+        os.utime(link, (1.0, 1.0), follow_symlinks=False)
+    stores = swept(workspace)
+    assert {folder.name for folder in kept.iterdir()} == {"corpus-read", "new"}
+    assert [stores[f"work: {name}"].num_kept for name in ("experiments", "text of experiments")] == [1, 1]
+
+
 def test_a_sweep_killed_repeatedly_ends_like_an_uninterrupted_one(make_project: MakeProject) -> None:
     whole = with_remote(make_project("whole"))
     swept(whole, shared=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clozeline.cli import torchrun
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import sound_project_here
 
@@ -45,6 +46,7 @@ def ablate(
     - `clozeline ablate params.yaml 'pretrain.optimizer.learning_rate=2.0e-3 pretrain.steps=500' --seeds 8`
     - `clozeline ablate params.yaml configs/low-resource.yaml --json`
     """
+    torchrun.refuse_for("ablate")
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clozeline.cli import torchrun
 from clozeline.params.recipes import laid_over
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def glue(
     - `clozeline glue data/glue --seeds 3`
     - `clozeline glue data/glue -m sentence-transformers/all-MiniLM-L6-v2 --set epochs=3 --set batch_size=16`
     """
+    torchrun.refuse_for("glue")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     from clozeline.glue.running import Asked, run
     from clozeline.glue.tasks import chosen

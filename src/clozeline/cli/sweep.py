@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from clozeline.cli import torchrun
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import sound_project_here
 
@@ -65,6 +66,7 @@ def sweep(
     - `clozeline sweep sweep.yaml --workers 2`
     - `clozeline sweep sweep.yaml --write`
     """
+    torchrun.refuse_for("sweep")
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     workspace = sound_project_here()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import typer
 
+from clozeline.errors import ParamsError
+
 VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
 _STAGES = {"pretrain", "evaluate", "finetune"}
@@ -18,6 +20,21 @@ def is_wanted(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to start torchrun; False in the processes that it started, which do the training."""
     is_inside = any(name in environment for name in _INSIDE)
     return stage in _STAGES and not is_inside and bool(environment.get(VARIABLE, "").strip())
+
+
+def refuse_for(command: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse the variable for a command that trains in its own process.
+
+    Raises:
+        ParamsError: the variable is set.
+    """
+    if given := environment.get(VARIABLE, "").strip():
+        raise ParamsError(
+            f"`clozeline {command}` trains in one process",
+            given=f'{VARIABLE}="{given}"',
+            expected="no such variable: it is for `clozeline run`, `dvc repro` and `clozeline stage`",
+            do=f"run `env -u {VARIABLE} clozeline {command} …`",
+        )
 
 
 def run_stage(stage: str, arguments: list[str], torchrun_arguments: str) -> None:

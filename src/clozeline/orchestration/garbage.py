@@ -140,6 +140,20 @@ def _in_work(
             workspace.work.glob("registry/[!.]*"),
             lambda folder: folder.name not in copies and _written(folder) < before,
         ),
+        *_experiments(workspace.experiments, ended),
+    )
+
+
+def _experiments(kept: Path, ended: datetime) -> tuple[Store, Store]:
+    """Return trainings and sweeps that ended before `ended`, then the text and tokens that no other training reads."""
+    found = set(kept.glob("[!.]*"))
+    texts = {folder for folder in found if folder.name.startswith(("corpus-", "tokens-"))}
+    old = {folder for folder in found if _written(folder) < ended}
+    links = [link for folder in found - old for part in ("data", "models") for link in (folder / part).glob("*")]
+    read = {parent for link in links if link.is_symlink() for parent in link.resolve().parents}
+    return (
+        _folders("work: experiments", found - texts, lambda folder: folder in old),
+        _folders("work: text of experiments", texts, lambda folder: folder in old and folder.resolve() not in read),
     )
 
 
@@ -151,10 +165,10 @@ def _folders(name: str, folders: Iterable[Path], is_old: Callable[[Path], bool])
 
 
 def _num_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _written(folder: Path) -> datetime:
     """Return when the newest file in the folder was written."""
-    newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    newest = max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
     return datetime.fromtimestamp(newest, UTC)
