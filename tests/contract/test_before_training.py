@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,9 @@ from clozeline.contract.before_training import under_contract
 from clozeline.contract.label_profile import LabelProfile
 from clozeline.errors import ArtifactError, ContractError
 from clozeline.params import Params, read_params
+from clozeline.tokenizing.shard_writer import ShardWriter
+from clozeline.tokens.info import TokensInfo
+from tests.conftest import SPECIAL_IDS, VOCAB_SIZE
 from tests.edited_params import with_task
 from tests.text_metrics import corpus_metrics, token_metrics
 
@@ -29,7 +33,7 @@ RUSSIAN = ["файл", "открывается", "возвращается", "к
 LOCK = {
     "stages": {
         "preprocess": {"cmd": "python -m clozeline stage preprocess out=data/clean metrics=metrics/preprocess.json"},
-        "tokenize": {"cmd": "python -m clozeline stage tokenize clean=data/clean metrics=metrics/tokenize.json"},
+        "tokenize": {"cmd": "python -m clozeline stage tokenize out=data/tokens metrics=metrics/tokenize.json"},
     }
 }
 
@@ -40,14 +44,27 @@ def night(words: Sequence[str], number: int = 600, length: int = 12, seed: int =
     return [" ".join(draw.choices(words, k=draw.randint(length // 2, 2 * length))) for _ in range(number)]
 
 
-def write(root: Path, texts: Sequence[str], *, near_duplicates: int = 10, unknown_rate: float = 0.001) -> None:
-    """Write the files that the stages before a training write."""
-    for folder in ("data/clean", "metrics"):
+def write(root: Path, texts: Sequence[str], *, near_duplicates: int = 10, unknown: float = 0.01) -> None:
+    """Write the files that the stages before a training write.
+
+    Texts have 20 tokens each, and the share `unknown` of the texts half of them unknown.
+    """
+    for folder in ("data/clean", "data/tokens", "metrics"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     YAML().dump(LOCK, root / "dvc.lock")
     pq.write_table(pa.table({"text": list(texts)}), root / "data/clean/train.parquet", row_group_size=100)
     corpus_metrics(train=len(texts), near_duplicate=near_duplicates, empty=0).write(root / "metrics/preprocess.json")
-    token_metrics(unknown_rate=unknown_rate).write(root / "metrics/tokenize.json")
+    token_metrics(unknown_rate=unknown / 2).write(root / "metrics/tokenize.json")
+    assert SPECIAL_IDS.unk is not None
+    ids_DL = np.full((len(texts), 20), VOCAB_SIZE - 1)
+    ids_DL[: round(unknown * len(texts)), :10] = SPECIAL_IDS.unk
+    lengths_D = np.full(len(texts), 20)
+    with ShardWriter(root / "data/tokens", "train", "uint16", 10_000) as writer:
+        writer.append(ids_DL.ravel(), lengths_D, lengths_D * 4)
+        splits = {"train": writer.finish()}
+    TokensInfo.of(vocab_size=VOCAB_SIZE, tokenizer_sha256="", special_ids=SPECIAL_IDS, splits=splits).write(
+        root / "data/tokens"
+    )
 
 
 def train(root: Path, params: Params | None = None) -> None:
@@ -127,7 +144,7 @@ def test_the_command_of_the_stage_in_dvc_yaml_stops_before_it_trains(
     ("changes", "found"),
     [
         ({"near_duplicates": 200}, "share dropped as near_duplicate"),
-        ({"unknown_rate": 0.05}, "share of unknown tokens"),
+        ({"unknown": 0.08}, "stability index of unknown tokens by text (0.50% of all before, 4.00% now)"),
     ],
 )
 def test_more_dropped_texts_or_unknown_tokens_stop_a_run(accepted: Path, changes: dict[str, float], found: str) -> None:
@@ -135,6 +152,17 @@ def test_more_dropped_texts_or_unknown_tokens_stop_a_run(accepted: Path, changes
     with pytest.raises(ContractError) as caught:
         train(accepted)
     assert found in str(caught.value.given)
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.02])
+def test_as_many_or_fewer_unknown_tokens_train(tmp_path: Path, unknown: float) -> None:
+    write(tmp_path, night(ENGLISH), unknown=0.02 if unknown else 0.5)
+    train(tmp_path)
+    write(tmp_path, night(ENGLISH, seed=1), unknown=unknown)
+    train(tmp_path)
+    text = Accepted.read(tmp_path).text
+    assert text is not None
+    assert text.texts_by_unknown == ({"0": 588, "1": 12} if unknown else {"0": 600})
 
 
 @pytest.mark.parametrize(

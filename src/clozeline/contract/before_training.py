@@ -60,6 +60,7 @@ def _text_profile(root: Path) -> TextProfile | None:
         preprocess=root / preprocess.argument("metrics"),
         tokenize=root / tokenize.argument("metrics"),
         train=file_of(root / preprocess.argument("out"), "train"),
+        tokens=root / tokenize.argument("out"),
     )
 
 

@@ -52,10 +52,6 @@ def text_clauses(params: ContractParams, now: TextProfile, accepted: TextProfile
     for reason, share in now.dropped_shares.items():
         before = accepted.dropped_shares.get(reason, 0.0)
         yield Clause(f"share dropped as {reason}", share, most=before + params.max_dropped_increase, accepted=before)
-    before = accepted.unknown_rate
-    yield Clause(
-        "share of unknown tokens", now.unknown_rate, most=before + params.max_unknown_increase, accepted=before
-    )
     if min(now.num_sampled, accepted.num_sampled) < _LEAST_TEXTS:
         return
     for script in sorted({*now.script_shares, *accepted.script_shares}):
@@ -67,6 +63,10 @@ def text_clauses(params: ContractParams, now: TextProfile, accepted: TextProfile
     yield Clause("similarity of character trigrams", similarity, least=params.min_language_similarity)
     index = stability_index(accepted.texts_by_length, now.texts_by_length)
     yield Clause("stability index of lengths", index, most=params.max_length_index)
+    if accepted.texts_by_unknown and now.unknown_rate > accepted.unknown_rate:  # fewer are no fault
+        index = stability_index(accepted.texts_by_unknown, now.texts_by_unknown)
+        rates = f"{accepted.unknown_rate:.2%} of all before, {now.unknown_rate:.2%} now"
+        yield Clause(f"stability index of unknown tokens by text ({rates})", index, most=params.max_unknown_index)
 
 
 def label_clauses(params: ContractParams, now: LabelProfile, accepted: LabelProfile | None) -> Iterator[Clause]:

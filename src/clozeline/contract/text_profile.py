@@ -1,6 +1,7 @@
 """Profile of a corpus: its size, the texts that were dropped, scripts, language, lengths and unknown tokens.
 
-Scripts, language and lengths are those of a sample of the training split, so that the cost does not grow with the text.
+Scripts, language, lengths and unknown tokens by text are those of a sample of the training split, so that the cost does
+not grow with the text.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,12 +19,15 @@ from pydantic import BaseModel, ConfigDict
 from clozeline.artifacts.preprocess.clean_text import TEXT
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.tokenize.token_metrics import TokenMetrics
+from clozeline.tokens.shards import TokenShards
 
 _MOST_TEXTS = 2_000
 _MOST_ROW_GROUPS = 64
 _MOST_CHARACTERS = 1_000
 """Number of characters of a text in which scripts and trigrams are counted."""
 _MOST_TRIGRAMS = 400
+_UNKNOWN_BOUNDS: Final = {"0": 0.0, "1/256": 1 / 256, "1/64": 1 / 64, "1/16": 1 / 16, "1/4": 1 / 4, "1": 1.0}
+"""Upper bounds of the share of unknown tokens of a text."""
 _WORD = re.compile(r"[^\W\d_]+")
 _SHARE_DECIMALS = 6
 
@@ -46,15 +50,17 @@ class TextProfile(BaseModel):
     """Sampled texts by upper bound of their length in characters, a power of 2."""
     unknown_rate: float
     """Share of unknown tokens in the training split, 0-1."""
+    texts_by_unknown: Mapping[str, int] = {}
+    """Sampled texts by upper bound of their share of unknown tokens, a key of `_UNKNOWN_BOUNDS`."""
 
     @classmethod
-    def read(cls, *, preprocess: Path, tokenize: Path, train: Path) -> Self:
-        """Return the profile of the text with these metric files, whose training split is the Parquet file `train`.
+    def read(cls, *, preprocess: Path, tokenize: Path, train: Path, tokens: Path) -> Self:
+        """Return the profile of the text with these metric files, training split (Parquet) and token shards.
 
         Raises:
-            ArtifactError: a metric file is missing, or lacks a figure.
+            ArtifactError: a metric file is missing or lacks a figure, or a shard is missing or damaged.
         """
-        corpus, tokens = CorpusMetrics.read(preprocess), TokenMetrics.read(tokenize)
+        corpus, token_metrics = CorpusMetrics.read(preprocess), TokenMetrics.read(tokenize)
         total = max(corpus.documents_in, 1)
         lengths: Counter[int] = Counter()
         characters: Counter[str] = Counter()
@@ -76,7 +82,8 @@ class TextProfile(BaseModel):
             script_shares=_shares(scripts, len(scripts)),
             trigram_shares=_shares(trigrams, _MOST_TRIGRAMS),
             texts_by_length={str(bound): lengths[bound] for bound in sorted(lengths)},
-            unknown_rate=tokens.train.unknown_rate,
+            unknown_rate=token_metrics.train.unknown_rate,
+            texts_by_unknown=_texts_by_unknown(TokenShards.open(tokens, "train")),
         )
 
     @property
@@ -100,6 +107,15 @@ def sample_of(path: Path) -> Iterator[str]:
         for group in groups:
             texts = file.read_row_group(group, columns=[TEXT]).column(TEXT)
             yield from texts.take(np.arange(0, len(texts), stride)).to_pylist()
+
+
+def _texts_by_unknown(shards: TokenShards) -> dict[str, int]:
+    """Count about 2,000 documents, evenly spread over the shards, by their share of unknown tokens."""
+    stride = max(shards.num_documents // _MOST_TEXTS, 1)
+    documents = (shards.document(ordinal) for ordinal in range(0, shards.num_documents, stride))
+    shares = [float((tokens == shards.info.special_ids.unk).mean()) for tokens in documents if len(tokens)]
+    counts = np.bincount(np.searchsorted([*_UNKNOWN_BOUNDS.values()], shares), minlength=len(_UNKNOWN_BOUNDS))
+    return {name: int(count) for name, count in zip(_UNKNOWN_BOUNDS, counts, strict=True) if count}
 
 
 @cache
