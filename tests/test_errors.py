@@ -22,7 +22,7 @@ def test_a_message_states_what_happened_what_was_given_what_was_expected_and_wha
 
 def test_every_error_class_has_a_distinct_exit_code() -> None:
     codes = [leaf.exit_code for leaf in LEAVES]
-    assert len(LEAVES) == 8
+    assert len(LEAVES) == 9
     assert len(set(codes)) == len(codes)
     assert 0 not in codes
     assert ClozelineError.exit_code not in codes

@@ -7,6 +7,7 @@ ClozelineError            a person can act on it; the message says how
 ├── TrainingError         training cannot go on (a loss that is not finite)
 ├── GateError             a model is not good enough to be released
 ├── StorageError          the disk is full or read-only
+├── ClusterError          a node of the cluster cannot do its part
 ├── ContractError         the data differ too much from what the last accepted run was trained on
 └── TransientError        a lock, a server, or a network did not answer; the same call may work later
 
@@ -86,6 +87,12 @@ class ContractError(ClozelineError):
     """The data differ too much from what the last accepted run was trained on."""
 
     exit_code = 8
+
+
+class ClusterError(ClozelineError):
+    """A node of the cluster cannot do its part."""
+
+    exit_code = 9
 
 
 class TransientError(ClozelineError):

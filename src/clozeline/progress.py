@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from importlib import import_module
 from types import TracebackType
@@ -111,12 +111,12 @@ def _is_in_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-def track(items: Iterable[Item], description: str, total: int) -> Iterator[Item]:
-    """Yield `items` and show how many of `total` are done."""
+def track(items: Iterable[Item], description: str, total: int, note: Callable[[], str] = lambda: "") -> Iterator[Item]:
+    """Yield `items` and show how many of `total` are done, with `note()` beside the count."""
     with ProgressBar(description, total) as bar:
         for item in items:
             yield item
-            bar.advance()
+            bar.advance(note=note())
 
 
 def _handlers_on_standard_error() -> "list[logging.StreamHandler[TextIO]]":

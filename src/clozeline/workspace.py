@@ -21,6 +21,7 @@ _QUIET_TOOLS = {
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # seconds, for which infra/prefect.yaml waits
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

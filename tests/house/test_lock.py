@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LOCK = [Requirement(line) for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
+OWN_LOCK = {"ray"}
+"""Extras that tests/cluster/test_ray_lock.py checks."""
 OPEN = {"setuptools"}
 """Installation tools. If they were pinned, their docstrings would be part of the corpus."""
 
@@ -25,7 +27,8 @@ def is_for(requirement: Requirement, python: str, extra: str = "") -> bool:
 
 def needed(python: str) -> Iterator[Requirement]:
     """Yield the requirements of the project with all its extras, their requirements, and so on."""
-    waiting = [Requirement(line) for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    extras = PROJECT["optional-dependencies"]
+    waiting = [Requirement(line) for extra in extras.keys() - OWN_LOCK for line in extras[extra]]
     waiting += [Requirement(line) for line in PROJECT["dependencies"]]
     seen = set()
     while waiting:

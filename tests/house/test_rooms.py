@@ -41,7 +41,7 @@ FLOORS = (
     ("tokenizer",),
     ("choosing",),
     ("inference",),
-    ("artifacts", "processes"),
+    ("artifacts", "processes", "cluster"),
     ("params", "records", "words", "storage", "machine", "foreign"),
     ("errors", "progress", "workspace"),
 )
@@ -188,6 +188,10 @@ def test_the_tables_of_mlflow_are_opened_read_only() -> None:
     for file in readers:
         addresses = [ast.unparse(node) for node in nodes_of(PROJECT / file) if isinstance(node, ast.JoinedStr)]
         assert [address for address in addresses if "?mode=ro" in address], file
+
+
+def test_one_file_imports_ray() -> None:
+    assert importers_of("ray") == {"src/clozeline/cluster/ray_workers.py"}
 
 
 def test_only_inference_imports_onnxruntime() -> None:

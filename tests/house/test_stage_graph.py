@@ -21,6 +21,7 @@ NO_DEPS = {
     "clozeline": "names the Python API, and holds nothing of it",
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
     "clozeline.errors": "changes messages, never outputs",
+    "clozeline.cluster": "changes which machine computes what; the keys of its ledger are of the code that asks",
     "clozeline.machine": "changes seconds and bytes of memory; what follows the number of cores, follows the machine",
     "clozeline.processes": "changes which process computes what: devices do not change the result",
     "clozeline.storage": "changes where bytes are kept; those of a table stand in tests/storage/test_csv_files.py",

@@ -37,6 +37,7 @@ def _extra_with(package: str) -> str | None:
     """Return the extra of this distribution that requires the package with this import name."""
     wanted = _CALLED_OTHERWISE.get(package, package.replace("_", "-"))
     asked = (
-        re.match(r"""([\w.-]+).*\bextra == ["'](train|flows|sweep)["']""", line) for line in requires("clozeline") or ()
+        re.match(r"""([\w.-]+).*\bextra == ["'](train|flows|ray|sweep)["']""", line)
+        for line in requires("clozeline") or ()
     )
     return next((found[2] for found in asked if found and found[1].lower() == wanted), None)

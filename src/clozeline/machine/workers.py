@@ -19,7 +19,7 @@ from clozeline.machine.arrow_memory import system_allocator, use_system_allocato
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_IN_FLIGHT_PER_WORKER = 2
+IN_FLIGHT_PER_WORKER = 2
 
 
 class Workers:
@@ -27,7 +27,12 @@ class Workers:
 
     def __init__(self, executor: ProcessPoolExecutor | None, num_workers: int) -> None:
         self._executor = executor
-        self._window = num_workers * _IN_FLIGHT_PER_WORKER
+        self._window = num_workers * IN_FLIGHT_PER_WORKER
+
+    @property
+    def note(self) -> str:
+        """What to show beside the progress of a map."""
+        return ""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield `function(item)` in the order of `items`, drawing items only as fast as results are taken."""
@@ -82,9 +87,15 @@ class _Spawning(SpawnContext):
     Process = _Worker
 
 
-def _start_worker() -> None:
+def prepare_worker() -> None:
+    """Set up a process for our tasks; called again, it does nothing new."""
     use_system_allocator()
-    _block_pandas_import()
+    if "pandas" not in sys.modules:
+        _block_pandas_import()
+
+
+def _start_worker() -> None:
+    prepare_worker()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

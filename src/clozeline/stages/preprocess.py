@@ -8,9 +8,8 @@ from types import MappingProxyType
 
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.snapshot.forgotten import Forgotten
+from clozeline.cluster.executors import open_workers
 from clozeline.errors import DataError
-from clozeline.machine.cores import available_cores
-from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.kept_results import KeptResults
@@ -56,7 +55,7 @@ def run(
     source = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
     texts, named = Forgotten.read(forgotten), names_in_source(raw, params.source)
     try:
-        with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
+        with open_workers(work) as workers, replacing_folder(out) as folder:
             found = build_corpus(
                 source,
                 params,

@@ -1,0 +1,50 @@
+"""Address of the cluster that spreads the work of a stage."""
+
+import os
+import re
+import socket
+from typing import Final
+
+from clozeline.errors import ParamsError, TransientError
+
+VARIABLE: Final = "CLOZELINE_CLUSTER"
+AUTO: Final = "auto"
+"""The cluster of which this machine is a node."""
+_ADDRESS: Final = re.compile(r"ray://(auto|[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})/?")
+_CONNECT_SECONDS: Final = 5.0
+
+
+def cluster_address() -> str | None:
+    """Return HOST:PORT of the head, or `auto`; None if the environment names no cluster.
+
+    Raises:
+        ParamsError: `CLOZELINE_CLUSTER` has another form.
+    """
+    given = os.environ.get(VARIABLE, "").strip()
+    if not given:
+        return None
+    found = _ADDRESS.fullmatch(given)
+    if found is None:
+        raise ParamsError(
+            f"{VARIABLE} names no cluster",
+            given=given,
+            expected="ray://HOST:PORT of the head, as `ray start --head` prints it; or ray://auto on one of its nodes",
+            do=f"correct {VARIABLE}, or unset it to work on this machine alone",
+        )
+    return found[1]
+
+
+def check_reachable(address: str) -> None:
+    """Raises:
+    TransientError: nothing answers at HOST:PORT.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise TransientError(
+            f"no cluster answers at {address}",
+            given=f"{VARIABLE}=ray://{address}: {error}",
+            expected="the head of a running Ray cluster",
+            do=f"start it (`ray start --head --port={port}`, see docs/cluster.md), or unset {VARIABLE}",
+        ) from error

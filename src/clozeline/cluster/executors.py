@@ -1,0 +1,32 @@
+"""The executor of a stage: processes of this machine, or the cluster that the environment names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clozeline.cluster.address import cluster_address
+from clozeline.machine.cores import available_cores
+from clozeline.machine.workers import Workers, worker_processes
+
+
+@contextmanager
+def open_workers(shared: Path) -> Iterator[Workers]:
+    """Yield a process for each core, or the nodes of the cluster at `CLOZELINE_CLUSTER`. The results are the same.
+
+    `shared` is a folder of the project, which every node has to see at the same path.
+
+    Raises:
+        ParamsError: the address has another form.
+        ModuleNotFoundError: Ray is not installed.
+        TransientError: the cluster does not answer.
+        ClusterError: a node has other versions, or does not see `shared`.
+    """
+    address = cluster_address()
+    if address is None:
+        with worker_processes(available_cores()) as workers:
+            yield workers
+        return
+    from clozeline.cluster.ray_workers import ray_workers
+
+    with ray_workers(address, shared) as workers:
+        yield workers

@@ -1,0 +1,245 @@
+"""The adapter of Ray: workers on the nodes of a cluster. Ray places tasks; which are repeated is decided here."""
+
+import logging
+import os
+import pickle
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from clozeline.cluster.address import AUTO, VARIABLE, check_reachable
+from clozeline.cluster.nodes import NodeFacts, Token, check_nodes, facts_of, token_in
+from clozeline.errors import ClozelineError, ClusterError, StorageError, TransientError
+from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, Workers, prepare_worker
+
+_LOG = logging.getLogger(__name__)
+_MOST_ATTEMPTS: Final = 4
+_NODE_SECONDS: Final = 120.0
+"""Time for a node to start its first process and to answer."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    node: str
+    """Id of the node."""
+    result: Any = None
+    error: Exception | None = None
+
+
+@dataclass
+class _Task:
+    number: int
+    item: Any
+    outcome: _Outcome | None = None
+    faults: list[str] = field(default_factory=list)
+    failed_on: set[str] = field(default_factory=set)
+
+
+class RayWorkers(Workers):
+    """Maps functions over items on the nodes of a cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(None, 1)
+        self._folder = folder
+        self._attempt = ray.remote(num_cpus=1, max_retries=0)(_attempt)
+        self._num_repeated = 0
+
+    @property
+    def note(self) -> str:
+        return f"{len(_nodes())} nodes" + (f", {self._num_repeated} tasks repeated" if self._num_repeated else "")
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield `function(item)` in the order of `items`. A task is repeated if its node dies or its disk fails.
+
+        Raises:
+            ClusterError: a task failed at each attempt; the message names it and the nodes.
+        """
+        waiting: deque[_Task] = deque()
+        running: dict[Any, _Task] = {}
+        for number, item in enumerate(items):
+            task = _Task(number, item)
+            waiting.append(task)
+            running[self._submitted(function, task)] = task
+            while len(waiting) >= self._most_in_flight():
+                yield self._next_result(function, waiting, running)
+        while waiting:
+            yield self._next_result(function, waiting, running)
+
+    def _next_result(
+        self, function: Callable[[Item], Result], waiting: deque[_Task], running: dict[Any, _Task]
+    ) -> Result:
+        """Wait until the first task is done; meanwhile repeat whatever fails."""
+        while waiting[0].outcome is None:
+            (done,), _ = ray.wait(list(running), num_returns=1)
+            task = running.pop(done)
+            task.outcome = self._outcome_of(function, task, done)
+            if task.outcome is None:
+                self._num_repeated += 1
+                running[self._submitted(function, task)] = task
+        outcome = waiting.popleft().outcome
+        assert outcome is not None
+        result: Result = outcome.result
+        return result
+
+    def _submitted(self, function: Callable[[Item], Result], task: _Task) -> Any:
+        others = [node for node in _nodes() if task.failed_on and node not in task.failed_on]
+        where = NodeAffinitySchedulingStrategy(others[0], soft=True) if others else "SPREAD"
+        return self._attempt.options(scheduling_strategy=where).remote(str(self._folder), function, task.item)
+
+    def _outcome_of(self, function: Callable[[Item], Result], task: _Task, done: Any) -> _Outcome | None:
+        """Return the outcome of an attempt; None if the task has to be repeated."""
+        try:
+            outcome: _Outcome = ray.get(done)
+        except RayError as error:
+            _check_alive(error)
+            fault, cause = f"its process ended: {_first_line(error)}", error
+        else:
+            if outcome.error is None:
+                return outcome
+            cause = outcome.error
+            fault = f"on node {_named(outcome.node)}: {_first_line(cause)}"
+            task.failed_on.add(outcome.node)
+            if isinstance(cause, ClozelineError) and not isinstance(cause, StorageError | TransientError):
+                raise cause
+        task.faults.append(fault)
+        name = f"{function.__name__.strip('_')} of {_name_of(task)}"
+        _LOG.warning("%s failed (attempt %d of %d): %s", name, len(task.faults), _MOST_ATTEMPTS, fault)
+        if len(task.faults) == _MOST_ATTEMPTS:
+            raise ClusterError(
+                f"{name} failed {_MOST_ATTEMPTS} times",
+                given="; ".join(dict.fromkeys(task.faults)),
+                expected="one attempt that succeeds",
+                do=cause.do
+                if isinstance(cause, ClozelineError)
+                else "mend what the node reports, then run again: tasks that are done stay done",
+            ) from cause
+        return None
+
+    def _most_in_flight(self) -> int:
+        return max(1, int(ray.cluster_resources().get("CPU", 1))) * IN_FLIGHT_PER_WORKER
+
+
+@contextmanager
+def ray_workers(address: str, shared: Path) -> Iterator[RayWorkers]:
+    """Yield the nodes of the cluster at `address`, after a check of each.
+
+    Raises:
+        TransientError: the cluster does not answer.
+        ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
+    """
+    if address != AUTO:
+        check_reachable(address)
+    _connect(address)
+    try:
+        with token_in(shared) as token:
+            check_nodes(_facts_of_nodes(token), facts_of("here", token), shared)
+        yield RayWorkers(Path.cwd())
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    on_term = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise ClusterError(
+            f"the cluster at ray://{address} does not take this machine",
+            given=str(error).strip(),
+            expected="this machine as a node of that cluster, with the same Ray, Python and token",
+            do=f"run `ray start --address={address} --num-cpus=0` here (0: it sends tasks, and runs none), "
+            f"then run again; docs/cluster.md has each step",
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, on_term)  # Ray replaces it, and we end our children by it
+
+
+def _facts_of_nodes(token: Token) -> list[NodeFacts]:
+    facts_of_node = ray.remote(num_cpus=0, max_retries=0)(_facts)
+    asked = {
+        node: facts_of_node.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(token)
+        for node in _nodes()
+    }
+    found = []
+    for node, facts in asked.items():
+        try:
+            found.append(ray.get(facts, timeout=_NODE_SECONDS))
+        except (RayError, GetTimeoutError) as error:
+            raise ClusterError(
+                f"node {_named(node)} runs no task of ours",
+                given=_first_line(error),
+                expected=f"an answer within {_NODE_SECONDS:.0f} s, from the Python in which Clozeline is installed",
+                do="start its raylet with the `ray` of that Python; `ray status` lists the nodes",
+            ) from error
+    return found
+
+
+def _facts(token: Token) -> NodeFacts:
+    return facts_of(_named(_this_node()), token)
+
+
+def _attempt(folder: str, function: Callable[[Any], Any], item: Any) -> _Outcome:
+    """Run one attempt in the project's folder."""
+    os.chdir(folder)
+    prepare_worker()
+    try:
+        return _Outcome(_this_node(), function(item))
+    except Exception as error:  # noqa: BLE001  # the waiting process decides what becomes of it
+        return _Outcome(_this_node(), error=_portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
+    except Exception:  # noqa: BLE001  # whatever the class of the error does when it is copied
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _this_node() -> str:
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
+
+
+def _nodes() -> dict[str, str]:
+    """Return id → IP address of each node that is alive."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+
+
+def _named(node: str) -> str:
+    return f"{_nodes().get(node, 'lost')} ({node[:8]})"
+
+
+def _name_of(task: _Task) -> str:
+    return str(getattr(task.item, "name", f"item {task.number}"))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _check_alive(error: RayError) -> None:
+    """Raises:
+    TransientError: the cluster itself is gone.
+    """
+    try:
+        is_alive = bool(_nodes())
+    except RayError:
+        is_alive = False
+    if not is_alive:
+        raise TransientError(
+            "the cluster is gone",
+            given=_first_line(error),
+            expected="a running head and at least one node",
+            do=f"start it again, then repeat the command: tasks that are done stay done (or unset {VARIABLE})",
+        ) from error

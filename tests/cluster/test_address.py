@@ -1,0 +1,39 @@
+import socket
+
+import pytest
+
+from clozeline.cluster.address import check_reachable, cluster_address
+from clozeline.errors import ParamsError, TransientError
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("", None),
+        ("ray://10.0.0.1:6379", "10.0.0.1:6379"),
+        ("ray://head:6379/", "head:6379"),
+        ("ray://[fd00::1]:6379", "[fd00::1]:6379"),
+        ("ray://auto", "auto"),
+    ],
+)
+def test_the_environment_names_the_cluster(monkeypatch: pytest.MonkeyPatch, given: str, address: str | None) -> None:
+    monkeypatch.setenv("CLOZELINE_CLUSTER", given)
+    assert cluster_address() == address
+
+
+@pytest.mark.parametrize("given", ["10.0.0.1:6379", "ray://head", "dask://head:1", "ray://a b:1"])
+def test_an_address_of_another_form_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("CLOZELINE_CLUSTER", given)
+    with pytest.raises(ParamsError, match="CLOZELINE_CLUSTER") as caught:
+        cluster_address()
+    assert caught.value.given == given
+
+
+def test_a_cluster_that_does_not_answer_may_answer_later() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(TransientError, match=f"127.0.0.1:{port}"):
+            check_reachable(f"127.0.0.1:{port}")
+        taken.listen()
+        check_reachable(f"127.0.0.1:{port}")

@@ -1,0 +1,28 @@
+"""infra/ray.lock pins Ray and what it adds to requirements.lock."""
+
+import tomllib
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.conftest import PROJECT
+
+pytest.importorskip("ray", reason="the environment is older than infra/ray.lock")
+
+
+def pins_of(name: str) -> dict[str, str]:
+    lines = (PROJECT / name).read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines]
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+
+
+def test_ray_and_its_requirements_are_pinned_once() -> None:
+    extra = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["ray"]
+    asked = [Requirement(line) for line in [*extra, *(metadata.requires("ray") or ())] if "extra ==" not in line]
+    own, others = pins_of("infra/ray.lock"), pins_of("requirements.lock")
+    assert own.keys() & others.keys() == set()
+    for one in asked:
+        assert one.specifier.contains((own | others)[canonicalize_name(one.name)]), one
+    assert own.keys() <= {canonicalize_name(one.name) for one in asked}
