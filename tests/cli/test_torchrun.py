@@ -1,5 +1,6 @@
 """`clozeline stage pretrain` runs on several devices by the same command; the environment sets how many."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,8 +13,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from clozeline.cli import app, torchrun
-from clozeline.errors import ParamsError
+from clozeline.errors import ParamsError, TransientError
 from clozeline.params import PretrainParams
+from tests.ports import held_ports
 from tests.stages.test_pretrain import project_with
 
 PATHS = ["out=encoder", "metrics=metrics.json", "curve=curve.csv", "looks=looks.csv", "timing=timing.csv", "work=work"]
@@ -71,19 +73,32 @@ def test_commands_that_train_in_one_process_refuse_the_variable(verb: str, monke
     assert f"env -u {torchrun.VARIABLE} clozeline {verb.split()[0]}" in str(result.exception)
 
 
+def test_a_place_to_meet_that_does_not_answer_is_named() -> None:
+    nowhere = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:1 --rdzv-conf is_host=false,read_timeout=1"
+    with pytest.raises(TransientError, match=r"(?s)do not find each other.*127\.0\.0\.1:1"):
+        torchrun.run_stage("pretrain", [], nowhere)
+
+
 def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(
     small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
+    """Also on two nodes, each with its torchrun and the same command."""
     weights, told = {}, {}
-    for name, devices, sharding in (("one", "", "ddp"), ("two", TWO, "ddp"), ("parts", TWO, "fsdp")):
-        folder = project_with(small, tmp_path / name)
-        process = start(folder, tiny_tokens, tiny_tokenizer, devices, CLOZELINE_SHARDING=sharding)
-        _, told[name] = process.communicate()
-        assert process.returncode == 0, told[name]
-        weights[name] = load_file(folder / "encoder" / "model.safetensors")
-        written = {path.name for path in folder.iterdir()} - {"params.yaml"}
-        assert written == {"encoder", "metrics.json", "curve.csv", "looks.csv", "timing.csv", "work"}
-    for name in ("two", "parts"):
+    with held_ports() as free_port:
+        node = f"--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+        cases = {"one": ([""], "ddp"), "nodes": ([node, node], "ddp"), "parts": ([TWO], "fsdp")}
+        for name, (devices, sharding) in cases.items():
+            folder = project_with(small, tmp_path / name)
+            nodes = [start(folder, tiny_tokens, tiny_tokenizer, of, CLOZELINE_SHARDING=sharding) for of in devices]
+            told[name] = "".join(process.communicate()[1] for process in nodes)
+            assert not any(process.returncode for process in nodes), told[name]
+            weights[name] = load_file(folder / "encoder" / "model.safetensors")
+            written = {path.name for path in folder.iterdir()} - {"params.yaml"}
+            assert written == {"encoder", "metrics.json", "curve.csv", "looks.csv", "timing.csv", "work"}
+            figures = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+            expected = 1 if name == "one" else 2
+            assert (figures["world_size_at_start"], figures["world_size_at_end"]) == (expected, expected)
+    for name in ("nodes", "parts"):
         assert weights[name].keys() == weights["one"].keys()
         assert max((weights[name][key] - weights["one"][key]).abs().max().item() for key in weights[name]) < 1e-5
         for told_once in ("parameters, ", "step 6: validation loss", "step 12: validation loss"):

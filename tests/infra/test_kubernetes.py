@@ -20,6 +20,9 @@ VERSIONS = ("1.30", "1.37")  # the first with preStop sleep by default, and the 
 LOAD = YAML(typ="safe")
 KUSTOMIZATION: dict[str, Any] = LOAD.load(INFRA / "kustomization.yaml")
 OBJECTS: list[dict[str, Any]] = [found for name in KUSTOMIZATION["resources"] for found in LOAD.load_all(INFRA / name)]
+PAGE = (INFRA.parent / "docs/pretraining.md").read_text(encoding="utf-8")
+TRAINING = [*LOAD.load_all("apiVersion" + PAGE.partition("```yaml\napiVersion")[2].partition("```")[0])]
+"""The job of a training on several nodes."""
 DEPLOYMENTS = {found["metadata"]["name"]: found for found in OBJECTS if found["kind"] == "Deployment"}
 GENERATED = {
     kind: {it["name"]: it["envs"] for it in KUSTOMIZATION[kind]} for kind in ("configMapGenerator", "secretGenerator")
@@ -41,7 +44,9 @@ def containers() -> Iterator[dict[str, Any]]:
         yield from [*pod(name).get("initContainers", []), *pod(name)["containers"]]
 
 
-@pytest.mark.parametrize("found", OBJECTS, ids=lambda found: f"{found['kind']}-{found['metadata']['name']}")
+@pytest.mark.parametrize(
+    "found", [*OBJECTS, *TRAINING], ids=lambda found: f"{found['kind']}-{found['metadata']['name']}"
+)
 def test_kubernetes_accepts_every_object(found: dict[str, Any]) -> None:
     for version in VERSIONS:
         kubernetes_validate.validate(found, version, strict=True)
@@ -52,6 +57,19 @@ def test_the_schema_check_detects_a_misspelt_key() -> None:
     broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 30
     with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
         kubernetes_validate.validate(broken, VERSIONS[-1], strict=True)
+
+
+def test_nodes_of_a_training_meet_at_the_first_pod_of_their_job() -> None:
+    service, job = TRAINING
+    spec = job["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (torchrun,) = container["env"]
+    port = service["spec"]["ports"][0]["port"]
+    assert spec["subdomain"] == service["metadata"]["name"]
+    assert f"--rdzv-endpoint {job['metadata']['name']}-0.{spec['subdomain']}:{port}" in torchrun["value"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert f"--nnodes 1:{job['spec']['parallelism']} " in torchrun["value"]
+    assert container["image"] == main_container("worker")["image"]
 
 
 def test_the_kustomization_names_every_manifest_and_each_secret_has_an_example() -> None:

@@ -34,11 +34,11 @@ class Start(Callback):
         self.step = state.step
 
 
-def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
+def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, *callbacks: Callback) -> dict[str, Any]:
     """Train, and return how the training went; the first process writes `encoder/` into `folder`."""
     job = pretraining.prepare(params, seed=1, tokens=tokens, tokenizer=tokenizer, work=folder / "work")
     start = Start()
-    state = job.run([start])
+    state = job.run([start, *callbacks])
     trained = job.trained(tokenizer, state)
     if job.is_first_process:
         trained.save(folder / "encoder")
@@ -48,6 +48,7 @@ def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -
         "losses": [point.loss for point in state.curve],
         "accuracies": [point.accuracy for point in state.curve],
         "steps": state.step,
+        "world_sizes": state.world_sizes,
         "most_slots": job.loop.hardware.micro_batches.most_slots,
         "best": best and asdict(best),
         "judged": best and job.judge.measure().loss,

@@ -34,7 +34,7 @@ def stage(
     """Run one stage with its section of params.yaml. Called by `dvc repro`, rarely by hand.
 
     With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain`, `evaluate` and `finetune` run in 8
-    processes, one for each GPU of this machine; with more of torchrun's arguments, on several machines
+    processes, one for each GPU of this machine; with more of torchrun's arguments, on several machines that may fail
     (docs/pretraining.md).
 
     Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
@@ -55,8 +55,14 @@ def stage(
     given = arguments_for(run, name, params, arguments, start=start)
     refuse_own_outputs(params.starting_models, [given[out] for out in _OWN_OUTPUTS.get(name, ())], Path.cwd())
     try:
-        with under_contract(name, given.get("task"), given.get("data"), params, Path.cwd()):
+        # Of several processes the first one checks the contract and writes its record.
+        is_first = os.environ.get("RANK", "0") == "0"
+        with under_contract(name if is_first else "", given.get("task"), given.get("data"), params, Path.cwd()):
             run(**given)
+        if torchrun.is_inside():
+            from clozeline.processes.group import leave  # brings torch, which not every stage needs
+
+            leave()
     except ClozelineError as error:
         place = ".".join(filter(None, (section_of(name), given.get("task"))))
         raise in_params(error, PARAMS, place, given["params"]) from error

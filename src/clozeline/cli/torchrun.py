@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import typer
 
-from clozeline.errors import ParamsError
+from clozeline.errors import ParamsError, TransientError
 
 VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
@@ -18,8 +18,12 @@ _SIGNALLED = 128
 
 def is_wanted(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to start torchrun; False in the processes that it started, which do the training."""
-    is_inside = any(name in environment for name in _INSIDE)
-    return stage in _STAGES and not is_inside and bool(environment.get(VARIABLE, "").strip())
+    return stage in _STAGES and not is_inside(environment) and bool(environment.get(VARIABLE, "").strip())
+
+
+def is_inside(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether torchrun started this process."""
+    return any(name in environment for name in _INSIDE)
 
 
 def refuse_for(command: str, environment: Mapping[str, str] = os.environ) -> None:
@@ -41,11 +45,13 @@ def run_stage(stage: str, arguments: list[str], torchrun_arguments: str) -> None
     """Run the stage under torchrun, which passes signals on to its processes and waits for them.
 
     Raises:
+        TransientError: the machines do not find each other.
         typer.Exit: with the exit code of the process that failed first, so that a caller can tell errors apart.
     """
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
 
     command = [*shlex.split(torchrun_arguments), "-m", "clozeline", "stage", stage, *arguments]
     try:
@@ -55,3 +61,10 @@ def run_stage(stage: str, arguments: list[str], torchrun_arguments: str) -> None
         raise typer.Exit(failure.exitcode if failure.exitcode >= 0 else _SIGNALLED - failure.exitcode) from error
     except SignalException as error:
         raise typer.Exit(_SIGNALLED + error.sigval) from error
+    except RendezvousError as error:
+        raise TransientError(
+            "the machines that train together do not find each other",
+            given=f'{VARIABLE}="{torchrun_arguments}": {error}',
+            expected="as many machines as --nnodes says, with one --rdzv-endpoint that all of them reach",
+            do="start the same command on each machine, the one of the endpoint first, and open its port to the others",
+        ) from error

@@ -27,6 +27,7 @@ from clozeline.pretraining.replay import Replay
 from clozeline.pretraining.requests import tell_what_has_no_effect
 from clozeline.pretraining.starting import start_from
 from clozeline.pretraining.word_dropout import WordDropout
+from clozeline.processes.agreement import agreed
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
 from clozeline.tokens.draws import check_seed
@@ -209,10 +210,10 @@ def prepare(
         rank=processes.rank,
         world_size=processes.world_size,
     )
+    name = agreed(processes, work, name_of_training(params, seed, tokens, total_steps, model, precision))
     bare_loss = loss_of(model, feed.masker.is_fixed_V, params.discriminator_weight).to(processes.device)
     loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
     judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
-    name = name_of_training(params, seed, tokens, total_steps, model, precision)
     loop = Loop(
         model=model,
         optimizer=build_optimizer(model, params.optimizer),

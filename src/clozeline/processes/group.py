@@ -1,8 +1,10 @@
 """Processes that do one stage together, started by `torchrun`, and what they tell each other."""
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Self, TypeVar
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor, distributed
 from clozeline.machine.cores import available_cores
 
 Value = TypeVar("Value")
+_LONGEST_WRITE = timedelta(hours=6)
+"""Time that the others wait for the first process, which compares texts and writes files at the end of a stage."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,15 @@ class Group:
             return cls(0, 1, device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        if not distributed.is_initialized():
+        is_new = not distributed.is_initialized()
+        if is_new:
             distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        return cls(int(environment["RANK"]), world_size, device, int(environment.get("LOCAL_WORLD_SIZE", 1)))
+        group = cls(int(environment["RANK"]), world_size, device, int(environment.get("LOCAL_WORLD_SIZE", 1)))
+        if is_new:
+            from clozeline.processes.agreement import check_versions
+
+            check_versions(group)
+        return group
 
     @classmethod
     def alone(cls) -> Self:
@@ -45,6 +55,11 @@ class Group:
     def is_first(self) -> bool:
         """Whether this process writes files and logs."""
         return self.rank == 0
+
+    @property
+    def name(self) -> str:
+        """Machine and rank, for messages."""
+        return f"{socket.gethostname()} (process {self.rank})"
 
     @property
     def num_threads(self) -> int:
@@ -87,6 +102,16 @@ class Group:
     def wait(self) -> None:
         if self.world_size > 1:
             distributed.barrier()
+
+
+def leave() -> None:
+    """Wait until every process is done, and leave the group: a machine that has nothing to write stays until the end.
+
+    torchrun on that machine would otherwise wait 5 minutes for the others, and then end as if all were done.
+    """
+    if distributed.is_initialized():
+        distributed.barrier(distributed.new_group(backend="gloo", timeout=_LONGEST_WRITE))
+        distributed.destroy_process_group()
 
 
 ALONE = Group.alone()

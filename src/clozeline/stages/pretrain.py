@@ -82,6 +82,8 @@ def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
         "parameters": job.num_parameters,
         "steps": state.step,
         "epochs": state.epoch,
+        "world_size_at_start": state.world_sizes[0],
+        "world_size_at_end": state.world_sizes[-1],
         "tokens": state.num_tokens,
         "target_tokens": state.num_targets,
         "batches_without_target": state.num_empty_batches,

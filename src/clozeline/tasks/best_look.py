@@ -115,7 +115,7 @@ class BestLook:
         self.loop.save(state, validation_looks=records, validation_best=weights)
 
     def _resume(self) -> tuple[State, list[ScoredLook], Best | None]:
-        saved = self.loop.checkpoints.load_newest()
+        saved = self.loop.newest()
         if saved is None:
             looks = [ScoredLook(0, 0.0, self.validation_score())] if self.validates_start else []
             return State(), looks, self._better_of(None, looks) if looks else None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from clozeline.params import FinetuneParams
+from clozeline.processes.agreement import agreed
 from clozeline.processes.group import Group
 from clozeline.storage.fingerprints import code_of, fingerprint
 from clozeline.tasks import depths, lora
@@ -57,6 +58,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     if fitted is not None:
         fitted.fit_head()
     processes = hardware.processes
+    name = agreed(processes, work, _fingerprint(inputs, hardware.precision))
     batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(
@@ -70,7 +72,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
         log_every_steps=_LOG_EVERY_STEPS,
         # `BestLook` saves checkpoints, because they include the best weights; the loop itself saves none.
         checkpoint_every_steps=plan.total_steps + 1,
-        checkpoints=Checkpoints.of(work, _fingerprint(inputs, hardware.precision), keep=1),
+        checkpoints=Checkpoints.of(work, name, keep=1),
         hardware=hardware,
         seed=inputs.seed,
     )

@@ -52,6 +52,7 @@ class Loop(Generic[Inputs]):
             TrainingError: the loss or the gradient is not finite, or no batch has a target.
         """
         self.model.train()
+        state.note_world_size(self.hardware.processes.world_size)
         callback.on_start(state)
         steps = Steps(self.model, self.optimizer, self.loss_sum, self.clip_norm, self.hardware, self.seed)
         batches = self.batches_from(state.epoch, state.index)
@@ -123,6 +124,15 @@ class Loop(Generic[Inputs]):
         Raises:
             ArtifactError: a checkpoint belongs to another run, or processes see different checkpoints.
         """
+        saved = self.newest()
+        return State() if saved is None else self.restore(saved)
+
+    def newest(self) -> dict[str, Any] | None:
+        """Return the newest checkpoint, which is the same in every process; None if there is none.
+
+        Raises:
+            ArtifactError: as `resume`.
+        """
         processes = self.hardware.processes
         if processes.is_first:
             self.checkpoints.warn_of_other_states()
@@ -131,7 +141,7 @@ class Loop(Generic[Inputs]):
         first_step = int(processes.of_the_first(own_step))
         if processes.any(own_step != first_step):
             raise _different_steps_error(self.checkpoints, own_step, first_step)
-        return State() if saved is None else self.restore(saved)
+        return saved
 
     def restore(self, saved: Mapping[str, Any]) -> State:
         """Restore model and optimizer from what `everything` returned."""

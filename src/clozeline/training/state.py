@@ -63,8 +63,15 @@ class State:
     window_right: float = 0.0
     """NaN: the training does not count right answers."""
     window_targets: int = 0
+    world_sizes: list[int] = field(default_factory=list)
+    """Number of processes at the start, and after each restart that changed it."""
     curve: list[CurvePoint] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
+
+    def note_world_size(self, world_size: int) -> None:
+        """Record the number of processes that train from here on."""
+        if self.world_sizes[-1:] != [world_size]:
+            self.world_sizes.append(world_size)
 
     def count(self, batch: Batch[Any]) -> None:
         self.step += 1
