@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.cluster.ledger import Ledger
 from clozeline.machine.workers import Workers
 from clozeline.records.files.meter import Meter
-from clozeline.storage.kept_results import KeptResults
 from clozeline.text import batches
-from clozeline.text.batches import PreparedBatches
+from clozeline.text.batches import code_of_batches, prepared
 from clozeline.text.documents import Document, DropReason, RawUnit
 from clozeline.text.files import read_blocks
 from clozeline.text.from_records import TextFields
 from clozeline.text.line_formats import JsonBlock, LineSettings
 from clozeline.text.preparation import PreparationSettings, PreparedBatch, prepare
+from clozeline.text.texts_on_disk import read_texts
 from clozeline.text.wikipedia import WikiPage
 from clozeline.words.shingles import Banding
 
@@ -43,10 +44,10 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def run(
     units: list[RawUnit] | list[Document], folder: Path, settings: PreparationSettings = SETTINGS
 ) -> list[PreparedBatch]:
-    prepared = PreparedBatches(settings, KeptResults(folder))
-    found = list(prepared.of(units, Workers(None, 1)))
-    prepared.keep_only_these()
-    return found
+    ledger = Ledger(folder, code_of_batches(settings), Workers(None, 1))
+    records = list(prepared(units, settings, ledger))
+    ledger.keep_only({record.key for record in records})
+    return [PreparedBatch(read_texts(record.texts).to_batches()[0], record.counts) for record in records]
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -57,15 +58,15 @@ def test_kept_batches_equal_computed_ones(documents, computed, tmp_path: Path) -
     computed.clear()
     assert run(documents, tmp_path) == first
     assert computed == []
-    assert sum(batch.dropped[DropReason.TOO_SHORT] for batch in first) == 1
+    assert sum(batch.counts.dropped[DropReason.TOO_SHORT] for batch in first) == 1
 
 
 def test_counts_of_a_kept_batch_equal_computed_ones(tmp_path: Path, words) -> None:
     """The long document counts once as read and once as cut; each of its texts has an ordinal."""
     documents = [Document(words(1, 300), "source", "long"), Document("short", "source")]
     (computed,) = run(documents, tmp_path)
-    assert (computed.num_read, computed.num_split) == (2, 1)
-    assert computed.num_ordinals > 3
+    assert (computed.counts.num_read, computed.counts.num_split) == (2, 1)
+    assert computed.counts.num_ordinals > 3
     assert run(documents, tmp_path) == [computed]
 
 
@@ -85,7 +86,7 @@ def test_new_text_recomputes_only_the_neighbouring_batches(
 def test_a_damaged_batch_is_computed_again(documents, computed, tmp_path: Path) -> None:
     first = run(documents, tmp_path)
     computed.clear()
-    for path in tmp_path.glob("*/*"):
+    for path in tmp_path.glob("*/*/texts.arrow"):
         content = bytearray(path.read_bytes())
         content[random.Random(1).randrange(len(content))] ^= 1
         path.write_bytes(content)
@@ -97,7 +98,7 @@ def test_a_damaged_batch_is_computed_again(documents, computed, tmp_path: Path) 
 def test_only_the_batches_of_the_last_run_are_kept(documents, tmp_path: Path) -> None:
     run(documents, tmp_path)
     run(documents[:3], tmp_path)
-    assert len([path for path in tmp_path.glob("*/*") if path.is_file()]) == 1
+    assert len(list(tmp_path.glob("*/*"))) == 1
 
 
 def test_other_settings_recompute_all_batches(documents, computed, tmp_path: Path) -> None:

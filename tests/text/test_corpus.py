@@ -12,7 +12,6 @@ from clozeline.errors import DataError
 from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.records.files.identity import identity_of
-from clozeline.storage.kept_results import KeptResults
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import names_in_source, open_snapshot
 from tests.raw_text import take_snapshot
@@ -43,9 +42,9 @@ def build(
     take_snapshot(params.source, path, raw, before)
     with worker_processes(num_workers) as workers:
         source = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
-        kept = KeptResults(work or out.with_name(f"{out.name}-work"))
+        work = work or out.with_name(f"{out.name}-work")
         named = names_in_source(raw, params.source)
-        return build_corpus(source, params, seed=seed, out=out, kept=kept, workers=workers, named=named)
+        return build_corpus(source, params, seed=seed, out=out, work=work, workers=workers, named=named)
 
 
 def sides(out: Path) -> dict[str, str]:

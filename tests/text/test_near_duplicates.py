@@ -6,28 +6,34 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from clozeline.cluster.ledger import Ledger
 from clozeline.machine.workers import Workers
-from clozeline.text import near_duplicates
-from clozeline.text.exact_duplicates import SketchedBucket
-from clozeline.text.near_duplicates import similar_pairs
-from clozeline.text.sketches import Sketches, SketchWriter
+from clozeline.text import candidates, near_duplicates
+from clozeline.text.near_duplicates import Edges, similar_pairs
+from clozeline.text.sketched_buckets import SketchedBucket, write_bucket_sketches
+from clozeline.text.sketches import Sketches
 from clozeline.words.shingles import Banding, shingle_sets
-
-INLINE = Workers(None, 1)
 
 
 def sketch(folder: Path, texts: list[str], order: list[int] | None = None) -> Sketches:
     """Sketch `texts`; `order` gives the place of each in the source, so that tests can shuffle them."""
     banding = Banding.finding(0.5)
     places = order or list(range(len(texts)))
-    with SketchWriter(folder / f"sketches-{random.random()}", banding.num_bands) as writer:
-        for start in range(0, len(texts), 50):
-            part = texts[start : start + 50]
-            ordinals = np.array(places[start : start + 50])
-            writer.append(
-                SketchedBucket(0, ordinals, ordinals, np.zeros(len(part)), [shingle_sets(pa.array(part), banding)])
-            )
-        return writer.finish()
+    root = folder / f"sketches-{random.random()}"
+    buckets = []
+    for start in range(0, len(texts), 50):
+        part = texts[start : start + 50]
+        ordinals = np.array(places[start : start + 50])
+        bucket = SketchedBucket(f"bucket {start}", root / f"bucket-{start}", len(part))
+        bucket.folder.mkdir(parents=True)
+        sets = shingle_sets(pa.array(part), banding)
+        write_bucket_sketches(bucket.folder, ordinals, ordinals, np.zeros(len(part)), sets)
+        buckets.append(bucket)
+    return Sketches.of(buckets, banding.num_bands, root / "arrays")
+
+
+def found_in(sketches: Sketches) -> Edges:
+    return similar_pairs(sketches, 0.5, Ledger(sketches.folder / "ledger", "code", Workers(None, 1)))
 
 
 def true_jaccard(one: str, other: str) -> float:
@@ -53,7 +59,7 @@ def texts(words) -> list[str]:
 
 
 def test_similar_pairs_have_their_true_jaccard_and_few_are_missed(tmp_path, texts) -> None:
-    edges = similar_pairs(sketch(tmp_path, texts), 0.5, INLINE)
+    edges = found_in(sketch(tmp_path, texts))
     found = {
         (first, second): similarity
         for first, second, similarity in zip(edges.earlier_E, edges.later_E, edges.similarity_E, strict=True)
@@ -73,29 +79,46 @@ def test_pairs_do_not_depend_on_the_order_of_buckets(tmp_path, texts) -> None:
     order = list(range(len(texts)))
     random.Random(1).shuffle(order)
     shuffled = [texts[place] for place in order]
-    plain = similar_pairs(sketch(tmp_path, texts), 0.5, INLINE)
-    other = similar_pairs(sketch(tmp_path, shuffled, order), 0.5, INLINE)
+    plain = found_in(sketch(tmp_path, texts))
+    other = found_in(sketch(tmp_path, shuffled, order))
     np.testing.assert_array_equal(plain.earlier_E, other.earlier_E)
     np.testing.assert_array_equal(plain.later_E, other.later_E)
     np.testing.assert_array_equal(plain.similarity_E, other.similarity_E)
 
 
 def test_pairs_do_not_depend_on_the_size_of_chunks(tmp_path, texts, monkeypatch) -> None:
-    sketches = sketch(tmp_path, texts)
-    whole = similar_pairs(sketches, 0.5, INLINE)
+    whole = found_in(sketch(tmp_path, texts))
     monkeypatch.setattr(near_duplicates, "_CHUNK_SHINGLES", 300)
-    np.testing.assert_array_equal(similar_pairs(sketches, 0.5, INLINE).similarity_E, whole.similarity_E)
+    monkeypatch.setattr(near_duplicates, "_TASK_SHINGLES", 2_000)
+    np.testing.assert_array_equal(found_in(sketch(tmp_path, texts)).similarity_E, whole.similarity_E)
+
+
+def test_pairs_do_not_depend_on_the_parts_of_the_later_texts(tmp_path, texts, monkeypatch) -> None:
+    whole = found_in(sketch(tmp_path, texts))
+    monkeypatch.setattr(candidates, "_LATER_BITS", 4)
+    parts = found_in(sketch(tmp_path, texts))
+    assert parts.num_candidates == whole.num_candidates
+    for name in ("earlier_E", "later_E", "similarity_E"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+
+
+def test_numbers_of_texts_may_exceed_32_bits() -> None:
+    earlier = np.array([3, 2**33, 2**40, 2**33])
+    later = np.array([5, 2**33 + 2**19, 2**40 + 1, 2**33 + 2**19])
+    by_part = candidates.packed_by_part(earlier, later)
+    texts = [candidates.Candidates("key", packed_P, part).texts(slice(None)) for part, packed_P in by_part.items()]
+    assert np.concatenate(texts, axis=1).T.tolist() == [[3, 5], [2**33, 2**33 + 2**19], [2**40, 2**40 + 1]]
 
 
 def test_each_of_many_copies_costs_few_comparisons(tmp_path, words) -> None:
     boilerplate = words(0, 40)
     texts = [f"{boilerplate} {words(seed, 2)}" for seed in range(1, 400)]
-    edges = similar_pairs(sketch(tmp_path, texts), 0.5, INLINE)
+    edges = found_in(sketch(tmp_path, texts))
     assert edges.num_candidates < 399 * 398 / 2 / 2
     assert set(edges.later_E.tolist()) == set(range(1, 399))
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_dissimilar_texts_give_no_pairs(tmp_path, words, count: int) -> None:
-    edges = similar_pairs(sketch(tmp_path, [words(seed) for seed in range(count)]), 0.5, INLINE)
+    edges = found_in(sketch(tmp_path, [words(seed) for seed in range(count)]))
     assert len(edges.earlier_E) == 0

@@ -12,7 +12,6 @@ from clozeline.cluster.executors import open_workers
 from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
 from clozeline.storage.atomic import replacing_folder
-from clozeline.storage.kept_results import KeptResults
 from clozeline.text.bad_records import BAD_RECORDS
 from clozeline.text.corpus import build_corpus
 from clozeline.text.documents import DropReason
@@ -62,7 +61,7 @@ def run(
                 seed=seed,
                 forgotten=texts,
                 out=folder,
-                kept=KeptResults(work),
+                work=work,
                 workers=workers,
                 named=named,
             )

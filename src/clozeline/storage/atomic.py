@@ -25,7 +25,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
     Raises:
         StorageError: the disk is full or read-only; `path` is unchanged.
     """
-    with _storage_faults_named(path), held_beside(path) as folder:
+    with storage_faults_named(path), held_beside(path) as folder:
         beside = folder / path.name
         yield beside
         _flush(beside)
@@ -40,7 +40,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     Raises:
         StorageError: the disk is full or read-only; `path` is unchanged.
     """
-    with _storage_faults_named(path), held_beside(path) as folder:
+    with storage_faults_named(path), held_beside(path) as folder:
         beside = folder / path.name
         beside.mkdir()
         yield beside
@@ -94,7 +94,10 @@ def _flush(path: Path) -> None:
 
 
 @contextmanager
-def _storage_faults_named(path: Path) -> Iterator[None]:
+def storage_faults_named(path: Path) -> Iterator[None]:
+    """Raises:
+    StorageError: the disk of `path` is full or read-only.
+    """
     try:
         yield
     except OSError as error:

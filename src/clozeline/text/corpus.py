@@ -1,8 +1,9 @@
 """Build the clean, split corpus from an opened source, in memory that hardly grows with the text."""
 
+import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,25 +13,29 @@ from numpy.typing import NDArray
 
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SimilarityMetrics, dropped_in_words
 from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
+from clozeline.cluster.ledger import Ledger
 from clozeline.errors import DataError
 from clozeline.machine.workers import Workers
 from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
 from clozeline.storage.arrays import DiskArrays, chunks
-from clozeline.storage.kept_results import KeptResults
 from clozeline.text.bad_records import BAD_RECORDS, BadRecordWriter
-from clozeline.text.batches import PreparedBatches, versions_used
+from clozeline.text.batches import BatchRecord, code_of_batches, prepared, versions_used
 from clozeline.text.buckets import num_buckets_for
 from clozeline.text.clean_writer import CleanWriter
 from clozeline.text.cleaning import ALTERATIONS
 from clozeline.text.documents import DropReason, Source
-from clozeline.text.exact_duplicates import BucketTask, sort_bucket
+from clozeline.text.exact_duplicates import SORTED, BucketItem, sort_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
 from clozeline.text.preparation import PreparationSettings
-from clozeline.text.sketches import Sketches, SketchWriter
+from clozeline.text.sketched_buckets import SketchedBucket
+from clozeline.text.sketches import Sketches
 from clozeline.text.splits import KEPT, Decision, SplitShares, check_sides, decide
-from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
+from clozeline.text.spreading import SPREAD, spread, spread_items
+from clozeline.text.texts_on_disk import read_texts
 from clozeline.words.shingles import Banding
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -38,6 +43,7 @@ class _Counts:
     read: int = 0
     split: int = 0
     ordinals: int = 0
+    batches: list[BatchRecord] = field(default_factory=list)
     dropped: Counter[DropReason] = field(default_factory=Counter)
     altered: Counter[str] = field(default_factory=Counter)
 
@@ -61,45 +67,37 @@ def build_corpus(
     *,
     seed: int,
     out: Path,
-    kept: KeptResults,
+    work: Path,
     workers: Workers,
     forgotten: Forgotten = NOTHING,
     named: Callable[[str], str] = str,
 ) -> CorpusMetrics:
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
-    The texts wait in a spool inside `out`, which is removed at the end. The result depends neither on `workers`, which
-    are released before the writing, nor on the results of earlier runs in `kept`. Bad records that the source set aside
-    are listed in `BAD_RECORDS`; `named` names their files.
+    The files of the tasks wait in `work` until the end, arrays in a spool inside `out`, which is removed then. The
+    result depends neither on `workers`, which are released before the writing, nor on what earlier runs left in
+    `work`. Bad records that the source set aside are listed in `BAD_RECORDS`; `named` names their files.
 
     Raises:
         DataError: the source holds no text, or too little to split.
     """
     spool = out / "spool"
     spool.mkdir()
-    batches = PreparedBatches(PreparationSettings.of(params, source, forgotten), kept)
+    settings = PreparationSettings.of(params, source, forgotten)
+    ledger = Ledger(work, code_of_batches(settings), workers)
     with BadRecordWriter(out / BAD_RECORDS, named) as bad:
-        counts = _read(source, batches, spool, workers, bad)
-    if not counts.read:
-        raise DataError(
-            f"{params.source.place}: the source holds no text",
-            given=f"0 texts in {source.total_bytes:,} bytes",
-            expected="at least one text",
-            do="add text, or correct `source`",
-        )
-    if not bucket_files(spool):
-        raise DataError(
-            f"{params.source.place}: no text is left after cleaning",
-            given=f"{counts.read} texts read: {dropped_in_words(counts.dropped_by_reason())}",
-            expected=f"texts of at least {params.min_characters} characters",
-            do="check `source`, or lower `min_characters`",
-        )
-    sketches = _collect_sketches(spool, params, seed, counts, workers)
-    decision = _decide(sketches, params, counts, workers)
+        counts = _read(source, settings, ledger, bad)
+    buckets = _buckets(source, seed, counts, ledger)
+    _check_any(buckets, counts, source, params)
+    sketches = Sketches.of(buckets, Banding.finding(params.same_side_similarity).num_bands, spool / "sketches")
+    decision = _decide(sketches, params, counts, ledger)
     workers.release()
     with CleanWriter(out) as clean:
-        _write(spool, decision, clean)
+        _write(buckets, decision, clean)
     shutil.rmtree(spool)
+    num_found = sum(batch.is_found for batch in counts.batches)
+    _LOG.info("%d of %d batches of text kept from earlier runs", num_found, len(counts.batches))
+    ledger.keep_only({batch.key for batch in counts.batches})
     return CorpusMetrics(
         documents_read=counts.read,
         documents_split=counts.split,
@@ -114,39 +112,61 @@ def build_corpus(
     )
 
 
-def _read(source: Source, batches: PreparedBatches, spool: Path, workers: Workers, bad: BadRecordWriter) -> _Counts:
+def _read(source: Source, settings: PreparationSettings, ledger: Ledger, bad: BadRecordWriter) -> _Counts:
     counts = _Counts()
-    num_buckets = num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes)
     bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
-    with closing(source.units), BucketWriter(spool, num_buckets) as writer, bar:
+    with closing(source.units), bar:
         shown = 0
-        for batch in batches.of(source.units, workers):
-            writer.append(batch)
-            counts.read += batch.num_read
-            counts.split += batch.num_split
-            counts.ordinals += batch.num_ordinals
-            counts.dropped += batch.dropped
-            counts.altered += batch.altered
-            bad.append(batch.bad)
-            bar.advance(source.meter.done_bytes // 1000 - shown)
+        for batch in prepared(source.units, settings, ledger):
+            counts.batches.append(batch)
+            counts.read += batch.counts.num_read
+            counts.split += batch.counts.num_split
+            counts.ordinals += batch.counts.num_ordinals
+            counts.dropped += batch.counts.dropped
+            counts.altered += batch.counts.altered
+            bad.append(batch.counts.bad)
+            bar.advance(source.meter.done_bytes // 1000 - shown, ledger.workers.note)
             shown = source.meter.done_bytes // 1000
-    batches.keep_only_these()
     return counts
 
 
-def _collect_sketches(spool: Path, params: PreprocessParams, seed: int, counts: _Counts, workers: Workers) -> Sketches:
-    tasks = [BucketTask(path, seed) for path in bucket_files(spool)]
-    with SketchWriter(spool / "sketches", Banding.finding(params.same_side_similarity).num_bands) as writer:
-        for bucket in track(workers.map(sort_bucket, tasks), "Sorting", len(tasks)):
-            counts.dropped[DropReason.EXACT_DUPLICATE] += bucket.num_exact_duplicates
-            writer.append(bucket)
-        return writer.finish()
+def _check_any(buckets: list[SketchedBucket], counts: _Counts, source: Source, params: PreprocessParams) -> None:
+    if not counts.read:
+        raise DataError(
+            f"{params.source.place}: the source holds no text",
+            given=f"0 texts in {source.total_bytes:,} bytes",
+            expected="at least one text",
+            do="add text, or correct `source`",
+        )
+    if not buckets:
+        raise DataError(
+            f"{params.source.place}: no text is left after cleaning",
+            given=f"{counts.read} texts read: {dropped_in_words(counts.dropped_by_reason())}",
+            expected=f"texts of at least {params.min_characters} characters",
+            do="check `source`, or lower `min_characters`",
+        )
 
 
-def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, workers: Workers) -> _Placed:
+def _buckets(source: Source, seed: int, counts: _Counts, ledger: Ledger) -> list[SketchedBucket]:
+    """Exchange the texts of the batches, and return the buckets that have any, without exact duplicates."""
+    num_buckets = num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes)
+    found: dict[int, BucketItem] = {}
+    for record in ledger.run_all(spread, spread_items(counts.batches, num_buckets), "Spreading"):
+        for part, number in enumerate(record.facts):
+            bucket = found.setdefault(number, BucketItem(number, seed))
+            bucket.spreads.append((record.key, record.folder / SPREAD, part))
+    buckets = []
+    for record in ledger.run_all(sort_bucket, [found[number] for number in sorted(found)], "Sorting"):
+        num_texts, num_duplicates = record.facts
+        counts.dropped[DropReason.EXACT_DUPLICATE] += num_duplicates
+        buckets.append(SketchedBucket(record.key, record.folder, num_texts))
+    return buckets
+
+
+def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, ledger: Ledger) -> _Placed:
     shares = SplitShares.of(params)
     empty = DiskArrays(sketches.folder).empty
-    edges = similar_pairs(sketches, params.same_side_similarity, workers)
+    edges = similar_pairs(sketches, params.same_side_similarity, ledger)
     decision = decide(edges, sketches, shares, params.near_duplicate_similarity, empty)
     counts.dropped.update(decision.num_dropped())
     kept_N, sides_by_place_N = empty(sketches.num_texts, np.bool_), empty(sketches.num_texts, np.uint8)
@@ -172,11 +192,10 @@ def _similarity_metrics(edges: Edges, decision: Decision) -> SimilarityMetrics:
     )
 
 
-def _write(spool: Path, placed: _Placed, clean: CleanWriter) -> None:
+def _write(buckets: Sequence[SketchedBucket], placed: _Placed, clean: CleanWriter) -> None:
     done = 0
-    paths = bucket_files(spool)
-    for path in track(paths, "Writing", len(paths)):
-        texts = read_bucket(path)
+    for bucket in track(buckets, "Writing", len(buckets)):
+        texts = read_texts(bucket.folder / SORTED)
         chosen = slice(done, done + len(texts))
         kept = placed.kept_N[chosen]
         clean.append(texts.filter(kept), placed.sides_N[chosen][kept])

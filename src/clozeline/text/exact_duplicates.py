@@ -1,51 +1,52 @@
 """Work on one bucket of texts: remove exact duplicates, and take out the sketches for finding near-duplicates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from clozeline.cluster.ledger import Done
 from clozeline.text.sketch_columns import sketches_of, without_sketches
-from clozeline.text.spool import read_bucket, write_bucket
-from clozeline.words.shingles import ShingleSets
+from clozeline.text.sketched_buckets import write_bucket_sketches
+from clozeline.text.texts_on_disk import read_texts, write_texts
 
-_SKETCH_BYTES = 400_000
+SORTED: Final = "texts.arrow"
 
 
 @dataclass(frozen=True)
-class BucketTask:
-    path: Path
+class BucketItem:
+    number: int
     seed: int
+    spreads: list[tuple[str, Path, int]] = field(default_factory=list)
+    """Files that have texts of the bucket: key of the task, path, and number of the record batch with these texts."""
+
+    @property
+    def name(self) -> str:
+        return f"bucket {self.number}"
+
+    @property
+    def inputs(self) -> list[object]:
+        return [self.seed, [(key, part) for key, _, part in self.spreads]]
 
 
-@dataclass(frozen=True)
-class SketchedBucket:
-    """Data of a bucket's texts for the later steps, in the order of their keys (N texts, B bands)."""
+def sort_bucket(item: BucketItem, folder: Path) -> Done:
+    """Sort a bucket by key, keep the earliest of equal texts, and write texts and sketches apart.
 
-    num_exact_duplicates: int
-    ordinals_N: NDArray[np.int64]
-    parents_N: NDArray[np.int64]
-    draws_N: NDArray[np.float64]
-    shingles: list[ShingleSets]
-
-
-def sort_bucket(task: BucketTask) -> SketchedBucket:
-    """Sort a bucket by key, keep the earliest of equal texts, and write them back without their sketches."""
-    texts = read_bucket(task.path)
+    The facts are the number of texts and of exact duplicates.
+    """
+    texts = pa.concat_tables(read_texts(path, [part]) for _, path, part in item.spreads)
     texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
     kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
-    write_bucket(task.path, without_sketches(kept))
-    return SketchedBucket(
-        num_exact_duplicates=len(texts) - len(kept),
-        ordinals_N=kept["ordinal"].to_numpy(),
-        parents_N=kept["parent"].to_numpy(),
-        draws_N=np.array([draw(task.seed, key) for key in kept["key"].to_pylist()]),
-        shingles=[sketches_of(kept)],
-    )
+    write_texts(folder / SORTED, [without_sketches(kept)])
+    draws_N = np.array([draw(item.seed, key) for key in kept["key"].to_pylist()])
+    ordinals_N, parents_N = (kept[name].to_numpy() for name in ("ordinal", "parent"))
+    write_bucket_sketches(folder, ordinals_N, parents_N, draws_N, sketches_of(kept))
+    return Done([len(kept), len(texts) - len(kept)])
 
 
 def draw(seed: int, key: bytes) -> float:

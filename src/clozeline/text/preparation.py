@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Self
@@ -64,74 +65,63 @@ class Batch:
     settings: PreparationSettings
 
 
-@dataclass(frozen=True)
-class PreparedBatch:
-    """Texts sorted by key: columns of `PREPARED` and their sketches. `ordinal` counts from the start of the batch."""
-
-    texts: pa.RecordBatch
-    num_ordinals: int
-    num_read: int
-    num_split: int
-    dropped: Counter[DropReason]
-    altered: Counter[str] = field(default_factory=Counter)
-    """Kind of character that cleaning removed (`ALTERATIONS`) → number of documents."""
-    bad: tuple[BadRecord, ...] = ()
-
-
 @dataclass
-class _Rows:
-    rows: list[tuple[bytes, int, int, str, str, str]] = field(default_factory=list)
+class BatchCounts:
     num_ordinals: int = 0
     num_read: int = 0
     num_split: int = 0
     dropped: Counter[DropReason] = field(default_factory=Counter)
     altered: Counter[str] = field(default_factory=Counter)
+    """Kind of character that cleaning removed (`ALTERATIONS`) → number of documents."""
     bad: list[BadRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """Texts sorted by key: columns of `PREPARED` and their sketches. `ordinal` counts from the start of the batch."""
+
+    texts: pa.RecordBatch
+    counts: BatchCounts
+
+
+_Row = tuple[bytes, int, int, str, str, str]
 
 
 def prepare(batch: Batch) -> PreparedBatch:
     """Turn raw units into clean texts; `ordinal` and `parent` count from the start of this batch."""
-    rows = _Rows()
+    rows: list[_Row] = []
+    counts = BatchCounts()
     for unit in batch.units:
         for document in unit.documents():
-            _add(rows, document, batch.settings)
-    rows.rows.sort(key=itemgetter(0))
-    columns = list(zip(*rows.rows, strict=True)) or [()] * len(PREPARED)
+            rows += _rows_of(document, batch.settings, counts)
+    rows.sort(key=itemgetter(0))
+    columns = list(zip(*rows, strict=True)) or [()] * len(PREPARED)
     texts = pa.record_batch(
         [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)], PREPARED
     )
-    sketched = with_sketches(texts, batch.settings.banding)
-    return PreparedBatch(
-        texts=sketched,
-        num_ordinals=rows.num_ordinals,
-        num_read=rows.num_read,
-        num_split=rows.num_split,
-        dropped=rows.dropped,
-        altered=rows.altered,
-        bad=tuple(rows.bad),
-    )
+    return PreparedBatch(with_sketches(texts, batch.settings.banding), counts)
 
 
-def _add(rows: _Rows, document: Document, settings: PreparationSettings) -> None:
-    rows.num_read += 1
-    rows.altered.update(alterations(document.text))
+def _rows_of(document: Document, settings: PreparationSettings, counts: BatchCounts) -> Iterator[_Row]:
+    counts.num_read += 1
+    counts.altered.update(alterations(document.text))
     if document.bad:
-        rows.bad.append(document.bad)
+        counts.bad.append(document.bad)
     cleaned = clean(document.text, decode_entities=settings.decode_entities)
     text = settings.forgotten.cut(cleaned).strip()
     if document.dropped or not text:
-        rows.dropped[document.dropped or (DropReason.FORGOTTEN if cleaned else DropReason.EMPTY)] += 1
-        rows.num_ordinals += 1
+        counts.dropped[document.dropped or (DropReason.FORGOTTEN if cleaned else DropReason.EMPTY)] += 1
+        counts.num_ordinals += 1
         return
     parts = split_long(text, settings.max_characters, settings.max_words)
-    rows.num_split += len(parts) > 1
-    parent = rows.num_ordinals
+    counts.num_split += len(parts) > 1
+    parent = counts.num_ordinals
     for part in parts:
         if _is_short(part, settings):
-            rows.dropped[DropReason.TOO_SHORT] += 1
+            counts.dropped[DropReason.TOO_SHORT] += 1
         else:
-            rows.rows.append((content_key(part), rows.num_ordinals, parent, part, document.source, document.title))
-        rows.num_ordinals += 1
+            yield content_key(part), counts.num_ordinals, parent, part, document.source, document.title
+        counts.num_ordinals += 1
 
 
 def _is_short(text: str, settings: PreparationSettings) -> bool:

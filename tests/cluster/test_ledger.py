@@ -1,0 +1,162 @@
+"""Claim: a task that is recorded never runs again, and what is recorded is whole."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clozeline.cluster.ledger import Done, Ledger, Record
+from clozeline.errors import StorageError
+from clozeline.machine.workers import Workers, worker_processes
+from tests.conftest import PROJECT
+
+KILLED = """
+import sys
+from pathlib import Path
+from clozeline.cluster.ledger import Ledger
+from clozeline.machine.workers import worker_processes
+from tests.cluster.test_ledger import Item, logged
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    with worker_processes(2) as workers:
+        for number, _ in enumerate(Ledger(folder / "ledger", "code", workers).run(logged, items_of(folder))):
+            print(number, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Item:
+    number: int
+    log: Path
+    lasting: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"item {self.number}"
+
+    @property
+    def inputs(self) -> list[object]:
+        return [self.number]
+
+
+def logged(item: Item, folder: Path) -> Done:
+    """Square a number, slowly, and log that it was done."""
+    time.sleep(0.05)
+    (folder / "square.txt").write_text(str(item.number**2))
+    with item.log.open("a") as file:
+        file.write(f"{item.number}\n")
+    return Done({"number": item.number}, lasting=item.lasting)
+
+
+def full_disk(item: Item, folder: Path) -> Done:
+    (folder / "part.txt").write_text("part")
+    raise OSError(28, os.strerror(28))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log.txt"
+
+
+def ledger_at(folder: Path, code: str = "code", workers: Workers | None = None) -> Ledger:
+    return Ledger(folder / "ledger", code, workers or Workers(None, 1))
+
+
+def run(log: Path, numbers: range = range(4), *, code: str = "code", lasting: bool = True) -> list[Record]:
+    return list(ledger_at(log.parent, code).run(logged, [Item(number, log, lasting) for number in numbers]))
+
+
+def ran(log: Path) -> list[int]:
+    """Return the numbers of the items that ran since the last call."""
+    numbers = [int(line) for line in log.read_text().split()] if log.exists() else []
+    log.write_text("")
+    return sorted(numbers)
+
+
+def test_records_come_in_order_with_their_files_and_facts(log: Path) -> None:
+    records = run(log)
+    assert [(record.folder / "square.txt").read_text() for record in records] == ["0", "1", "4", "9"]
+    assert [record.facts for record in records] == [{"number": number} for number in range(4)]
+
+
+def test_a_recorded_task_does_not_run_again(log: Path) -> None:
+    first = run(log)
+    assert (ran(log), [record.is_found for record in first]) == ([0, 1, 2, 3], [False] * 4)
+    again = run(log, range(5))
+    assert (ran(log), [record.is_found for record in again]) == ([4], [True] * 4 + [False])
+    assert [record.folder for record in again[:4]] == [record.folder for record in first]
+
+
+def test_other_code_runs_each_task_again(log: Path) -> None:
+    run(log)
+    run(log, code="other")
+    assert ran(log) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing", "record"])
+def test_a_task_whose_files_are_damaged_runs_again(log: Path, damage: str) -> None:
+    square = run(log)[2].folder / "square.txt"
+    ran(log)
+    if damage == "missing":
+        square.unlink()
+    else:
+        (square if damage == "changed" else square.with_name("record.json")).write_text("{")
+    assert [(record.folder / "square.txt").read_text() for record in run(log)] == ["0", "1", "4", "9"]
+    assert ran(log) == [2]
+
+
+def test_a_task_that_does_not_last_runs_again(log: Path) -> None:
+    run(log, lasting=False)
+    run(log)
+    run(log)
+    assert ran(log) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_only_the_named_records_are_kept(log: Path) -> None:
+    records = run(log)
+    ledger = ledger_at(log.parent)
+    (records[0].folder.parent / "killed.1.ab.partial").mkdir()
+    ledger.keep_only({records[1].key})
+    assert [path.name for path in ledger.folder.glob("*/*")] == [records[1].key]
+
+
+def test_the_record_names_function_code_inputs_and_hashes(log: Path) -> None:
+    told = json.loads((run(log)[3].folder / "record.json").read_text())
+    assert told["function"].endswith("test_ledger.logged")
+    assert (told["task"], told["code"], told["inputs"]) == ("item 3", "code", [3])
+    assert told["sha256"].keys() == {"square.txt"}
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(log: Path) -> None:
+    with pytest.raises(StorageError, match="no space left"):
+        list(ledger_at(log.parent).run(full_disk, [Item(0, log)]))
+    assert list((log.parent / "ledger").glob("*/*")) == []
+
+
+def test_after_a_kill_only_the_rest_runs(log: Path) -> None:
+    script = log.with_name("killed.py")
+    script.write_text(KILLED.replace("items_of(folder)", f"[Item(number, Path({str(log)!r})) for number in range(40)]"))
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    with subprocess.Popen(
+        [sys.executable, script, str(log.parent)], stdout=subprocess.PIPE, text=True, env=environment, cwd=PROJECT
+    ) as killed:
+        assert killed.stdout is not None
+        while killed.stdout.readline().strip() != "9":
+            assert killed.poll() is None
+        killed.send_signal(signal.SIGKILL)
+    time.sleep(0.5)  # its workers end with it
+    recorded = len(list(log.with_name("ledger").glob("*/*/record.json")))
+    assert 10 <= recorded < 40
+    ran(log)
+    with worker_processes(2) as workers:
+        items = [Item(number, log) for number in range(40)]
+        records = list(ledger_at(log.parent, workers=workers).run(logged, items))
+    assert [(record.folder / "square.txt").read_text() for record in records] == [str(n * n) for n in range(40)]
+    assert len(ran(log)) == 40 - recorded
