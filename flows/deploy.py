@@ -50,7 +50,7 @@ def deploy(prefect_file: Path) -> None:
     alerted = ", ".join(name for name, block in receivers.items() if block) or "nobody"
     logger.info("alerts go to: %s", alerted)
     for pool in sorted({deployment.work_pool.name for deployment in file.deployments}):
-        logger.info("next, in the project's folder: CLOZELINE_HOME=$PWD prefect worker start --pool %s", pool)
+        logger.info("next, in the project's folder: python -m clozeline.flows.worker --pool %s", pool)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""A Prefect server and a worker over a project, as infra/README.md starts them; either may be killed."""
+"""A Prefect server and a worker over a project, as infra/README.md starts them; either may be killed.
+
+The worker is Prefect's own, without `flows/worker.py` above it: after a kill, nothing is left that ends the rest.
+"""
 
 import os
 import shutil

@@ -147,5 +147,5 @@ def test_status_says_to_start_a_worker_if_a_run_is_late_unless_another_one_is_ru
         behind_another = shown()
         client.delete_deployment(deployment)
     assert "late-night: has not run yet; next at " in never_run
-    assert "prefect worker start" in never_run
-    assert "prefect worker start" not in behind_another
+    assert "clozeline.flows.worker" in never_run
+    assert "clozeline.flows.worker" not in behind_another

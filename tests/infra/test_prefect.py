@@ -58,7 +58,7 @@ def test_deploying_again_after_an_edit_applies_the_file(server: Server) -> None:
 
     said = server.deploy()
     assert "deleted deployment leftover" in said
-    assert "CLOZELINE_HOME=$PWD prefect worker start --pool clozeline" in said
+    assert "python -m clozeline.flows.worker --pool clozeline" in said
     second = server.deployments()
     assert set(second) == {"nightly", "drift"}, "a deployment that left the file stayed on the server"
     assert second["nightly"]["id"] == first["nightly"]["id"]

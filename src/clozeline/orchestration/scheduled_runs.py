@@ -75,7 +75,7 @@ def _of(client: SyncPrefectClient, deployment: DeploymentResponse) -> ScheduledR
     is_waiting = last is not None and last.state is not None and last.state.type not in _ENDED
     if planned is not None and planned.state_name == _LATE and not is_waiting:
         message = "a run is late: no worker has started it"
-        do = f"`CLOZELINE_HOME=$PWD prefect worker start --pool {deployment.work_pool_name}`"
+        do = f"`python -m clozeline.flows.worker --pool {deployment.work_pool_name}`"
     if last is None or last.state is None:
         return ScheduledRun(deployment=deployment.name, message=message, do=do, next=due)
     if last.state.type in _UNSUCCESSFUL:

@@ -26,7 +26,7 @@ _SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 def supervise(command: Sequence[str]) -> int:
     """Run `command`; return its exit code, or 128 + n if signal n ended it."""
-    _adopt_orphans()
+    adopt_orphans()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -46,7 +46,8 @@ def _wait_for_the_flow_to_end(stopping: threading.Event) -> None:
     stopping.set()
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
+    """Make descendants whose parent ends children of this process (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
