@@ -3,6 +3,8 @@ import logging
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from clozeline.errors import ArtifactError
-from clozeline.training.checkpoint import Checkpoints
+from clozeline.training.checkpoint import SHARDS, Checkpoints
 
 
 def checkpoints(work: Path, name: str = "one") -> Checkpoints:
@@ -78,6 +80,27 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(
         state = checkpoints(tmp_path).load_newest()
     assert state is not None
     assert state["step"] == 9
+    assert "step-000000010 is damaged" in caplog.text
+
+
+def save_with_a_shard(checkpoints: Checkpoints, step: int) -> None:
+    with checkpoints.replacing(step) as beside:
+        (beside / "__0_0.distcp").write_bytes(b"tensors")
+        checkpoints.seal(beside, {"step": step}, {"__0_0.distcp": sha256(b"tensors").hexdigest()})
+
+
+@pytest.mark.parametrize("harm", [lambda shard: shard.write_bytes(b"tensorz"), Path.unlink])
+def test_a_checkpoint_with_a_damaged_shard_is_skipped_with_a_warning(
+    tmp_path: Path, harm: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (8, 9, 10):
+        save_with_a_shard(checkpoints(tmp_path), step)
+    newest = tmp_path / "one/step-000000010"
+    assert checkpoints(tmp_path).load_newest() == {"step": 10, SHARDS: newest}
+    harm(newest / "__0_0.distcp")
+    with caplog.at_level(logging.WARNING):
+        state = checkpoints(tmp_path).load_newest()
+    assert state == {"step": 9, SHARDS: tmp_path / "one/step-000000009"}
     assert "step-000000010 is damaged" in caplog.text
 
 

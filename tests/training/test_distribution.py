@@ -40,6 +40,8 @@ def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
         "fsdp": ("fsdp", small),
         "detecting": ("ddp", changed(small, **detecting)),
         "in parts": ("ddp", changed(small, checkpoint_every_steps=5, micro_batch_tokens=100)),
+        "in shards": ("ddp", changed(small, checkpoint_every_steps=5)),
+        "in shards, divided": ("fsdp", changed(small, checkpoint_every_steps=5)),
         "few rows": ("ddp", few_rows),
         "few rows, detecting": ("ddp", changed(few_rows, **detecting)),
         "few rows in parts, divided": ("fsdp", changed(small, batch_tokens=100, micro_batch_tokens=32)),
@@ -47,6 +49,7 @@ def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
         "better and better": ("ddp", changed(worse, validation__every_steps=2, validation__patience=2)),
         "best kept, divided": ("fsdp", changed(best, checkpoint_every_steps=50)),
         "best kept, divided, with checkpoints": ("fsdp", changed(best, checkpoint_every_steps=5)),
+        "best kept, in shards": ("fsdp", changed(best, checkpoint_every_steps=5)),
         **{
             f"{family} {sharding}": (sharding, changed(brief, model__family=family))
             for family in FAMILIES
@@ -63,10 +66,10 @@ class Together:
         self.cases: dict[str, tuple[str, PretrainParams]] = {}
 
     def run(self, cases: dict[str, tuple[str, PretrainParams]], tokens: Path, tokenizer: Path) -> None:
-        again = "best kept, divided, with checkpoints"
+        again = ("best kept, divided, with checkpoints", "best kept, in shards")
         told = [
             {"name": name, "sharding": cases[name][0], "params": cases[name][1].model_dump()}
-            for name in [*cases, again]  # the second run of `again` goes on from its newest checkpoint
+            for name in [*cases, *again]  # the second run of `again` goes on from its newest checkpoint
         ]
         (self.folder / "cases.json").write_text(json.dumps(told), encoding="utf-8")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -168,20 +171,28 @@ def test_two_processes_train_replaced_token_detection_like_one_process(two: Toge
     assert told["accuracies"] == pytest.approx(one_told["accuracies"], abs=0.01)
 
 
-def test_one_process_can_resume_a_training_of_two_processes(two: Together, alone: Alone) -> None:
-    """A checkpoint holds the whole state, whichever process wrote it."""
-    finished, told = alone("in parts", two.folder / "in parts")
+@pytest.mark.parametrize("name", ["in parts", "in shards", "in shards, divided"])
+def test_one_process_can_resume_a_training_of_two_processes(two: Together, alone: Alone, name: str) -> None:
+    """A checkpoint holds the whole state, whichever process wrote it, in one file or in one of each process."""
+    (newest,) = two.folder.glob(f"{name}/work/*/step-000000010")
+    assert len(list(newest.glob("*.distcp"))) == (2 if "in shards" in name else 0)
+    finished, told = alone(name, two.folder / name)
     assert told["started_at"] == 10, "it resumes from the checkpoint of both"
-    whole, _ = alone("in parts")
+    whole, _ = alone(name)
     assert largest_difference(finished, whole) < 1e-5
 
 
-def test_a_sharded_model_returns_its_best_weights(two: Together) -> None:
+@pytest.mark.parametrize("name", ["best kept, divided, with checkpoints", "best kept, in shards"])
+def test_a_sharded_model_returns_its_best_weights(two: Together, name: str) -> None:
     """The best validation pass precedes the checkpoint, which holds its whole weights."""
-    finished, told = two.trained("best kept, divided, with checkpoints")
+    finished, told = two.trained(name)
     whole, _ = two.trained("best kept, divided")
     assert told["started_at"] == 10
     assert largest_difference(finished, whole) == 0.0
+
+
+def test_a_checkpoint_of_a_sharded_model_in_one_file_has_its_whole_weights(two: Together) -> None:
+    whole, _ = two.trained("best kept, divided")
     (state,) = two.folder.glob("best kept, divided, with checkpoints/work/*/step-000000010/state.pt")
     kept = torch.load(state, weights_only=True)["best_weights"]
     published = LAYOUTS["modernbert"].published(kept, None, "mlm")

@@ -9,9 +9,10 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.fingerprints import sha256_of
 
 _LOG = logging.getLogger(__name__)
+SHARDS = "shards"
+"""Key of a state whose tensors are in files of their own."""
 _STATE = "state.pt"
 _SEAL = "seal.json"
 
@@ -43,15 +46,31 @@ class Checkpoints:
         Raises:
             StorageError: the disk is full or read-only; earlier states are unchanged.
         """
+        with self.replacing(step) as beside:
+            self.seal(beside, state)
+
+    @contextlib.contextmanager
+    def replacing(self, step: int) -> Iterator[Path]:
+        """Yield a folder for the state of `step`. If the block succeeds, keep it, and remove all but the newest `keep`.
+
+        Raises:
+            StorageError: as `save`.
+        """
         with replacing_folder(self.folder / f"step-{step:09d}") as beside:
-            _write(dict(state), beside / _STATE)
-            seal = _Seal(self.fingerprint, sha256_of(beside / _STATE))
-            (beside / _SEAL).write_text(seal.text(), encoding="utf-8")
+            yield beside
         for old in self._saved()[: -self.keep]:
             shutil.rmtree(old)
 
+    def seal(self, beside: Path, state: Mapping[str, Any], shards: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Write `state` and its hash. `shards`: sha256 of each file with a part of its tensors, by name."""
+        _write({**state, **({SHARDS: dict(shards)} if shards else {})}, beside / _STATE)
+        seal = _Seal(self.fingerprint, sha256_of(beside / _STATE))
+        (beside / _SEAL).write_text(seal.text(), encoding="utf-8")
+
     def load_newest(self) -> dict[str, Any] | None:
         """Return the newest intact state; None if there is none. Warn of each damaged one that is skipped.
+
+        If its tensors are in shards, `SHARDS` names their folder.
 
         Raises:
             ArtifactError: a checkpoint belongs to another run.
@@ -98,7 +117,10 @@ class Checkpoints:
             raise ValueError(f"its sha256 is {sha256[:12]}…, not {seal.sha256[:12]}…")
         # Not onto the device it was saved from, which belongs to the first process.
         state: dict[str, Any] = torch.load(saved / _STATE, map_location="cpu", weights_only=True)
-        return state
+        for name, expected in state.get(SHARDS, {}).items():
+            if (sha256 := sha256_of(saved / name)) != expected:
+                raise ValueError(f"the sha256 of {name} is {sha256[:12]}…, not {expected[:12]}…")
+        return {**state, SHARDS: saved} if SHARDS in state else state
 
 
 @dataclass(frozen=True)

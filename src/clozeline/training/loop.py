@@ -12,13 +12,17 @@ from torch import Tensor, nn
 
 from clozeline.errors import ArtifactError, TrainingError
 from clozeline.training.callbacks import Callback
-from clozeline.training.checkpoint import Checkpoints
+from clozeline.training.checkpoint import SHARDS, Checkpoints
 from clozeline.training.hardware import Hardware
 from clozeline.training.looks import Looks
 from clozeline.training.optimizers import scale_learning_rates
 from clozeline.training.state import Batch, Inputs, Scored, State
 from clozeline.training.steps import Steps
 
+SHARDED_ABOVE_BYTES = 4 * 10**9
+"""Size of the trained weights above which several processes write a checkpoint together, each its share: a billion
+parameters, whose state with Adam is a file of 12 GB.
+"""
 _MOST_EMPTY_BATCHES = 1000
 """Number of consecutive batches without a target after which the training stops with an error."""
 
@@ -99,11 +103,35 @@ class Loop(Generic[Inputs]):
         return self.looks is not None and self.looks.has_lost_patience(state)
 
     def save(self, state: State, **more: object) -> None:
-        """Save a checkpoint; `more` is stored with it and comes back from `Checkpoints.load_newest`."""
+        """Save a checkpoint; `more` is stored with it and comes back from `Checkpoints.load_newest`.
+
+        The state of a large model is divided among files, if there are several processes and nothing more to store.
+        """
+        if self._is_large and not more:
+            self._save_shards(state)
+            return
         everything = self.everything(state)
         if self.hardware.processes.is_first:
             self.checkpoints.save(state.step, everything | more)
         self.hardware.processes.wait()
+
+    @property
+    def _is_large(self) -> bool:
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        size_bytes = sum(weight.numel() * weight.element_size() for weight in trained)
+        return self.hardware.processes.world_size > 1 and size_bytes > SHARDED_ABOVE_BYTES
+
+    def _save_shards(self, state: State) -> None:
+        from clozeline.training import checkpoint_shards
+
+        best = self.looks.best_weights if self.looks is not None else None
+        rest = {
+            "scaler": self.hardware.precision.scaler.state_dict(),
+            "has_best_weights": best is not None,
+            "state": asdict(state),
+        }
+        tensors = checkpoint_shards.tensors_of(self.model, self.optimizer, best)
+        checkpoint_shards.save(self.checkpoints, state.step, tensors, rest, self.hardware.processes)
 
     def everything(self, state: State) -> dict[str, Any]:
         """Return what `restore` needs."""
@@ -144,12 +172,26 @@ class Loop(Generic[Inputs]):
         return saved
 
     def restore(self, saved: Mapping[str, Any]) -> State:
-        """Restore model and optimizer from what `everything` returned."""
+        """Restore model and optimizer from what `everything` returned, or from shards."""
+        if SHARDS in saved:
+            return self._restore_shards(saved)
         self.hardware.processes.restore(self.model, self.optimizer, saved["model"], saved["optimizer"])
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
         if self.looks is not None:
             best = saved["best_weights"]
             self.looks.best_weights = None if best is None else self.hardware.processes.divide(best, self.model)
+        return State.of(saved["state"])
+
+    def _restore_shards(self, saved: Mapping[str, Any]) -> State:
+        from clozeline.training import checkpoint_shards
+
+        has_best = saved["has_best_weights"]
+        best = checkpoint_shards.restore(
+            saved[SHARDS], self.model, self.optimizer, has_best=has_best, group=self.hardware.processes
+        )
+        self.hardware.precision.scaler.load_state_dict(saved["scaler"])
+        if self.looks is not None:
+            self.looks.best_weights = best
         return State.of(saved["state"])
 
 
