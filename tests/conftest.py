@@ -20,10 +20,10 @@ import pytest
 
 from clozeline.params import PretrainParams, read_params
 from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
-from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo
 from tests.ports import held_ports
 from tests.slow_tests import is_slow
+from tests.written_shards import write_documents
 
 pytest_plugins = [
     "tests.made_once",
@@ -217,12 +217,10 @@ def make_tokens(tmp_path: Path, made_tiny_tokenizer: Path) -> TokensMaker:
     def make(train: Documents, validation: Documents) -> Path:
         folder = tmp_path / "tokens"
         folder.mkdir()
-        splits = {}
-        for split, documents in (("train", train), ("validation", validation)):
-            lengths_D = np.array([len(document) for document in documents])
-            with ShardWriter(folder, split, "uint16", shard_tokens=10_000) as writer:
-                writer.append(np.concatenate(documents), lengths_D, lengths_D * 4)
-                splits[split] = writer.finish()
+        splits = {
+            split: write_documents(folder, split, documents, bytes_per_token=4, shard_tokens=10_000)
+            for split, documents in (("train", train), ("validation", validation))
+        }
         TokensInfo.of(
             vocab_size=VOCAB_SIZE,
             tokenizer_sha256=sha256((made_tiny_tokenizer / "tokenizer.json").read_bytes()).hexdigest(),

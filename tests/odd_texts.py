@@ -25,4 +25,4 @@ def learned_tokenizer(algorithm: str, texts: Sequence[str]) -> Tokenizer:
             "shard_tokens": 5000,
         }
     )
-    return learn(params, lambda: iter([[*texts, ODD, ODD]]))
+    return learn(params, [lambda: iter([[*texts, ODD, ODD]])])

@@ -20,11 +20,11 @@ from clozeline.contract.before_training import under_contract
 from clozeline.contract.label_profile import LabelProfile
 from clozeline.errors import ArtifactError, ContractError
 from clozeline.params import Params, read_params
-from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo
 from tests.conftest import SPECIAL_IDS, VOCAB_SIZE
 from tests.edited_params import with_task
 from tests.text_metrics import corpus_metrics, token_metrics
+from tests.written_shards import write_documents
 
 PROJECT = Path(__file__).parents[2]
 ENGLISH = ["the", "file", "is", "opened", "and", "returned", "as", "a", "list", "of", "lines", "when", "there"]
@@ -58,10 +58,9 @@ def write(root: Path, texts: Sequence[str], *, near_duplicates: int = 10, unknow
     assert SPECIAL_IDS.unk is not None
     ids_DL = np.full((len(texts), 20), VOCAB_SIZE - 1)
     ids_DL[: round(unknown * len(texts)), :10] = SPECIAL_IDS.unk
-    lengths_D = np.full(len(texts), 20)
-    with ShardWriter(root / "data/tokens", "train", "uint16", 10_000) as writer:
-        writer.append(ids_DL.ravel(), lengths_D, lengths_D * 4)
-        splits = {"train": writer.finish()}
+    splits = {
+        "train": write_documents(root / "data/tokens", "train", list(ids_DL), bytes_per_token=4, shard_tokens=10_000)
+    }
     TokensInfo.of(vocab_size=VOCAB_SIZE, tokenizer_sha256="", special_ids=SPECIAL_IDS, splits=splits).write(
         root / "data/tokens"
     )

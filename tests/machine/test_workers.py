@@ -13,6 +13,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from clozeline.errors import TransientError
 from clozeline.machine.workers import worker_processes
 
 SLEEPERS = """
@@ -36,6 +37,10 @@ with worker_processes(2) as workers:
 def slow_square(number: int) -> int:
     time.sleep(0.02 if number % 2 else 0.0)
     return number * number
+
+
+def kills_itself(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fails_at_three(number: int) -> int:
@@ -99,6 +104,13 @@ def test_items_are_consumed_only_as_fast_as_results_are_taken(num_workers: int) 
 def test_an_error_in_a_worker_is_raised_in_the_caller(num_workers: int) -> None:
     with worker_processes(num_workers) as workers, pytest.raises(ValueError, match="three"):
         list(workers.map(fails_at_three, range(100)))
+
+
+def test_a_killed_worker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozeline.machine.workers.out_of_memory_kills", iter([0, 1]).__next__)
+    with worker_processes(2) as workers, pytest.raises(TransientError, match="ended before its task") as caught:
+        list(workers.map(kills_itself, range(10)))
+    assert "memory ran out" in caught.value.given
 
 
 def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from clozeline.errors import ArtifactError, DataError
+from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.params import TokenizeParams
 from clozeline.records.files.identity import identity_of
 from clozeline.stages import tokenize
+from clozeline.tokenizing import partitions, shards
 from clozeline.tokenizing.document_keys import write_document_keys
-from clozeline.tokens.info import TokensInfo, documents_path
+from clozeline.tokenizing.shards import Shard
+from clozeline.tokens.info import ShardInfo, TokensInfo, documents_path
 from clozeline.tokens.shards import TokenShards
 
 _RUN = """
@@ -48,7 +50,7 @@ def write_clean(folder: Path, *, train: Sequence[str], validation: Sequence[str]
     folder.mkdir()
     for split, texts in {"train": train, "validation": validation}.items():
         columns = {
-            "doc_id": [f"{split}{row}" for row in range(len(texts))],
+            "doc_id": [f"{row << 23:08x}" for row in range(len(texts))],
             "text": list(texts),
             "source": ["x"] * len(texts),
             "title": [""] * len(texts),
@@ -138,6 +140,36 @@ def test_row_groups_of_the_parquet_file_change_no_byte(tmp_path: Path) -> None:
     for row_group in (7, 1000):
         run(write_clean(tmp_path / f"clean{row_group}", row_group=row_group, **texts), tmp_path / f"out{row_group}")
     assert contents(tmp_path / "out7") == contents(tmp_path / "out1000")
+
+
+def test_processes_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = write_clean(tmp_path / "clean", train=sentences(300, 1), validation=sentences(40, 2), row_group=16)
+    monkeypatch.setattr(partitions, "_PARTITION_BYTES", 1000)
+    monkeypatch.setattr(partitions, "TEXTS_A_RANGE", 10)
+    run(clean, tmp_path / "one")
+    assert len(partitions.partitions_of(clean / "train.parquet")) > 1
+    monkeypatch.setattr(tokenize, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr("clozeline.cluster.executors.available_cores", lambda: 2)
+    run(clean, tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_a_worker_that_dies_leaves_nothing_half_written(
+    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(clean, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    write_shard = shards.write_shard
+
+    def killed_at_the_second(shard: Shard) -> ShardInfo:
+        if "00001" in str(shard.paths.tokens):
+            raise TransientError("killed", given="", expected="", do="")
+        return write_shard(shard)
+
+    monkeypatch.setattr(shards, "write_shard", killed_at_the_second)
+    with pytest.raises(TransientError, match="killed"):
+        run(clean, tmp_path / "out", vocab_size=200)
+    assert contents(tmp_path / "out") == before
 
 
 def test_validation_text_does_not_influence_the_vocabulary(tmp_path: Path) -> None:

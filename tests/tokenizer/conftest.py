@@ -1,5 +1,5 @@
 """Tokenizers of the small language, as the stage trains them."""
 
-from tests.tokenizing.conftest import batches, params, texts
+from tests.tokenizing.conftest import params, partitions, texts
 
-__all__ = ["batches", "params", "texts"]
+__all__ = ["params", "partitions", "texts"]

@@ -19,9 +19,9 @@ from clozeline.tokenizing.vocabularies import learn
 
 
 @pytest.fixture
-def folder(params: TokenizeParams, batches: Callable[[], Iterator[Sequence[str]]], tmp_path: Path) -> Path:
+def folder(params: TokenizeParams, partitions: list[Callable[[], Iterator[Sequence[str]]]], tmp_path: Path) -> Path:
     (tmp_path / "tokenizer").mkdir()
-    save(learn(params, batches), tmp_path / "tokenizer")
+    save(learn(params, partitions), tmp_path / "tokenizer")
     return tmp_path / "tokenizer"
 
 

@@ -21,7 +21,12 @@ def texts() -> list[str]:
 
 
 @pytest.fixture
-def batches(texts: list[str]) -> Callable[[], Iterator[Sequence[str]]]:
+def partitions(texts: list[str]) -> list[Callable[[], Iterator[Sequence[str]]]]:
+    """The texts in three partitions, each in batches."""
+    return [batches_of(texts[:50]), batches_of(texts[50:51]), batches_of(texts[51:])]
+
+
+def batches_of(texts: Sequence[str]) -> Callable[[], Iterator[Sequence[str]]]:
     return lambda: iter([texts[start : start + 64] for start in range(0, len(texts), 64)])
 
 

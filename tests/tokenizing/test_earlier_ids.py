@@ -11,10 +11,9 @@ from clozeline.artifacts.preprocess.clean_text import SCHEMA
 from clozeline.records.files.identity import identity_of
 from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer, frame_with_special_tokens, save
-from clozeline.tokenizing import earlier_ids, packing
+from clozeline.tokenizing import encoding, partitions
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import pack
-from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokenizing.word_cache import WordCache
 
 TEXTS = [f"word{number} and word{number % 7} of {number * number}" for number in range(300)]
@@ -40,7 +39,8 @@ def opened(tmp_path: Path) -> OpenTokenizer:
 
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(earlier_ids, "_TEXTS_A_RANGE", 20)
+    monkeypatch.setattr(partitions, "TEXTS_A_RANGE", 20)
+    monkeypatch.setattr(partitions, "_PARTITION_BYTES", 1000)
 
 
 @pytest.fixture
@@ -53,7 +53,8 @@ def num_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             numbers.append(len(cut.num_words_D))
             return super().look_up(cut)
 
-    monkeypatch.setattr(packing, "WordCache", Counted)
+    monkeypatch.setattr(encoding, "WordCache", Counted)
+    encoding._opened.cache_clear()
     return numbers
 
 
@@ -68,11 +69,10 @@ def shards(path: Path, opened: OpenTokenizer, kept: Path | None) -> dict[str, by
     """Pack a file with the ids that `kept` holds, or without any; return the bytes of the shards."""
     folder = path.with_name("shards")
     folder.mkdir(exist_ok=True)
-    earlier = EarlierIds(KeptResults(kept), opened) if kept else None
-    with ShardWriter(folder, "train", "uint16", 2000) as writer:
-        pack(path, opened, writer, earlier)
+    earlier = EarlierIds.open(KeptResults(kept), opened) if kept else None
+    packed = pack(path, opened, folder, "train", 2000, earlier=earlier)
     if earlier:
-        earlier.keep_only_these()
+        earlier.keep_only(packed.found)
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 

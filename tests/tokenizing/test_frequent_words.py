@@ -1,47 +1,85 @@
-"""Claim: the most frequent words are found with their counts, and a trainer sees each as often as it occurs."""
+"""Claim: the most frequent words are found with their exact counts, and a trainer sees each as often as it occurs."""
 
 from collections import Counter
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from clozeline.tokenizing import frequent_words
-from clozeline.tokenizing.frequent_words import FrequentWords, count_words
-from clozeline.words.as_bytes.cutting import ByteClasses
+from clozeline.tokenizing.frequent_words import (
+    BucketTask,
+    CountTask,
+    FrequentWords,
+    count_bucket,
+    count_partition,
+    merged,
+    num_buckets_for,
+)
 
-CUT = ByteClasses.of(blanks=" ", alone=".").cut
-batches = st.lists(st.lists(st.text("ab é.", max_size=12), max_size=4), max_size=5)
+CUTS_AT_PUNCTUATION = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+CUTS_AT_PUNCTUATION.normalizer = normalizers.BertNormalizer()
+CUTS_AT_PUNCTUATION.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+partitions = st.lists(st.lists(st.lists(st.text("ab é.", max_size=12), max_size=4), max_size=3), max_size=4)
 
 
-def by_hand(batches: list[list[str]]) -> list[tuple[str, int]]:
-    counts = Counter(chain.from_iterable(text.replace(".", " . ").split() for text in chain.from_iterable(batches)))
+def by_hand(partitions: list[list[list[str]]]) -> list[tuple[str, int]]:
+    texts = chain.from_iterable(chain.from_iterable(partitions))
+    counts = Counter(chain.from_iterable(text.replace(".", " . ").split() for text in texts))
     return sorted(counts.items(), key=lambda item: (-item[1], item[0].encode()))
+
+
+def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int = 1) -> FrequentWords:
+    with TemporaryDirectory() as name:
+        files = []
+        for ordinal, batches in enumerate(partitions):
+            out = Path(name) / str(ordinal)
+            task = CountTask(lambda batches=batches: iter(batches), CUTS_AT_PUNCTUATION, num_buckets, out)
+            files.append(count_partition(task).words)
+        tasks = [BucketTask(tuple(files), bucket, most_words) for bucket in range(num_buckets)]
+        return merged(map(count_bucket, tasks), most_words)
 
 
 def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
     return list(zip(found.words, found.count_U.tolist(), strict=True))
 
 
-@given(batches=batches, most=st.integers(1, 5))
-@settings(deadline=None)
-def test_the_requested_number_of_words_comes_most_frequent_first(batches: list[list[str]], most: int) -> None:
-    assert as_pairs(count_words(batches, CUT, most)) == by_hand(batches)[:most]
-
-
-def test_rare_words_are_dropped_while_counting_and_frequent_ones_counted_exactly(
-    monkeypatch: pytest.MonkeyPatch,
+@given(partitions=partitions, most=st.integers(1, 5), num_buckets=st.integers(1, 4))
+@settings(deadline=None, max_examples=40)
+def test_the_requested_number_of_words_comes_most_frequent_first(
+    partitions: list[list[list[str]]], most: int, num_buckets: int
 ) -> None:
-    monkeypatch.setattr(frequent_words, "_MOST_COUNTED", 4)
-    batches = [[f"the cat the mat odd{number}"] for number in range(50)]
-    assert as_pairs(count_words(batches, CUT, 3)) == [("the", 100), ("cat", 50), ("mat", 50)]
+    assert as_pairs(counted(partitions, most, num_buckets)) == by_hand(partitions)[:most]
 
 
-@given(batches)
-@settings(deadline=None)
-def test_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(batches: list[list[str]]) -> None:
-    found = count_words(batches, CUT)
+def test_words_that_are_rare_at_first_are_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frequent_words, "_MOST_ROWS", 4)
+    batches = [[f"the cat odd{number}"] for number in range(50)] + [["odd7 " * 60, "zz " * 55]]
+    assert as_pairs(counted([batches[:20], batches[20:]], 4, 3)) == [("odd7", 61), ("zz", 55), ("cat", 50), ("the", 50)]
+
+
+def test_characters_are_counted(tmp_path: Path) -> None:
+    task = CountTask(lambda: iter([["aé", "a"], ["東"]]), CUTS_AT_PUNCTUATION, 1, tmp_path / "0")
+    found = count_partition(task)
+    assert dict(zip(map(chr, found.code_points), found.code_point_counts.tolist(), strict=True)) == {
+        "a": 2,
+        "é": 1,
+        "東": 1,
+    }
+
+
+def test_buckets_grow_with_the_text_up_to_a_limit() -> None:
+    assert [num_buckets_for(number) for number in (1, 2, 3, 8, 10**6)] == [1, 1, 2, 4, 256]
+
+
+@given(partitions)
+@settings(deadline=None, max_examples=40)
+def test_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(partitions: list[list[list[str]]]) -> None:
+    found = counted(partitions, 100)
     shown = Counter(" ".join(chain.from_iterable(found.as_texts())).split())
     assert shown == dict(as_pairs(found))
 
@@ -49,7 +87,6 @@ def test_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(batches: list[
 def test_texts_for_a_trainer_are_short_and_come_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frequent_words, "_CHARACTERS_A_TEXT", 10)
     monkeypatch.setattr(frequent_words, "_TEXTS_A_BATCH", 2)
-    found = count_words([["word " * 5 + "longer than a text"]], CUT)
-    shown = list(found.as_texts())
+    shown = list(FrequentWords.of({"word": 5, "longer": 1, "than": 1, "a": 1, "text": 1}).as_texts())
     assert max(map(len, shown)) == 2
     assert all(len(text) <= 10 for batch in shown for text in batch)

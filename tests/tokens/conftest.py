@@ -1,5 +1,5 @@
 """Tokenizers of the small language, for tests that read tokens back."""
 
-from tests.tokenizing.conftest import batches, texts
+from tests.tokenizing.conftest import partitions, texts
 
-__all__ = ["batches", "texts"]
+__all__ = ["partitions", "texts"]

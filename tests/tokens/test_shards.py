@@ -1,4 +1,4 @@
-"""Claim: shards are read as they were written, in any batches; an error names a damaged file."""
+"""Claim: shards are read as they were written, from any partitions; an error names a damaged file."""
 
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
@@ -9,9 +9,9 @@ import pytest
 
 from clozeline.errors import ArtifactError
 from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
-from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo, dtype_for
 from clozeline.tokens.shards import TokenShards
+from tests.written_shards import write_documents
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
 
@@ -22,16 +22,18 @@ def documents(count: int, vocab_size: int = 1000, longest: int = 40) -> list[np.
 
 
 def write(
-    folder: Path, texts: Sequence[np.ndarray], *, shard_tokens: int, batch: int = 8, vocab_size: int = 1000
+    folder: Path, texts: Sequence[np.ndarray], *, shard_tokens: int, partition: int = 8, vocab_size: int = 1000
 ) -> Path:
     folder.mkdir()
-    dtype = dtype_for(vocab_size)
-    with ShardWriter(folder, "train", dtype, shard_tokens) as writer:
-        for start in range(0, len(texts), batch):
-            part = texts[start : start + batch]
-            lengths = np.array([len(text) for text in part])
-            writer.append(np.concatenate(part), lengths, lengths * 3)
-        split = writer.finish()
+    split = write_documents(
+        folder,
+        "train",
+        texts,
+        bytes_per_token=3,
+        shard_tokens=shard_tokens,
+        dtype=dtype_for(vocab_size),
+        partition=partition,
+    )
     info = TokensInfo.of(
         vocab_size=vocab_size,
         tokenizer_sha256="",
@@ -77,9 +79,9 @@ def test_take_gathers_spans_back_to_back_even_across_shards(written: tuple[Token
     assert len(shards.take(starts[:0], lengths[:0])) == 0
 
 
-def test_the_files_do_not_depend_on_the_batches_written(tmp_path: Path) -> None:
+def test_the_files_do_not_depend_on_the_partitions(tmp_path: Path) -> None:
     texts = documents(60)
-    folders = [write(tmp_path / str(batch), texts, shard_tokens=150, batch=batch) for batch in (1, 7, 60)]
+    folders = [write(tmp_path / str(size), texts, shard_tokens=150, partition=size) for size in (1, 7, 60)]
     contents = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders]
     assert contents[0] == contents[1] == contents[2]
     assert len(contents[0]) > 10

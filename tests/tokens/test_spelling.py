@@ -104,19 +104,19 @@ def test_each_token_of_a_script_without_spaces_is_a_word() -> None:
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_words_of_our_own_tokenizers_are_correct_in_every_text(
-    algorithm: str, texts: list[str], batches: Callable[[], Iterator[Sequence[str]]]
+    algorithm: str, texts: list[str], partitions: list[Callable[[], Iterator[Sequence[str]]]]
 ) -> None:
     """P9."""
-    tokenizer = learn(tokenize_params(algorithm), batches)
+    tokenizer = learn(tokenize_params(algorithm), partitions)
     for text in texts[:100]:
         assert_words_are_right(tokenizer, text)
 
 
 def test_word_boundaries_of_wordpiece_follow_its_continuation_marks(
-    texts: list[str], batches: Callable[[], Iterator[Sequence[str]]]
+    texts: list[str], partitions: list[Callable[[], Iterator[Sequence[str]]]]
 ) -> None:
     """P9: the same as the words that `tokenizers` itself counts."""
-    tokenizer = learn(tokenize_params("wordpiece"), batches)
+    tokenizer = learn(tokenize_params("wordpiece"), partitions)
     for text in texts[:50]:
         encoding = tokenizer.encode(text, add_special_tokens=False)
         by_tokenizers = [False, *(one == two for one, two in pairwise(encoding.word_ids))]
@@ -181,9 +181,9 @@ def test_a_vocabulary_without_continuation_marks_has_no_word_boundaries() -> Non
 
 
 def test_a_tokenizer_folder_gives_the_ids_of_its_tokenizer(
-    tmp_path: Path, batches: Callable[[], Iterator[Sequence[str]]]
+    tmp_path: Path, partitions: list[Callable[[], Iterator[Sequence[str]]]]
 ) -> None:
-    save(learn(tokenize_params("wordpiece"), batches), tmp_path)
+    save(learn(tokenize_params("wordpiece"), partitions), tmp_path)
     spelling = Spelling.open(tmp_path)
     assert spelling.ids == Tokenizer.from_file(str(tmp_path / "tokenizer.json")).get_vocab(with_added_tokens=True)
 

@@ -10,10 +10,12 @@ from clozeline.machine.workers import Workers, worker_processes
 
 
 @contextmanager
-def open_workers(shared: Path) -> Iterator[Workers]:
-    """Yield a process for each core, or the nodes of the cluster at `CLOZELINE_CLUSTER`. The results are the same.
+def open_workers(shared: Path, num_processes: int | None = None) -> Iterator[Workers]:
+    """Yield processes of this machine, or the nodes of the cluster at `CLOZELINE_CLUSTER`. The results are the same.
 
-    `shared` is a folder of the project, which every node has to see at the same path.
+    Args:
+        shared: folder of the project, which every node has to see at the same path.
+        num_processes: of this machine; one for each core by default.
 
     Raises:
         ParamsError: the address has another form.
@@ -23,7 +25,7 @@ def open_workers(shared: Path) -> Iterator[Workers]:
     """
     address = cluster_address()
     if address is None:
-        with worker_processes(available_cores()) as workers:
+        with worker_processes(num_processes or available_cores()) as workers:
             yield workers
         return
     from clozeline.cluster.ray_workers import ray_workers

@@ -17,8 +17,7 @@ from clozeline.records.files.json_values import whole
 from clozeline.text.files import open_files
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizing.packing import pack
-from clozeline.tokenizing.shard_writer import ShardWriter
-from clozeline.tokens.info import TokensInfo, dtype_for
+from clozeline.tokens.info import TokensInfo
 from clozeline.tokens.shards import TokenShards
 
 _SPLIT = "text"
@@ -57,12 +56,10 @@ def keep(texts: Iterable[str], path: Path) -> int:
 def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
     """Write the texts of a Parquet file as token shards into the new folder `folder`."""
     folder.mkdir()
-    with ShardWriter(folder, _SPLIT, dtype_for(opened.vocab_size), _SHARD_TOKENS) as writer:
-        split, _ = pack(texts, opened, writer)
     TokensInfo.of(
         vocab_size=opened.vocab_size,
         tokenizer_sha256=opened.sha256,
         special_ids=opened.special_ids,
-        splits={_SPLIT: split},
+        splits={_SPLIT: pack(texts, opened, folder, _SPLIT, _SHARD_TOKENS).info},
     ).write(folder)
     return TokenShards.open(folder, _SPLIT)

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -14,7 +15,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from clozeline.errors import TransientError
 from clozeline.machine.arrow_memory import system_allocator, use_system_allocator
+from clozeline.machine.memory import out_of_memory_kills
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,6 +31,7 @@ class Workers:
     def __init__(self, executor: ProcessPoolExecutor | None, num_workers: int) -> None:
         self._executor = executor
         self._window = num_workers * IN_FLIGHT_PER_WORKER
+        self._kills_before = out_of_memory_kills()
 
     @property
     def note(self) -> str:
@@ -35,17 +39,24 @@ class Workers:
         return ""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Yield `function(item)` in the order of `items`, drawing items only as fast as results are taken."""
+        """Yield `function(item)` in the order of `items`, drawing items only as fast as results are taken.
+
+        Raises:
+            TransientError: a process was killed, or crashed.
+        """
         if self._executor is None:
             yield from map(function, items)
             return
         waiting: deque[Future[Result]] = deque()
-        for item in items:
-            waiting.append(self._executor.submit(function, item))
-            if len(waiting) >= self._window:
+        try:
+            for item in items:
+                waiting.append(self._executor.submit(function, item))
+                if len(waiting) >= self._window:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise _killed(self._kills_before) from error
 
     def release(self) -> None:
         """Let the processes end and free their memory; no call to `map` may follow."""
@@ -65,6 +76,24 @@ def worker_processes(num_workers: int) -> Iterator[Workers]:
             yield Workers(executor, num_workers)
         finally:
             executor.shutdown(cancel_futures=True)
+
+
+def _killed(kills_before: int | None) -> TransientError:
+    kills = out_of_memory_kills()
+    ran_out = kills is not None and kills_before is not None and kills > kills_before
+    return TransientError(
+        "a worker process ended before its task was done",
+        given="the kernel killed a process, because memory ran out"
+        if ran_out
+        else "a process that was killed, or crashed",
+        expected="processes that live until their work is done",
+        do=(
+            "give the machine more memory, or fewer cores (`taskset -c 0`)"
+            if ran_out
+            else "see the kernel's log (`dmesg`)"
+        )
+        + ", then run the same command again; outputs are unchanged",
+    )
 
 
 class _Worker(SpawnProcess):

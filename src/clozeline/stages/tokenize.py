@@ -1,13 +1,14 @@
 """Stage `tokenize`: train the tokenizer on the training split; write the training and validation splits as shards."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from clozeline.artifacts.preprocess import clean_text
 from clozeline.artifacts.tokenize.token_metrics import SplitTokens, TokenMetrics
-from clozeline.machine.arrow_memory import system_allocator
+from clozeline.cluster.executors import open_workers
 from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
 from clozeline.storage.atomic import replacing_folder
@@ -15,14 +16,17 @@ from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
 from clozeline.tokenizing.document_keys import write_document_keys
-from clozeline.tokenizing.earlier_ids import EarlierIds
-from clozeline.tokenizing.packing import PackingCount, pack, text_batches
-from clozeline.tokenizing.shard_writer import ShardWriter
-from clozeline.tokens.info import TokensInfo, documents_path, dtype_for
+from clozeline.tokenizing.earlier_ids import EarlierIds, Found
+from clozeline.tokenizing.encoding import PackingCount
+from clozeline.tokenizing.packing import pack
+from clozeline.tokenizing.partitions import Partition, Spread, partitions_of
+from clozeline.tokens.info import TokensInfo, documents_path
 
 _LOG = logging.getLogger(__name__)
 _ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
 """Knobs that an existing tokenizer does not fix."""
+_WORTH_PROCESSES = 64_000_000
+"""Bytes of text from which several processes are faster than this one: each takes a second to start."""
 
 
 def run(
@@ -45,16 +49,19 @@ def run(
         DataError: the text is empty, or the given tokenizer cannot be used.
     """
     parts = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
-    for path in parts.values():
-        clean_text.num_rows(path, clean_text.TEXT)  # refuses a damaged file before any work
+    partitions = {split: partitions_of(path) for split, path in parts.items()}  # refuses a damaged file at once
     share_one_heap()
-    with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside, system_allocator():
-        _make_tokenizer(params if start is None else _kept(params, start), parts["train"], tokenizer_beside)
+    with (
+        open_workers(work, None if _size(partitions["train"]) >= _WORTH_PROCESSES else 1) as workers,
+        replacing_folder(tokenizer) as tokenizer_beside,
+        replacing_folder(out) as out_beside,
+    ):
+        chosen = params if start is None else _kept(params, start)
+        _make_tokenizer(chosen, partitions["train"], tokenizer_beside, workers.map)
         give_back_freed()  # packing does not need the training's memory
         opened = OpenTokenizer.open(tokenizer_beside)
-        earlier = EarlierIds(KeptResults(work), opened)
-        counts = _pack(parts, opened, params.shard_tokens, out_beside, earlier)
-        earlier.keep_only_these()
+        earlier = EarlierIds.open(KeptResults(work), opened)
+        counts = _pack(parts, opened, params.shard_tokens, out_beside, earlier, workers.map)
     train, validation = (_figures(counts[split], opened) for split in parts)
     TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
 
@@ -63,9 +70,14 @@ def _kept(params: TokenizeParams, start: Path) -> TokenizeParams:
     return params.model_copy(update={"algorithm": "existing", "existing": str(start)})
 
 
-def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
+def _size(partitions: Sequence[Partition]) -> int:
+    return sum(partition.text_bytes for partition in partitions)
+
+
+def _make_tokenizer(params: TokenizeParams, train: Sequence[Partition], folder: Path, spread: Spread) -> None:
     if params.existing is None:
-        save(vocabularies.learn(params, lambda: text_batches(train, "learn vocabulary")), folder)
+        texts = [partition.texts for partition in train]
+        save(vocabularies.learn(params, texts, spread, folder.parent), folder)
         return
     fixed = sorted(TokenizeParams.model_fields.keys() - _ALWAYS_USED)
     _LOG.info("%s come from %s, not from params.yaml", ", ".join(fixed), params.existing)
@@ -73,15 +85,16 @@ def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
 
 
 def _pack(
-    parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, folder: Path, earlier: EarlierIds
+    parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, folder: Path, earlier: EarlierIds, spread: Spread
 ) -> dict[str, PackingCount]:
-    dtype = dtype_for(opened.vocab_size)
-    splits, counts = {}, {}
+    splits, counts, found = {}, {}, Found()
     for split, path in parts.items():
-        with ShardWriter(folder, split, dtype, shard_tokens) as writer:
-            splits[split], counts[split] = pack(path, opened, writer, earlier)
-        _say_what_looked_special(path, counts[split])
+        packed = pack(path, opened, folder, split, shard_tokens, spread, earlier)
+        splits[split], counts[split] = packed.info, packed.count
+        found += packed.found
+        _say_what_looked_special(path, packed.count)
         write_document_keys(path, documents_path(folder, split))
+    earlier.keep_only(found)
     TokensInfo.of(
         vocab_size=opened.vocab_size,
         tokenizer_sha256=opened.sha256,

@@ -58,6 +58,7 @@ class OpenTokenizer:
     """Largest id + 1."""
     sha256: str
     """Hash of tokenizer.json."""
+    folder: Path
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -89,6 +90,7 @@ class OpenTokenizer:
             special_strings=tuple(special[id_] for id_ in sorted(special)),
             vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
             sha256=hashlib.sha256(content).hexdigest(),
+            folder=folder,
         )
 
 

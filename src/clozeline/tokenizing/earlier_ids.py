@@ -1,26 +1,27 @@
 """Ids of texts that an earlier run encoded, by the tokenizer and the exact text.
 
 Clean text is in the order of its keys, `doc_id`. Ids are kept for ranges of keys, so that a corpus that grew finds
-those of its texts, range by range, in memory that does not grow with it.
+those of its texts, range by range, in memory that does not grow with it. A range belongs to one partition, so processes
+do not meet at a file.
 
 Shapes: D texts of a range.
 """
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import groupby, pairwise
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from clozeline.artifacts.preprocess.clean_text import DOC_ID, TEXT, columns_of, num_rows
+from clozeline.artifacts.preprocess.clean_text import DOC_ID, TEXT
 from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
 from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.tokenizing.partitions import TEXTS_A_RANGE, Partition, range_of
 from clozeline.tokenizing.word_encoding import Encoded
 from clozeline.tokens.info import dtype_for
 from clozeline.words.as_bytes.cutting import text_bytes
@@ -30,10 +31,8 @@ _DECISIVE_PACKAGES = ("numpy", "pyarrow", "tokenizers")
 _CODE = ("inference/word_cuts.py", "tokenizer", "tokenizing", "words/as_bytes")
 """Folders and files of the package that decide the ids of a text."""
 _LAST_TOKENIZER = "last-tokenizer"
-_TEXTS_A_RANGE = 1000
-_MOST_TEXTS = 4 * _TEXTS_A_RANGE
+_MOST_TEXTS = 4 * TEXTS_A_RANGE
 """Limit of the texts read at a time, for files whose `doc_id` is not evenly spread."""
-_PREFIX_DIGITS = 8
 _DIGEST_BYTES = 16
 
 
@@ -53,32 +52,55 @@ class Part:
     """Arrow array of lists of ids."""
 
 
+@dataclass
+class Found:
+    """What a run needed of the ids that are kept."""
+
+    keys: set[str] = field(default_factory=set)
+    num_texts: int = 0
+    num_found: int = 0
+
+    def add(self, part: Part) -> None:
+        self.keys.add(part.name)
+        self.num_texts += len(part.digests)
+        self.num_found += len(part.digests) - len(part.new)
+
+    def __iadd__(self, other: Self) -> Self:
+        self.keys |= other.keys
+        self.num_texts += other.num_texts
+        self.num_found += other.num_found
+        return self
+
+
+@dataclass(frozen=True)
 class EarlierIds:
-    def __init__(self, kept: KeptResults, opened: OpenTokenizer) -> None:
-        self._kept = kept
-        facts = {"tokenizer": opened.sha256} | versions_of(_DECISIVE_PACKAGES)
-        self._facts = fingerprint(facts, code_of(_CODE))
-        self._kind = pa.large_list(pa.from_numpy_dtype(dtype_for(opened.vocab_size)))
-        self._keys = {_LAST_TOKENIZER}
-        self._num_texts = self._num_found = 0
+    kept: KeptResults
+    facts: str
+    """Fingerprint of all that decides the ids of a text."""
+    dtype: str
+
+    @classmethod
+    def open(cls, kept: KeptResults, opened: OpenTokenizer) -> Self:
+        """Return the ids that `kept` has for a tokenizer."""
         last = kept.read(_LAST_TOKENIZER)
         if last is not None and last != opened.sha256.encode():
             _LOG.info("The vocabulary is not that of the last run: every text is encoded again")
         kept.write(_LAST_TOKENIZER, opened.sha256.encode())
+        facts = {"tokenizer": opened.sha256} | versions_of(_DECISIVE_PACKAGES)
+        return cls(kept, fingerprint(facts, code_of(_CODE)), dtype_for(opened.vocab_size))
 
-    def parts_of(self, path: Path) -> Iterator[Part]:
-        """Yield the texts of a file of clean text in parts, in order.
+    def parts_of(self, partition: Partition) -> Iterator[Part]:
+        """Yield the texts of a partition in parts, in order.
 
         Raises:
             ArtifactError: the file is missing or damaged, or lacks a column.
         """
-        num_ranges = 1 << (num_rows(path, DOC_ID, TEXT) // _TEXTS_A_RANGE).bit_length()
-        for number, texts_D in _ranges(path, num_ranges):
-            name = self._key(path.stem, num_ranges, number)
+        split, num_ranges = partition.path.stem, partition.num_ranges
+        for number, texts_D in _ranges(partition):
+            name = self._key(split, num_ranges, number)
             # When the number of ranges doubles, two of them find their texts in the one that was kept.
-            known = self._read(name) or self._read(self._key(path.stem, num_ranges // 2, number // 2))
-            self._keys.add(name)
-            yield self._part(name, texts_D, known or ([], pa.array([], self._kind)))
+            known = self._read(name) or self._read(self._key(split, num_ranges // 2, number // 2))
+            yield _part(name, texts_D, known or ([], pa.array([], self._kind)))
 
     def completed(self, part: Part, new: Encoded) -> Encoded:
         """Return the ids of all texts of a part from those of its new ones, and keep them."""
@@ -89,26 +111,20 @@ class EarlierIds:
             self._write(part.name, part.digests, ids_D)
         return Encoded(ids_D.values.to_numpy().astype(np.uint32), np.diff(ids_D.offsets.to_numpy()))
 
-    def keep_only_these(self) -> None:
-        """Remove what this run did not need, so that the kept ids do not outgrow the text."""
-        _LOG.info("%d of %d texts encoded by earlier runs", self._num_found, self._num_texts)
-        self._kept.keep_only(self._keys)
+    def keep_only(self, found: Found) -> None:
+        """Remove what a run did not need, so that the kept ids do not outgrow the text."""
+        _LOG.info("%d of %d texts encoded by earlier runs", found.num_found, found.num_texts)
+        self.kept.keep_only({_LAST_TOKENIZER, *found.keys})
 
-    def _part(self, name: str, texts_D: Any, known: tuple[list[bytes], Any]) -> Part:
-        places = {digest: place for place, digest in enumerate(known[0])}
-        digests = _digests(texts_D)
-        place_D = np.array([places.get(digest, -1) for digest in digests], dtype=np.int64)
-        is_new_D = place_D < 0
-        place_D[is_new_D] = len(known[0]) + np.arange(is_new_D.sum())
-        self._num_texts += len(digests)
-        self._num_found += int((~is_new_D).sum())
-        return Part(texts_D, texts_D.filter(pa.array(is_new_D)), name, digests, pa.array(place_D), known[1])
+    @property
+    def _kind(self) -> pa.DataType:
+        return pa.large_list(pa.from_numpy_dtype(self.dtype))
 
     def _key(self, split: str, num_ranges: int, number: int) -> str:
-        return blake2b(f"{self._facts} {split} {num_ranges} {number}".encode(), digest_size=16).hexdigest()
+        return blake2b(f"{self.facts} {split} {num_ranges} {number}".encode(), digest_size=16).hexdigest()
 
     def _read(self, key: str) -> tuple[list[bytes], Any] | None:
-        result = self._kept.read(key)
+        result = self.kept.read(key)
         if result is None:
             return None
         with pa.ipc.open_stream(pa.py_buffer(result)) as stream:
@@ -120,16 +136,25 @@ class EarlierIds:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
-        self._kept.write(key, memoryview(sink.getvalue()))
+        self.kept.write(key, memoryview(sink.getvalue()))
 
 
-def _ranges(path: Path, num_ranges: int) -> Iterator[tuple[int, Any]]:
-    """Yield the texts of a file by the range of their keys, as one Arrow array for each."""
+def _part(name: str, texts_D: Any, known: tuple[list[bytes], Any]) -> Part:
+    places = {digest: place for place, digest in enumerate(known[0])}
+    digests = _digests(texts_D)
+    place_D = np.array([places.get(digest, -1) for digest in digests], dtype=np.int64)
+    is_new_D = place_D < 0
+    place_D[is_new_D] = len(known[0]) + np.arange(is_new_D.sum())
+    return Part(texts_D, texts_D.filter(pa.array(is_new_D)), name, digests, pa.array(place_D), known[1])
+
+
+def _ranges(partition: Partition) -> Iterator[tuple[int, Any]]:
+    """Yield the texts of a partition by the range of their keys, as one Arrow array for each."""
     waiting: list[Any] = []
     last = -1
-    for doc_ids, texts in columns_of(path, DOC_ID, TEXT):
+    for doc_ids, texts in partition.columns(DOC_ID, TEXT):
         start = 0
-        for number, group in groupby(doc_ids.to_pylist(), lambda doc_id: _range_of(doc_id, num_ranges)):
+        for number, group in groupby(doc_ids.to_pylist(), lambda doc_id: range_of(doc_id, partition.num_ranges)):
             if waiting and (number != last or sum(map(len, waiting)) >= _MOST_TEXTS):
                 yield last, pa.concat_arrays(waiting)
                 waiting = []
@@ -138,13 +163,6 @@ def _ranges(path: Path, num_ranges: int) -> Iterator[tuple[int, Any]]:
             start, last = start + length, number
     if waiting:
         yield last, pa.concat_arrays(waiting)
-
-
-def _range_of(doc_id: str, num_ranges: int) -> int:
-    try:
-        return int(doc_id[:_PREFIX_DIGITS], 16) * num_ranges >> 4 * _PREFIX_DIGITS
-    except ValueError:  # not made by stage preprocess
-        return 0
 
 
 def _digests(texts_D: Any) -> list[bytes]:

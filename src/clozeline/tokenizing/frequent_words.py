@@ -1,26 +1,36 @@
-"""The most frequent words of a text, in memory that does not grow with it.
+"""The most frequent words of a text, counted exactly, in memory that does not grow with it.
 
-A vocabulary is learned from words and their counts. The trainers of `tokenizers` keep every word, although most occur
-once or twice and decide nothing. Only the most frequent words are kept here and shown to a trainer, each as often as it
-occurs.
+A vocabulary is learned from words and their counts. Each partition is counted by itself; its words go into a file, in
+as many buckets by their hash as the text needs. All counts of a word meet in one bucket, so the most frequent words of
+the text are among the most frequent ones of the buckets.
 
 Shapes: U distinct words, W words of some texts.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from tokenizers import Tokenizer
 
-from clozeline.tokenizing.word_cache import Cut
+from clozeline.tokenizing.word_cache import Cut, WordCache
+from clozeline.words.as_bytes.hashing import word_hashes
+
+TextBatches = Callable[[], Iterator[Sequence[str]]]
+"""Function whose every call starts a new pass over the texts of a partition."""
 
 MOST_WORDS = 2**15
-_MOST_COUNTED = 2**17
-"""Limit while counting: above twice this number, the words that are rare so far are forgotten."""
+_MOST_ROWS = 2**18
+"""Words with a count that are held before equal ones are summed."""
+_MOST_BUCKETS = 2**8
+_PARTITIONS_A_BUCKET = 2
+"""A bucket has about as many words as so many partitions."""
+NUM_CODE_POINTS = 0x110000
 _CHARACTERS_A_TEXT = 2000
 _TEXTS_A_BATCH = 100
 
@@ -31,6 +41,11 @@ class FrequentWords:
 
     words: Sequence[str]
     count_U: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, counts: dict[str, int]) -> Self:
+        ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return cls([word for word, _ in ordered], np.array([count for _, count in ordered], np.int64))
 
     def as_texts(self) -> Iterator[list[str]]:
         """Yield batches of texts in which each word occurs as often as it was counted, separated by blanks."""
@@ -45,24 +60,106 @@ class FrequentWords:
                 yield " ".join([word] * min(at_a_time, count - done))
 
 
-def count_words(batches: Iterable[Sequence[str]], cut: Cut, most_words: int = MOST_WORDS) -> FrequentWords:
-    """Return the `most_words` most frequent words of all texts, as `cut` cuts them."""
-    counted = _table([], np.zeros(0, np.int64))
-    for batch in batches:
-        found = cut(pa.array(batch, pa.string()))
-        count_U = np.bincount(found.index_W, minlength=len(found.distinct_U))
-        counted = pa.concat_tables([counted, _table(found.distinct_U, count_U)])
-        if len(counted) > 2 * _MOST_COUNTED:
-            counted = _most_frequent(counted, _MOST_COUNTED)
-    kept = _most_frequent(counted, most_words)
+@dataclass(frozen=True)
+class CountTask:
+    """A partition whose words are counted."""
+
+    batches: TextBatches
+    tokenizer: Tokenizer
+    """Decides how texts are cut into words; needs no vocabulary."""
+    num_buckets: int
+    out: Path
+
+
+@dataclass(frozen=True)
+class CountedPartition:
+    words: Path
+    """Arrow file of words and counts; record batch b holds those of bucket b."""
+    code_points: npt.NDArray[np.int64]
+    """Characters that occur, rising."""
+    code_point_counts: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BucketTask:
+    """A bucket whose words are counted over all partitions."""
+
+    files: tuple[Path, ...]
+    bucket: int
+    most_words: int
+
+
+def num_buckets_for(num_partitions: int) -> int:
+    """Return a power of two that grows with the text, so that the size of a bucket does not."""
+    return min(1 << ((num_partitions - 1) // _PARTITIONS_A_BUCKET).bit_length(), _MOST_BUCKETS)
+
+
+def count_partition(task: CountTask) -> CountedPartition:
+    """Count words and characters, and write the words to `task.out`."""
+    counted, characters = _Sum(), np.zeros(NUM_CODE_POINTS, np.int64)
+    cut = WordCache.create(task.tokenizer).cut
+    for batch in task.batches():
+        counted.add(_counted(batch, cut))
+        code_points = np.frombuffer("".join(batch).encode("utf-32-le"), dtype=np.uint32)
+        characters += np.bincount(code_points, minlength=NUM_CODE_POINTS)
+    _write(counted.table(), task.num_buckets, task.out)
+    present = np.flatnonzero(characters)
+    return CountedPartition(task.out, present, characters[present])
+
+
+def count_bucket(task: BucketTask) -> pa.Table:
+    """Return the `most_words` most frequent words of a bucket with their counts."""
+    counted = _Sum()
+    for path in task.files:
+        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+            counted.add(pa.Table.from_batches([file.get_batch(task.bucket)]))
+    return _most_frequent(counted.table(), task.most_words)
+
+
+def merged(buckets: Iterable[pa.Table], most_words: int) -> FrequentWords:
+    """Return the `most_words` most frequent words of all buckets."""
+    kept = _most_frequent(pa.concat_tables(buckets), most_words)
     return FrequentWords(kept["word"].to_pylist(), kept["count"].to_numpy())
 
 
-def _table(words_U: Any, count_U: npt.NDArray[np.int64]) -> pa.Table:
+class _Sum:
+    """Words with their counts, of which equal ones are summed now and then."""
+
+    def __init__(self) -> None:
+        self._tables = [_table([], [])]
+        self._num_rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        self._num_rows += len(table)
+        if self._num_rows > _MOST_ROWS:
+            self._tables, self._num_rows = [self.table()], 0
+
+    def table(self) -> pa.Table:
+        summed = pa.concat_tables(self._tables).group_by("word", use_threads=False).aggregate([("count", "sum")])
+        return summed.rename_columns(["word", "count"])
+
+
+def _counted(batch: Sequence[str], cut: Cut) -> pa.Table:
+    found = cut(pa.array(batch, pa.string()))
+    return _table(found.distinct_U, np.bincount(found.index_W, minlength=len(found.distinct_U)))
+
+
+def _table(words_U: Any, count_U: Any) -> pa.Table:
     return pa.table({"word": pa.array(words_U, pa.string()), "count": pa.array(count_U, pa.int64())})
 
 
+def _write(counted: pa.Table, num_buckets: int, out: Path) -> None:
+    bucket_U = (word_hashes(counted["word"].combine_chunks()) % np.uint64(num_buckets)).astype(np.int64)
+    ordered = counted.take(pa.array(np.argsort(bucket_U, kind="stable"))).combine_chunks()
+    ends = np.cumsum(np.bincount(bucket_U, minlength=num_buckets)).tolist()
+    words, counts = (ordered[name].combine_chunks() for name in ordered.column_names)
+    with pa.OSFile(str(out), "wb") as sink, pa.ipc.new_file(sink, counted.schema) as file:
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            columns = [words.slice(start, end - start), counts.slice(start, end - start)]
+            file.write_batch(pa.record_batch(columns, schema=counted.schema))
+
+
 def _most_frequent(counted: pa.Table, number: int) -> pa.Table:
-    summed = counted.group_by("word", use_threads=False).aggregate([("count", "sum")])
-    ordered = summed.sort_by([("count_sum", "descending"), ("word", "ascending")])
-    return ordered.rename_columns(["word", "count"]).slice(0, number)
+    ordered = counted.sort_by([("count", "descending"), ("word", "ascending")])
+    return ordered.slice(0, number)

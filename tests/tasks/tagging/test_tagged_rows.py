@@ -63,6 +63,6 @@ def test_a_word_has_the_byte_level_tokens_of_running_text() -> None:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel()
     ids = SpecialIds(pad=2, unk=None, cls=0, sep=1, mask=3, every=(0, 1, 2, 3))
-    opened = OpenTokenizer(tokenizer, ids, (), 8, "")
+    opened = OpenTokenizer(tokenizer, ids, (), 8, "", Path())
     rows = TaggedRows.encode([sentence("a b", "O O")], TAGS, opened, 8)
     assert rows.rows.ids_T[0].tolist() == [0, *tokenizer.encode("a b").ids, 1] == [0, 4, 7, 1]

@@ -1,7 +1,8 @@
 """data/clean: a Parquet file for each split, with a text in each row."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from errno import ENOENT
 from pathlib import Path
 from typing import Any
@@ -33,17 +34,53 @@ def num_rows(path: Path, *columns: str) -> int:
         return int(file.metadata.num_rows)
 
 
-def columns_of(path: Path, *columns: str) -> Iterator[list[Any]]:
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group of a file, as the file's footer describes it."""
+
+    num_rows: int
+    text_bytes: int
+    """Size of the texts before compression."""
+    doc_ids: tuple[str, str] | None
+    """Least and greatest `doc_id`; None if the file does not say."""
+
+
+def row_groups(path: Path) -> list[RowGroup]:
+    """Return the row groups of a file with a column of texts.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or has no texts.
+    """
+    with _refusing_damage(path, (TEXT,)), _opened(path, (TEXT,)) as file:
+        places = {file.schema.column(place).name: place for place in range(len(file.schema))}
+        return [
+            _row_group(file.metadata.row_group(number), places[TEXT], places.get(DOC_ID))
+            for number in range(file.num_row_groups)
+        ]
+
+
+def _row_group(group: Any, text: int, doc_id: int | None) -> RowGroup:
+    statistics = group.column(doc_id).statistics if doc_id is not None else None
+    bounds = (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+    return RowGroup(
+        num_rows=group.num_rows,
+        text_bytes=group.column(text).total_uncompressed_size,
+        doc_ids=bounds if bounds and isinstance(bounds[0], str) else None,
+    )
+
+
+def columns_of(path: Path, *columns: str, groups: Iterable[int] | None = None) -> Iterator[list[Any]]:
     """Yield batches of rows in the order of the file, each as one Arrow array for each of `columns`.
 
-    Memory holds one row group. Text is an array of type `string`, however the file stores it.
+    Memory holds one row group. Text is an array of type `string`, however the file stores it. `groups`: the row groups
+    to read; all by default.
 
     Raises:
         ArtifactError: the file is missing or damaged, or lacks one of `columns`.
     """
     with _refusing_damage(path, columns), _opened(path, columns) as file:
         # A single reader for all row groups would keep what it has read of each until the end.
-        for group in range(file.num_row_groups):
+        for group in range(file.num_row_groups) if groups is None else groups:
             for batch in file.iter_batches(_ROWS_AT_A_TIME, [group], columns=list(columns), use_threads=False):
                 found = [batch.column(name) for name in columns]
                 arrays = [one.cast(pa.string()) if _is_text(one.type) else one for one in found]
