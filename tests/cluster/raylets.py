@@ -1,0 +1,57 @@
+"""Raylets on this machine: the nodes of a small cluster, each ended with its block."""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+_SMALL = ("--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats", "--block")
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def settings() -> dict[str, str]:
+    """Return the environment of a cluster with a token of its own. Raylets wait for their agents on busy machines."""
+    return {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_agent_register_timeout_ms": "120000",
+        "RAY_raylet_start_wait_time_s": "120",
+    }
+
+
+@contextmanager
+def raylet(log: IO[str], environment: Mapping[str, str], *arguments: str) -> Iterator[psutil.Process]:
+    """Start a node, and yield the process of `ray start` when the node is up; end it and its children afterwards."""
+    command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, *_SMALL]
+    started = psutil.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert any("Ray runtime started" in line for line in started.stdout), "the node did not start"
+        yield started
+    finally:
+        children = [*started.children(recursive=True), started] if started.is_running() else []
+        for process in children:
+            process.kill()
+        psutil.wait_procs(children, timeout=20)
+        started.stdout.close()
+        started.wait()

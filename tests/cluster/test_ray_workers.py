@@ -1,0 +1,97 @@
+"""Claim: a stage gives the same bytes on a cluster, also if a node is killed meanwhile."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from clozeline.params import PreprocessParams
+from clozeline.stages import preprocess
+from tests.cluster.raylets import free_port, raylet, settings
+from tests.conftest import PROJECT
+from tests.raw_text import take_snapshot
+from tests.text.conftest import params_of
+from tests.words.conftest import words
+
+pytest.importorskip("ray", reason="the environment is older than infra/ray.lock")
+pytestmark = pytest.mark.slow
+__all__ = ["params_of", "words"]
+RUN = """
+import json, logging, sys
+from pathlib import Path
+from clozeline.params import PreprocessParams
+from clozeline.stages import preprocess
+
+logging.basicConfig(level=logging.WARNING)
+preprocess.run(
+    PreprocessParams.model_validate_json(sys.argv[1]), seed=1, raw=Path("raw"), forgotten=Path("forgotten.lock"),
+    out=Path("on-cluster"), metrics=Path("on-cluster.json"), work=Path("work-of-cluster"),
+)
+"""
+
+
+def digests(out: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(out.iterdir())}
+
+
+def records(folder: Path) -> int:
+    return len(list(folder.glob("*/*/record.json")))
+
+
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -> PreprocessParams:
+    """A folder with a snapshot of 1 MB of text, and the clean text that one process makes of it."""
+    monkeypatch.chdir(tmp_path)
+    texts = [words(seed, 60) for seed in range(2_000)]
+    texts += [f"{text} and an end" for text in texts[:200]]
+    lines = (json.dumps({"text": text}) for text in texts)
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    params: PreprocessParams = params_of(path="texts.jsonl")
+    take_snapshot(params.source, tmp_path / "texts.jsonl", tmp_path / "raw")
+    (tmp_path / "forgotten.lock").write_bytes((PROJECT / "forgotten.lock").read_bytes())
+    monkeypatch.setattr("clozeline.cluster.executors.available_cores", lambda: 1)
+    places = {name: tmp_path / name for name in ("raw", "out", "work")}
+    preprocess.run(params, seed=1, forgotten=tmp_path / "forgotten.lock", metrics=tmp_path / "alone.json", **places)
+    return params
+
+
+def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
+    project: PreprocessParams, tmp_path: Path
+) -> None:
+    port, environment = free_port(), settings()
+    with ExitStack() as opened:
+        log = opened.enter_context((tmp_path / "raylets.log").open("w"))
+        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="ray-"))  # short enough for names of sockets
+        head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        opened.enter_context(raylet(log, environment, *head))
+        node = opened.enter_context(raylet(log, environment, f"--address=127.0.0.1:{port}"))
+        told = {**os.environ, **environment, "CLOZELINE_CLUSTER": f"ray://127.0.0.1:{port}"}
+        command = [sys.executable, "-c", RUN, project.model_dump_json()]
+        stage = opened.enter_context(
+            subprocess.Popen(command, cwd=tmp_path, env=told, stderr=subprocess.PIPE, text=True)
+        )
+        until(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None)
+        killed = [process for process in node.children(recursive=True) if process.name() == "raylet"]
+        for process in killed:
+            process.kill()
+        assert stage.stderr is not None
+        said = stage.stderr.read()
+        assert stage.wait() == 0, said
+    assert len(killed) == 1
+    assert digests(tmp_path / "on-cluster") == digests(tmp_path / "out")
+    assert (tmp_path / "on-cluster.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
