@@ -12,6 +12,8 @@ from typing import IO
 
 import psutil
 
+from tests.conftest import PROJECT
+
 _SMALL = ("--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats", "--block")
 
 
@@ -22,9 +24,17 @@ def free_port() -> int:
         return port
 
 
+def full_at_two(number: int) -> int:
+    """Return the number; 2 finds the disk full."""
+    if number == 2:
+        raise OSError(28, os.strerror(28))
+    return number
+
+
 def settings() -> dict[str, str]:
     """Return the environment of a cluster with a token of its own. Raylets wait for their agents on busy machines."""
     return {
+        "PYTHONPATH": str(PROJECT),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",

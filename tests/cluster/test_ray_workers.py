@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,12 +26,21 @@ pytest.importorskip("ray", reason="the environment is older than infra/ray.lock"
 pytestmark = pytest.mark.slow
 __all__ = ["params_of", "words"]
 RUN = """
-import json, logging, sys
+import logging, sys
 from pathlib import Path
+from clozeline.cluster.executors import open_workers
+from clozeline.errors import ClusterError
 from clozeline.params import PreprocessParams
 from clozeline.stages import preprocess
+from tests.cluster.raylets import full_at_two
 
 logging.basicConfig(level=logging.WARNING)
+try:
+    with open_workers(Path("work-of-cluster")) as workers:
+        for number in workers.map(full_at_two, range(9)):
+            print(number)
+except ClusterError as error:
+    print(error, flush=True)
 preprocess.run(
     PreprocessParams.model_validate_json(sys.argv[1]), seed=1, raw=Path("raw"), forgotten=Path("forgotten.lock"),
     out=Path("on-cluster"), metrics=Path("on-cluster.json"), work=Path("work-of-cluster"),
@@ -46,7 +56,7 @@ def records(folder: Path) -> int:
     return len(list(folder.glob("*/*/record.json")))
 
 
-def until(condition: Callable[[], bool], seconds: float = 120) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -83,15 +93,18 @@ def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
         told = {**os.environ, **environment, "CLOZELINE_CLUSTER": f"ray://127.0.0.1:{port}"}
         command = [sys.executable, "-c", RUN, project.model_dump_json()]
         stage = opened.enter_context(
-            subprocess.Popen(command, cwd=tmp_path, env=told, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(command, cwd=tmp_path, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
         until(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None)
         killed = [process for process in node.children(recursive=True) if process.name() == "raylet"]
         for process in killed:
             process.kill()
-        assert stage.stderr is not None
-        said = stage.stderr.read()
-        assert stage.wait() == 0, said
+        told_of, warned = stage.communicate()
+        assert stage.returncode == 0, warned
     assert len(killed) == 1
     assert digests(tmp_path / "on-cluster") == digests(tmp_path / "out")
     assert (tmp_path / "on-cluster.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
+    numbers, _, message = told_of.partition("full_at_two of item 2 failed 4 times")
+    assert numbers.split() == ["0", "1"]
+    assert "No space left on device" in message
+    assert len(set(re.findall(r"on node (\S+ \(\w+\)):", message))) == 2, "both nodes were tried"

@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clozeline.cluster.address import AUTO, VARIABLE, check_reachable
@@ -22,6 +23,7 @@ from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, Worker
 
 _LOG = logging.getLogger(__name__)
 _MOST_ATTEMPTS: Final = 4
+_LOOK_SECONDS: Final = 5.0
 _NODE_SECONDS: Final = 120.0
 """Time for a node to start its first process and to answer."""
 
@@ -49,12 +51,16 @@ class RayWorkers(Workers):
     def __init__(self, folder: Path) -> None:
         super().__init__(None, 1)
         self._folder = folder
+        self._head: str = ray.get_runtime_context().gcs_address
+        self._nodes: dict[str, str] = {}
+        self._num_cpus = 1
+        self._looked_at = -_LOOK_SECONDS
         self._attempt = ray.remote(num_cpus=1, max_retries=0)(_attempt)
         self._num_repeated = 0
 
     @property
     def note(self) -> str:
-        return f"{len(_nodes())} nodes" + (f", {self._num_repeated} tasks repeated" if self._num_repeated else "")
+        return f"{len(self._nodes)} nodes" + (f", {self._num_repeated} tasks repeated" if self._num_repeated else "")
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield `function(item)` in the order of `items`. A task is repeated if its node dies or its disk fails.
@@ -68,7 +74,8 @@ class RayWorkers(Workers):
             task = _Task(number, item)
             waiting.append(task)
             running[self._submitted(function, task)] = task
-            while len(waiting) >= self._most_in_flight():
+            self._look()
+            while len(waiting) >= self._num_cpus * IN_FLIGHT_PER_WORKER:
                 yield self._next_result(function, waiting, running)
         while waiting:
             yield self._next_result(function, waiting, running)
@@ -78,19 +85,20 @@ class RayWorkers(Workers):
     ) -> Result:
         """Wait until the first task is done; meanwhile repeat whatever fails."""
         while waiting[0].outcome is None:
-            (done,), _ = ray.wait(list(running), num_returns=1)
-            task = running.pop(done)
-            task.outcome = self._outcome_of(function, task, done)
-            if task.outcome is None:
-                self._num_repeated += 1
-                running[self._submitted(function, task)] = task
+            self._look()
+            for done in ray.wait(list(running), num_returns=1, timeout=_LOOK_SECONDS)[0]:
+                task = running.pop(done)
+                task.outcome = self._outcome_of(function, task, done)
+                if task.outcome is None:
+                    self._num_repeated += 1
+                    running[self._submitted(function, task)] = task
         outcome = waiting.popleft().outcome
         assert outcome is not None
         result: Result = outcome.result
         return result
 
     def _submitted(self, function: Callable[[Item], Result], task: _Task) -> Any:
-        others = [node for node in _nodes() if task.failed_on and node not in task.failed_on]
+        others = [node for node in self._nodes if task.failed_on and node not in task.failed_on]
         where = NodeAffinitySchedulingStrategy(others[0], soft=True) if others else "SPREAD"
         return self._attempt.options(scheduling_strategy=where).remote(str(self._folder), function, task.item)
 
@@ -98,8 +106,9 @@ class RayWorkers(Workers):
         """Return the outcome of an attempt; None if the task has to be repeated."""
         try:
             outcome: _Outcome = ray.get(done)
+        except LocalRayletDiedError as error:
+            raise _gone(error) from error
         except RayError as error:
-            _check_alive(error)
             fault, cause = f"its process ended: {_first_line(error)}", error
         else:
             if outcome.error is None:
@@ -123,8 +132,21 @@ class RayWorkers(Workers):
             ) from cause
         return None
 
-    def _most_in_flight(self) -> int:
-        return max(1, int(ray.cluster_resources().get("CPU", 1))) * IN_FLIGHT_PER_WORKER
+    def _look(self) -> None:
+        """Now and then, look which nodes there are. Ray would end this process, silently, a minute after its head.
+
+        Raises:
+            TransientError: the head is gone.
+        """
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS:
+            return
+        try:
+            check_reachable(self._head)
+        except TransientError as error:
+            raise _gone(error) from error
+        self._nodes = _nodes()
+        self._num_cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._looked_at = time.monotonic()
 
 
 @contextmanager
@@ -228,18 +250,10 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _check_alive(error: RayError) -> None:
-    """Raises:
-    TransientError: the cluster itself is gone.
-    """
-    try:
-        is_alive = bool(_nodes())
-    except RayError:
-        is_alive = False
-    if not is_alive:
-        raise TransientError(
-            "the cluster is gone",
-            given=_first_line(error),
-            expected="a running head and at least one node",
-            do=f"start it again, then repeat the command: tasks that are done stay done (or unset {VARIABLE})",
-        ) from error
+def _gone(error: Exception) -> TransientError:
+    return TransientError(
+        "the cluster is gone",
+        given=_first_line(error),
+        expected="a head that answers while the command runs",
+        do=f"start the cluster, then repeat the command: tasks that are done stay done (or unset {VARIABLE})",
+    )
