@@ -38,6 +38,7 @@ NAMES = [
     "time_to_quality",
     "time_to_quality_same_architecture",
     "tokenize_throughput",
+    "worth",
 ]
 
 

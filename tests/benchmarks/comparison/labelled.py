@@ -68,7 +68,7 @@ def polarity_parts(sizes: Sizes) -> Parts:
     folder = labelled()
     items = polarity(folder) if folder else generated_tasks.polarity(2 * sum(sizes.values()), seed=0)
     name = "sentence-polarity" if folder else "generated"
-    return _written("polarity", name, cut(items, sizes, lambda it: it["text"]))
+    return written("polarity", name, cut(items, sizes, lambda it: it["text"]))
 
 
 def few_label_sets() -> list[str]:
@@ -87,22 +87,27 @@ def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
         fields = {**LABELLED, "label_field": label_field}
         read = _items(folder / name / inner, fields, label_files.readers(files or None))
         items = [{"text": item["text"], "label": item[label_field]} for item in read]
-    return _written(f"few-{draw}", name, cut(items, sizes, lambda it: it["text"], draw=draw))
+    return written(f"few-{draw}", name, cut(items, sizes, lambda it: it["text"], draw=draw))
 
 
-def entity_parts(sizes: Sizes) -> Parts:
+def entity_parts(sizes: Sizes, draw: int = 0) -> Parts:
     """NCBI disease has parts of its own: its development part is the test part here."""
     folder = labelled()
     if folder is None:
-        items = generated_tasks.entities(2 * sum(sizes.values()), seed=0)
-        return _written("entities", "generated", cut(items, sizes, _words))
+        items = generated_tasks.entities(2 * sum(sizes.values()), seed=draw)
+        return written(f"entities-{draw}", "generated", cut(items, sizes, _words, draw=draw))
     files = {part: folder / "ncbi-disease" / name for part, name in (("test", "dev.txt"), ("train", "train.txt"))}
-    read = {part: _items(file, TAGGED, readers(0, -1)) for part, file in files.items()}
-    test = cut(read["test"], {"test": sizes["test"]}, _words)
+    read = {part: tagged_items(file) for part, file in files.items()}
+    test = cut(read["test"], {"test": sizes["test"]}, _words, draw=draw)
     judged = {identity_of(_words(item)) for item in read["test"]}
     rest = [item for item in read["train"] if identity_of(_words(item)) not in judged]
     others = {part: size for part, size in sizes.items() if part != "test"}
-    return _written("entities", "ncbi-disease", test | cut(rest, others, _words))
+    return written(f"entities-{draw}", "ncbi-disease", test | cut(rest, others, _words, draw=draw))
+
+
+def tagged_items(file: Path) -> list[Item]:
+    """Return sentences with tags in columns, as NCBI disease has them."""
+    return _items(file, TAGGED, readers(0, -1))
 
 
 def question_parts(sizes: Sizes) -> Parts:
@@ -114,7 +119,7 @@ def question_parts(sizes: Sizes) -> Parts:
         items = _items(folder / "squad2-subset" / "dev-12-articles.json", ASKED, {".json": read_squad})
     name = "squad2-subset" if folder else "generated"
     answerable = [item for item in items if item["answers"]["text"]]
-    return _written("questions", name, cut(answerable, sizes, lambda it: it["context"], lambda it: it["question"]))
+    return written("questions", name, cut(answerable, sizes, lambda it: it["context"], lambda it: it["question"]))
 
 
 def scored_pairs() -> list[Item]:
@@ -161,7 +166,8 @@ def write_lines(path: Path, items: Iterable[Item]) -> Path:
     return path
 
 
-def _written(task: str, data: str, parts: Mapping[str, list[Item]]) -> Parts:
+def written(task: str, data: str, parts: Mapping[str, list[Item]]) -> Parts:
+    """Write the parts of a task, and return them."""
     folder = KEPT / "labelled" / f"{task}-{data}"
     for part, items in parts.items():
         write_lines(folder / f"{part}.jsonl", items)
