@@ -94,7 +94,7 @@ $(READY): requirements.lock infra/ray.lock pyproject.toml
 
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends
 
-system:  ## Install Debian's PostgreSQL, Chromium, promtool, bubblewrap and ssh-keygen if they are missing: tests start real servers and a browser
+system:  ## Install Debian's PostgreSQL, Chromium, promtool, bubblewrap, ssh-keygen and haproxy if they are missing: tests start real servers and a browser
 	@ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || command -v postgres > /dev/null \
 		|| { echo "installing PostgreSQL"; $(AS_ROOT) sh -c 'apt-get -qq update && $(APT_INSTALL) postgresql > /dev/null'; } \
 		|| { echo "make test needs PostgreSQL 15 or newer: install it (Debian's package is called postgresql), then run again" >&2; exit 1; }
@@ -107,6 +107,9 @@ system:  ## Install Debian's PostgreSQL, Chromium, promtool, bubblewrap and ssh-
 	@command -v ssh-keygen > /dev/null \
 		|| { echo "installing OpenSSH's ssh-keygen"; $(AS_ROOT) sh -c 'apt-get -qq update && $(APT_INSTALL) openssh-client > /dev/null'; } \
 		|| { echo "make test needs ssh-keygen: install it (Debian's package is called openssh-client), then run again" >&2; exit 1; }
+	@command -v haproxy > /dev/null \
+		|| { echo "installing haproxy"; $(AS_ROOT) sh -c 'apt-get -qq update && $(APT_INSTALL) haproxy > /dev/null'; } \
+		|| { echo "make test-deployment needs haproxy: install it (Debian's package has that name), then run again" >&2; exit 1; }
 	@{ command -v chromium && command -v chromedriver; } > /dev/null \
 		|| { echo "installing Chromium"; $(AS_ROOT) sh -c 'apt-get -qq update && $(APT_INSTALL) chromium chromium-driver > /dev/null'; } \
 		|| { echo "make test needs Chromium and its driver: install them (Debian's packages are called chromium and chromium-driver), then run again" >&2; exit 1; }

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from clozeline.cli.status import _model
 from clozeline.cli.status_page import status_page
 from clozeline.orchestration.project_status import Disk, ModelStatus, Problem, ProjectStatus, Remote
 from clozeline.orchestration.scheduled_runs import ScheduledRun
@@ -44,6 +45,15 @@ def test_the_page_shows_the_next_command_for_a_held_candidate_and_a_failed_run()
     ):
         assert told in shown, told
     assert "&lt;b&gt;every&lt;/b&gt; gate passed" in shown
+
+
+def test_the_page_and_the_command_show_the_replicas_that_a_rollout_waits_for() -> None:
+    waiting = HELD.model_copy(update={"rollout": "6", "awaited": ("http://b:8000 cannot load version 7: <memory>",)})
+    shown, lines = page([waiting]), list(_model(waiting))
+    assert "<code>clozeline rollback encoder</code>" in shown
+    assert "it waits for http://b:8000 cannot load version 7: &lt;memory&gt;" in shown
+    assert "  its fleet still serves version 6; `clozeline rollback encoder` takes the change back" in lines
+    assert "fleet" not in page([HELD])
 
 
 def test_the_page_of_a_new_project_shows_the_first_commands() -> None:

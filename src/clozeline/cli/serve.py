@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,6 +16,8 @@ from clozeline.serving import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
 from clozeline.serving.scheduling.admission import MAX_WAITING_TOKENS
 
 if TYPE_CHECKING:
+    from clozeline.serving.edge.access import ApiKeys
+    from clozeline.serving.edge.hosts import AllowedHosts
     from clozeline.serving.models.catalogue import Catalogue
     from clozeline.serving.models.sources import ModelSource
 
@@ -43,6 +46,15 @@ HostsOption = Annotated[
         metavar="NAME",
         help="Also accept this Host name, for example behind a proxy or in a cluster (repeatable; `*`: any). "
         "Always accepted: localhost and --host; any IP address too, unless --host is the loopback.",
+        show_default=False,
+    ),
+]
+FleetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="Change to a new champion together with the other replicas, which reach this one at HOST: no client gets "
+        "the old version after the new one.",
         show_default=False,
     ),
 ]
@@ -91,6 +103,7 @@ def serve(
     api_keys_file: KeysFileOption = None,
     allowed_host: HostsOption = None,
     require_signature: SignatureOption = None,
+    fleet: FleetOption = None,
     traces: TracesOption = False,
 ) -> None:
     """Serve models over HTTP; without --host, to this machine only.
@@ -104,6 +117,7 @@ def serve(
     - `clozeline serve`
     - `clozeline serve dist/encoder dist/library --port 9000`
     - `clozeline serve models:/clozeline-encoder@champion next=models:/clozeline-encoder@candidate`
+    - `clozeline serve --host 0.0.0.0 --fleet 10.0.0.5`
 
     Then: `curl -s 127.0.0.1:8000/embed -H 'content-type: application/json' -d '{"inputs": "Sort a list."}'`
 
@@ -112,22 +126,31 @@ def serve(
     is 130.
     """
     from clozeline.machine.cores import available_cores
-    from clozeline.serving.edge.access import ApiKeys, first_key_in_shell
-    from clozeline.serving.edge.hosts import AllowedHosts
+    from clozeline.serving.edge.access import first_key_in_shell
     from clozeline.serving.models.service import Capacity
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
 
     _tell_when()
     sources = _sources(models, require_signature)
-    keys = ApiKeys.read(api_keys_file)
-    hosts = AllowedHosts.of(host, allowed_host or ())
-    if not keys.digests and hosts.by_address:
-        _LOG.warning("Anyone who can reach %s can use the models: no API keys are set.", host)
+    replica = _replica(fleet, sources, watch) if fleet else None
+    keys, hosts = _access(host, api_keys_file, [*(allowed_host or ()), *(replica[:1] if replica else ())])
     admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
     key = first_key_in_shell(api_keys_file) if keys.digests else None
-    run(sources, Settings(host, port, capacity, precision, keys, hosts, watch, traces), partial(announce, key=key))
+    settings = Settings(host, port, capacity, precision, keys, hosts, watch, replica, traces)
+    run(sources, settings, partial(announce, key=key))
+
+
+def _access(host: str, keys_file: Path | None, more_hosts: list[str]) -> "tuple[ApiKeys, AllowedHosts]":
+    """Return the accepted keys and host names. Without keys, a server for other machines logs a warning."""
+    from clozeline.serving.edge.access import ApiKeys
+    from clozeline.serving.edge.hosts import AllowedHosts
+
+    keys, hosts = ApiKeys.read(keys_file), AllowedHosts.of(host, more_hosts)
+    if not keys.digests and hosts.by_address:
+        _LOG.warning("Anyone who can reach %s can use the models: no API keys are set.", host)
+    return keys, hosts
 
 
 def _sources(models: list[str] | None, signers: Path | None) -> "list[ModelSource]":
@@ -137,6 +160,37 @@ def _sources(models: list[str] | None, signers: Path | None) -> "list[ModelSourc
     allowed_signers = require_allowed_signers(signers) if signers else None
     sources = parse_sources(models) if models else default_sources()
     return [replace(source, allowed_signers=allowed_signers) for source in sources]
+
+
+def _replica(fleet: str, sources: "list[ModelSource]", watch: float) -> tuple[str, int]:
+    """Return the host and the port in --fleet, port 0 if it names none.
+
+    Raises:
+        ParamsError: it is no address; or the served models cannot change with those of other replicas.
+    """
+    from clozeline.errors import ParamsError
+
+    try:
+        parts = urlsplit(f"//{fleet}")
+        host, port, is_address = parts.hostname or "", parts.port or 0, parts.netloc == fleet
+    except ValueError:
+        host, port, is_address = "", 0, False
+    if not host or not is_address:
+        raise ParamsError(
+            "this is not an address at which other replicas reach this one",
+            given=f"--fleet {fleet}",
+            expected="HOST or HOST:PORT; without a port, that of --port",
+            do="give the address of this machine or pod: `--fleet $(hostname -i)`",
+        )
+    alone = [source.place for source in sources if source.is_alias and not source.is_champion]
+    if alone or watch == 0 or not any(source.is_champion for source in sources):
+        raise ParamsError(
+            "these models cannot change together with those of other replicas",
+            given="--watch 0" if watch == 0 else ", ".join(alone or [source.place for source in sources]),
+            expected="champions (models:/NAME@champion), beside folders and fixed versions, and a --watch above 0",
+            do="name the champions, or leave --fleet out",
+        )
+    return host, port
 
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:

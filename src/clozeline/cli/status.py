@@ -86,6 +86,7 @@ def _lines(found: "ProjectStatus") -> Iterator[str]:
 def _model(model: "ModelStatus") -> Iterator[str]:
     since = f" since {_local(model.since)}, by {model.who}: {model.why or 'no reason given'}" if model.since else ""
     yield f"{model.name}: " + (f"version {model.champion} is the champion{since}" if model.champion else "no champion")
+    yield from (f"  {line}" for line in model.of_fleet)
     if model.candidate:
         yield f"  candidate: version {model.candidate}, {model.outcome or 'not decided yet: `clozeline release`'}"
         if model.reason:

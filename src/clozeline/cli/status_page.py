@@ -49,10 +49,11 @@ def _models(found: "ProjectStatus") -> Iterator["Markup"]:
 
 def _model(model: "ModelStatus") -> tuple["str | Markup", ...]:
     candidate = f"version {model.candidate}: {model.outcome or 'not decided yet'}" if model.candidate else ""
+    champion = f"version {model.champion}" if model.champion else "none"
     to_decide = "" if model.outcome else "`clozeline release`"
     return (
         html("code", text=model.name),
-        f"version {model.champion}" if model.champion else "none",
+        html("cell", value=champion, beside=[with_code(line) for line in model.of_fleet]),
         html("cell", value=_time(model.since), beside=[f"by {model.who}" if model.who else "", model.why]),
         html("cell", value=candidate, beside=[with_code(model.reason or to_decide)] if candidate else []),
     )

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from clozeline.errors import ClozelineError
 from clozeline.orchestration.scheduled_runs import ScheduledRun, scheduled_runs
-from clozeline.registry import CANDIDATE, CHAMPION
+from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX
+from clozeline.registry.fleet import Fleet
 from clozeline.registry.history import newest_decision_about
 from clozeline.registry.versions import Registry
 from clozeline.tracking.addresses import database_of
@@ -35,6 +36,19 @@ class ModelStatus(_Record):
     outcome: str = ""
     """Decision about the candidate."""
     reason: str = ""
+    rollout: str = ""
+    """Version that the fleet still serves; empty if that is the champion, or if there is no fleet."""
+    awaited: tuple[str, ...] = ()
+    """The replicas that its rollout waits for, each with the reason."""
+
+    @property
+    def of_fleet(self) -> list[str]:
+        """Lines about a rollout that is under way."""
+        if not self.rollout:
+            return []
+        back = f"`clozeline rollback {self.name.removeprefix(MODEL_PREFIX)}`"
+        waits = [f"it waits for {replica}" for replica in self.awaited]
+        return [f"its fleet still serves version {self.rollout}; {back} takes the change back", *waits]
 
 
 class Disk(_Record):
@@ -101,6 +115,7 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
     champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
     last = next(iter(registry.changes(name)[-1:]), None)
     decision = newest_decision_about(candidate, address) if candidate else None
+    fleet = Fleet.open(address, name).read()
     return ModelStatus(
         name=name,
         champion=champion.version if champion else None,
@@ -112,6 +127,8 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
         reason=(decision.reason or "; ".join(str(gate) for gate in decision.gates if not gate.is_passed))
         if decision
         else "",
+        rollout=fleet.serving if fleet.serving and not fleet.is_settled else "",
+        awaited=tuple(f"{replica.url} {replica.reason_to_wait(fleet.champion)}" for replica in fleet.awaited),
     )
 
 

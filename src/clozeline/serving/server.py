@@ -5,6 +5,9 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clozeline.artifacts.export.manifest import Precision
 from clozeline.errors import ParamsError
@@ -12,12 +15,15 @@ from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.edge.hosts import AllowedHosts
 from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
 from clozeline.serving.models.watching import AliasWatcher
 from clozeline.serving.observe.tracing import tracing
 from clozeline.serving.uvicorn_adapter import ModelServer, configured
+from clozeline.workspace import Workspace, tracking_uri
+
+if TYPE_CHECKING:
+    from clozeline.serving.models.following import FleetWatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,9 @@ class Settings:
     hosts: AllowedHosts
     watch_seconds: float
     """Interval between polls of the registry's aliases, in seconds; 0: never."""
+    fleet: tuple[str, int] | None = None
+    """Host and port at which other replicas of the same models reach this one, port 0: the one it listens on; None: it
+    changes versions alone."""
     traces: bool = False
     """Whether OpenTelemetry gets spans of each request."""
 
@@ -60,13 +69,38 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     service = Service(settings.capacity, tracing(settings.traces))
     app = create_app(service, settings.keys, hosts=settings.hosts)
 
+    watcher = _watcher(service, sources, settings, listener)
+
     def load() -> None:
-        catalogue = Catalogue([open_source(source, settings.precision) for source in sources])
+        catalogue = watcher.load()
+        if service.phase == "stopping":
+            return
         service.open(catalogue)
-        AliasWatcher(service, sources, settings.precision, settings.watch_seconds).start()
+        watcher.start()
         announce(_url(listener), catalogue)
 
-    ModelServer(configured(app), service, load).serve_until_told_to_stop(listener)
+    try:
+        ModelServer(configured(app), service, load).serve_until_told_to_stop(listener)
+    finally:
+        watcher.stop()
+
+
+def _watcher(
+    service: Service, sources: Sequence[ModelSource], settings: Settings, listener: socket.socket
+) -> "AliasWatcher | FleetWatcher":
+    if settings.fleet is None:
+        return AliasWatcher(service, sources, settings.precision, settings.watch_seconds)
+    from clozeline.registry.fleet import Fleet
+    from clozeline.serving.models.following import FleetWatcher
+
+    # A poll that fails is soon followed by the next one. By default MLflow tries one call for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+    host, port = settings.fleet
+    name = f"[{host}]" if ":" in host else host
+    url = f"http://{name}:{port or listener.getsockname()[1]}"
+    address = tracking_uri(Workspace(Path.cwd()))
+    return FleetWatcher(service, sources, settings.precision, settings.watch_seconds, url, partial(Fleet.open, address))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,12 +1,12 @@
 """The served models, and the choice of the model that answers a request."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.observe.identity import Identity
+from clozeline.serving.observe.identity import VERSION, Identity
 from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 
 Model = TypeVar("Model", bound=OpenModel)
@@ -47,6 +47,9 @@ class Catalogue:
     def __init__(self, models: Sequence[LoadedModel]) -> None:
         self._models = {served.identity.name: served for served in models}
         assert len(self._models) == len(models), "parse_sources refuses duplicate names"
+        self._beside: dict[str, dict[str, LoadedModel]] = {}
+        """Other versions by name and version; they answer requests that name them."""
+        self._coming: dict[str, Collection[str]] = {}
         self.num_swaps = 0
 
     def __iter__(self) -> Iterator[LoadedModel]:
@@ -74,12 +77,46 @@ class Catalogue:
                 return served
         raise no_such_model(name, [one.identity.name for one in able], ability, route=route, listed=listed)
 
+    def pinned(self, name: str, version: str, ability: Ability[Model]) -> ServedModel[Model]:
+        """Return this version of the model called `name`.
+
+        Raises:
+            ApiError: 503, it will be here in a moment; 409, it is not served here.
+        """
+        others = self._beside.get(name, {})
+        found = ability.of(others[version]) if version in others else None
+        if found:
+            return found
+        served = ", ".join([self._models[name].identity.version, *others])
+        raise _no_such_version(name, version, served, is_coming=version in self._coming.get(name, ()))
+
+    def keep_beside(self, name: str, others: Sequence[LoadedModel], coming: Collection[str] = ()) -> None:
+        """Let exactly these other versions of `name` answer requests that name them; `coming` are not loaded yet."""
+        self._coming[name] = coming
+        self._beside[name] = {served.identity.version: served for served in others}
+
     def swap(self, served: LoadedModel) -> Identity:
         """Replace the model of the same name by `served`; return its identity. Requests that have begun keep it."""
         before = self._models[served.identity.name].identity
         self._models[served.identity.name] = served
         self.num_swaps += 1
         return before
+
+
+def _no_such_version(name: str, version: str, served: str, *, is_coming: bool) -> ApiError:
+    return problem(
+        503 if is_coming else 409,
+        "version_not_loaded" if is_coming else "other_version",
+        f"{name} is not served in that version" + (" yet" if is_coming else ""),
+        given=f"{VERSION}: {version}",
+        expected=f"one of: {served}",
+        do="send the request again"
+        if is_coming
+        else "make vectors that are compared with each other by one version: "
+        "begin again with the served one, or serve that version beside it (`clozeline serve --help`)",
+        param=VERSION,
+        headers={"retry-after": "1"} if is_coming else None,
+    )
 
 
 def no_such_model(

@@ -32,7 +32,7 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     """
     found = fetched(source)
     give_back_freed()  # return the memory of replaced models first; this one may need it
-    chosen = choice(found, read_manifest(found.folder), precision)
+    chosen = choice(found, read_manifest(found.folder), precision, is_in_fleet=source.is_in_fleet)
     _check_room(found.folder, chosen.precision)
     model = load(found.folder, precision=chosen.precision)
     if not chosen.is_settled:

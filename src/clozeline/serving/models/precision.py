@@ -30,15 +30,19 @@ class Choice:
     """False: INT8 passed its checks, but only a measurement can tell whether it is faster here."""
 
 
-def choice(found: FetchedModel, manifest: Manifest, asked: Precision | None) -> Choice:
+def choice(found: FetchedModel, manifest: Manifest, asked: Precision | None, *, is_in_fleet: bool = False) -> Choice:
     """Return the requested precision; else fp32 if INT8 failed its checks; else what the release chose, if it ran on
-    this processor; else INT8, unsettled.
+    this processor; else INT8, unsettled. In a fleet, what the release chose on any processor: INT8 and fp32 give
+    different vectors.
     """
     if asked:
         return Choice(asked, "it was requested")
     if manifest.served == "fp32":
         return Choice("fp32", "no INT8 scheme passed its checks")
     released = found.version
+    if is_in_fleet:
+        served = released.served if released and released.served else manifest.served
+        return Choice(served, "the release chose it for the whole fleet")
     if released is None or released.served is None or released.served_on != processor():
         return Choice("int8", _PASSED, is_settled=False)
     reason = f"{as_fast(released.int8_speedup)}, measured by the release on this kind of processor"

@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from starlette.requests import Request
+
 from clozeline.serving import DEFAULT_TIMEOUT_SECONDS
 from clozeline.serving.errors import ApiError, not_ready
 from clozeline.serving.models.answer_cache import AnswerCache
 from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.gate import Gate
 from clozeline.serving.models.given_answers import GivenAnswers
 from clozeline.serving.observe.metrics import Metrics
 from clozeline.serving.observe.tracing import NoTracing, Tracing
@@ -49,6 +52,9 @@ class Service:
         self.batch_tokens = capacity.batch_tokens
         self.cache = AnswerCache(capacity.cache_bytes)
         self.given = GivenAnswers()
+        self.gate = Gate()
+        self.replica = ""
+        """Identity of this process in its fleet; empty: it belongs to none."""
         self._catalogue: Catalogue | None = None
         self._stopping = False
 
@@ -61,6 +67,12 @@ class Service:
     def swap(self, served: LoadedModel) -> None:
         """Answer with `served` from now on instead of the model of its name."""
         self.metrics.serves(served.identity, instead_of=self.catalogue.swap(served))
+
+    async def passed(self, request: Request, timeout_milliseconds: int | None) -> None:
+        """Let a request that names no version through the gate; raises what `Gate.passed` raises."""
+        if self.gate.state != "open":
+            patience = self.asking.patience(request, timeout_milliseconds)
+            await self.gate.passed(patience.deadline_seconds - self.scheduler.clock())
 
     def drain(self) -> None:
         """Report not ready from now on. Accepted requests are still answered."""
@@ -77,7 +89,7 @@ class Service:
     def phase(self) -> Phase:
         if self._stopping:
             return "stopping"
-        return "loading" if self._catalogue is None else "ready"
+        return "loading" if self._catalogue is None or self.gate.state == "behind" else "ready"
 
     @property
     def catalogue(self) -> Catalogue:

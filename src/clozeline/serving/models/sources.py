@@ -25,6 +25,8 @@ class ModelSource:
     place: str
     allowed_signers: Path | None = None
     """File of allowed signers, one of whom must have signed the model; None: no signature is required."""
+    is_in_fleet: bool = False
+    """Whether other replicas serve it too: all of them then serve the precision that the release chose."""
 
     @classmethod
     def parse(cls, text: str) -> "ModelSource":
@@ -32,8 +34,17 @@ class ModelSource:
         if named and not Path(text).exists():
             return cls(named["name"], named["place"])
         if text.startswith(REGISTRY_SCHEME):
-            return cls(re.split("[@/]", text.removeprefix(REGISTRY_SCHEME))[0], text)
+            return cls(cls("", text).registered_name, text)
         return cls(Path(text).resolve().name, text)
+
+    @property
+    def is_champion(self) -> bool:
+        return self.place.startswith(REGISTRY_SCHEME) and self.place.endswith(f"@{registry.CHAMPION}")
+
+    @property
+    def registered_name(self) -> str:
+        """Name of the registered model of a `models:/…` URI."""
+        return re.split("[@/]", self.place.removeprefix(REGISTRY_SCHEME))[0]
 
     @property
     def is_alias(self) -> bool:

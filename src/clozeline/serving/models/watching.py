@@ -10,6 +10,7 @@ from clozeline.artifacts.export.manifest import Precision
 from clozeline.errors import ArtifactError
 from clozeline.machine.heap import give_back_freed
 from clozeline.serving.errors import Caught
+from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Service
 from clozeline.serving.models.sources import ModelSource
@@ -40,6 +41,7 @@ class AliasWatcher:
         live_version: Callable[[str], str] = registry.live_version,
     ) -> None:
         self._service = service
+        self._all_sources = sources
         self._sources = [source for source in sources if source.is_alias]
         self._precision = precision
         self._interval_seconds = interval_seconds
@@ -51,6 +53,10 @@ class AliasWatcher:
         """Whether the last poll replaced a model. Requests in progress may have held its memory a moment longer."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="clozeline-watcher", daemon=True)
+
+    def load(self) -> Catalogue:
+        """Open all sources; raises what `open_source` raises."""
+        return Catalogue([open_source(source, self._precision) for source in self._all_sources])
 
     def start(self) -> None:
         """Start the thread if there are aliases and an interval."""
@@ -83,7 +89,7 @@ class AliasWatcher:
         if version == self._served_version(source):
             return
         opened = open_source(source, self._precision)
-        _check_same_task(self._service.catalogue.named(source.name), opened)
+        check_same_task(self._service.catalogue.named(source.name), opened)
         self._service.swap(opened)
         self._swapped = True
         _LOG.info("%s: now serving version %s", source.name, version)
@@ -109,7 +115,7 @@ class AliasWatcher:
             self.look()
 
 
-def _check_same_task(before: LoadedModel, after: LoadedModel) -> None:
+def check_same_task(before: LoadedModel, after: LoadedModel) -> None:
     """Raise ArtifactError if the task differs: clients of `before` would get 404 from their routes."""
     given, expected = after.model.manifest.task, before.model.manifest.task
     if given != expected:

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from string import punctuation
+from typing import Final
 from urllib.parse import quote
 
 from clozeline.artifacts.export.manifest import Precision
+
+VERSION: Final = "x-model-version"
+"""Header with the version that answered; in a request, the version that has to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,4 +30,4 @@ class Identity:
     def headers(self) -> dict[str, str]:
         # Percent-encoded: a folder name may hold characters that no header can carry.
         name = quote(self.name, safe=punctuation.replace("%", ""))
-        return {"x-model": name, "x-model-version": self.version, "x-model-sha256": self.sha256}
+        return {"x-model": name, VERSION: self.version, "x-model-sha256": self.sha256}

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from clozeline.serving.models.given_answers import REQUEST_ID
 from clozeline.serving.models.service import Service
+from clozeline.serving.observe.identity import VERSION
 from clozeline.serving.protocols.dialects import Dialects
 from clozeline.serving.protocols.fields import TimeoutMilliseconds
 from clozeline.serving.protocols.model_prefix import asked_path
@@ -73,6 +74,8 @@ class Endpoint:
         num_json_bytes = self.operation.read(request.headers, raw)
         timeout_milliseconds = self._timeout_milliseconds(request)
         call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])
+        if VERSION not in request.headers:
+            await self._service.passed(request, timeout_milliseconds)
         if self._service.cache.is_on and self.operation.read is read_json:
             return await self._cached_or_new(call, raw)
         return await self._made(call, raw[:num_json_bytes])
@@ -89,7 +92,8 @@ class Endpoint:
     async def _cached_or_new(self, call: Call, raw: bytes) -> Response:
         """Return the cached answer to the same bytes, or a new answer, which is cached if its status is 200."""
         service = self._service
-        key = (f"{asked_path(call.request.scope)}?{call.request.url.query}", raw, service.catalogue.num_swaps)
+        pinned = call.request.headers.get(VERSION, "")
+        key = (f"{asked_path(call.request.scope)}?{call.request.url.query} {pinned}", raw, service.catalogue.num_swaps)
         kept = service.cache.find(key)
         service.metrics.looked_up_in_cache(was_there=kept is not None)
         if kept:

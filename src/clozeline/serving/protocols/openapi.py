@@ -31,7 +31,8 @@ know a base URL and cannot send `model`.
 An error has the form of its route's protocol, or Clozeline's own:
 `{"error": {"code", "message", "param", "given", "expected", "do"}}`. Each route shows its form.
 
-The headers `x-model`, `x-model-version` and `x-model-sha256` name the model that answered.
+The headers `x-model`, `x-model-version` and `x-model-sha256` name the model that answered. A request with
+`x-model-version` is answered by that version or refused.
 """
 _NAMED = {
     "x-model": "Name of the model that answered",

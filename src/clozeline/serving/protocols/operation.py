@@ -15,6 +15,7 @@ from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import LIST, Ability, Catalogue
 from clozeline.serving.models.service import Service
+from clozeline.serving.observe.identity import VERSION
 from clozeline.serving.protocols.model_prefix import PREFIX, prefixed_name
 from clozeline.serving.protocols.reading import read_json
 from clozeline.serving.scheduling.asking import Reply, Turns
@@ -78,9 +79,14 @@ class Call:
         """Return the model of this ability that is requested: by the path, by `name`, or the default one.
 
         Raises:
-            ApiError: 404, no such model, and where names are `listed`; 422, path and `name` differ.
+            ApiError: 404, no such model, and where names are `listed`; 422, path and `name` differ; 409 or 503, it is
+                not served in the version that the header names.
         """
-        return self.models.answering(ability, self.wanted(name), route=self.path, listed=listed)
+        found = self.models.answering(ability, self.wanted(name), route=self.path, listed=listed)
+        version = self.request.headers.get(VERSION)
+        if version in (None, found.identity.version):
+            return found
+        return self.models.pinned(found.identity.name, version, ability)
 
     def routes(self, served: LoadedModel) -> list[str]:
         """Return the paths that `served` answers, in the order of the protocols."""
@@ -132,6 +138,7 @@ ASKED: Refusals = {
     **KEYED,
     404: "No such model or label",
     408: "The body did not arrive in time",
+    409: "The model is not served in the version that x-model-version names",
     413: "The body is too large, or its work cannot finish before the deadline",
     415: "The content type is not JSON in UTF-8, or the body is compressed",
     422: "A field or a text cannot be used",

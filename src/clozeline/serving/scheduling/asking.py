@@ -110,7 +110,7 @@ class Asking:
                 499, the client left; 503, the server stops now. The waiting texts of the request do not run.
             ClozelineError: tokenization refuses a text.
         """
-        patience = self._patience(request, timeout_milliseconds)
+        patience = self.patience(request, timeout_milliseconds)
         tickets = await self._admitted(served, texts, questions, patience)
         await self._all_settled(tickets, patience)
         headers = served.identity.headers | self._times(served, tickets, patience)
@@ -129,7 +129,7 @@ class Asking:
         They are admitted together, have the deadline of the request, and share the runs of the graph with other
         requests. Raises what `ask_together` raises.
         """
-        patience = self._patience(request, timeout_milliseconds)
+        patience = self.patience(request, timeout_milliseconds)
         tickets = await self._admitted(served, texts, lambda: [turns.first()], patience, turns.later_tokens)
         await self._all_settled(tickets, patience)
         num_characters = _TURN_CHARACTERS * len(texts)
@@ -196,7 +196,7 @@ class Asking:
             ApiError: 429, too much waits; 504, the deadline passed; 499, the client left; 503, the server stops now.
         """
         try:
-            return await self._made(work, num_characters, self._patience(request, None))
+            return await self._made(work, num_characters, self.patience(request, None))
         except OverloadedError as error:
             raise self._overloaded(error) from error
 
@@ -209,7 +209,8 @@ class Asking:
     def close(self) -> None:
         self._tokenizer.close()
 
-    def _patience(self, request: Request, timeout_milliseconds: int | None) -> Patience:
+    def patience(self, request: Request, timeout_milliseconds: int | None) -> Patience:
+        """Return the arrival and the deadline of a request; a stopping server waits for the deadline."""
         timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
         arrived_seconds: float = request.scope.get(ARRIVED, self._scheduler.clock())
         self.last_deadline_seconds = max(self.last_deadline_seconds, arrived_seconds + timeout_seconds)

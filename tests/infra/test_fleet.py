@@ -1,0 +1,135 @@
+"""Three replicas behind Debian's haproxy change versions: no request fails, no old version answers after a new one."""
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from clozeline.artifacts.export.manifest import package_sha256
+from clozeline.registry.fleet import Fleet
+from clozeline.registry.versions import Registry
+from clozeline.tracking.database import experiment_id, prepare
+from tests.infra.replica import Replica
+from tests.tiny_packages import write_embedder
+
+pytestmark = pytest.mark.deployment  # half a minute: four servers
+
+CONFIG = Path(__file__).parents[2] / "infra" / "haproxy" / "haproxy.cfg"
+NAME = "clozeline-encoder"
+
+
+class Fleets:
+    """Three replicas, their registry, and haproxy in front of them."""
+
+    def __init__(self, folder: Path, free_port: Callable[[], int], stack: ExitStack) -> None:
+        self.folder = folder
+        self.address = f"sqlite:///{folder / 'mlflow.db'}"
+        client = prepare(self.address)
+        self.run = client.create_run(experiment_id(client, self.address)).info.run_id
+        self.registry = Registry.open(self.address)
+        self.record = Fleet.open(self.address, NAME)
+        self.promote(self.register())
+        ports = [free_port() for _ in range(3)]
+        self.replicas = [stack.enter_context(Replica(folder, self.address, port)) for port in ports]
+        port = free_port()
+        config = CONFIG.read_text(encoding="utf-8").replace(":8080", f":{port}")
+        for number, replica_port in enumerate(ports, 1):
+            config = config.replace(f":800{number}", f":{replica_port}")
+        (folder / "haproxy.cfg").write_text(config, encoding="utf-8")
+        self.url = f"http://127.0.0.1:{port}"
+        proxy = subprocess.Popen(["haproxy", "-db", "-f", str(folder / "haproxy.cfg")], stderr=subprocess.DEVNULL)
+        stack.callback(proxy.wait)
+        stack.callback(proxy.kill)
+        for replica in self.replicas:
+            replica.wait_until_ready()
+
+    def register(self, *, is_damaged: bool = False) -> str:
+        number = len(list(self.folder.glob("m-*"))) + 1
+        folder = self.folder / f"m-{number}"
+        write_embedder(folder / "artifacts" / "package")
+        sha256 = package_sha256(folder / "artifacts" / "package")
+        if is_damaged:
+            (folder / "artifacts" / "package" / "model.onnx").write_bytes(b"?")
+        source = folder.as_uri()
+        return self.registry.register(
+            NAME, source=source, run_id=self.run, package_sha256=sha256, description=""
+        ).version
+
+    def promote(self, version: str) -> None:
+        self.registry.promote(self.registry.version(NAME, version))
+
+    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float = 60) -> None:
+        until = time.monotonic() + timeout_seconds
+        while not condition():
+            assert time.monotonic() < until, (self.record.read(), [one.log() for one in self.replicas])
+            time.sleep(0.1)
+
+
+class Client(threading.Thread):
+    """Asks on and on, and keeps the versions of the answers in order."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.versions: list[str] = []
+        self.slowest_seconds = 0.0
+        self.failures: list[str] = []
+        self._ends = threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=30) as client:
+            while not self._ends.wait(0.01):
+                began = time.monotonic()
+                answer = client.post("/embed", json={"inputs": "the list"})
+                self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
+                if answer.status_code != 200:
+                    self.failures.append(answer.text)
+                else:
+                    self.versions.append(answer.headers["x-model-version"])
+
+    def __enter__(self) -> "Client":
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._ends.set()
+        self.join()
+
+    @property
+    def changes(self) -> list[str]:
+        """Versions of the answers, without repetitions."""
+        return [version for place, version in enumerate(self.versions) if self.versions[place - 1 : place] != [version]]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleets]:
+    with ExitStack() as stack:
+        yield Fleets(tmp_path, free_port, stack)
+
+
+def test_the_example_configuration_is_valid() -> None:
+    subprocess.run(["haproxy", "-c", "-f", str(CONFIG)], check=True, capture_output=True)
+
+
+def test_a_promotion_a_kill_and_a_rollback_while_a_client_asks(fleet: Fleets) -> None:
+    with Client(fleet.url) as client:
+        fleet.promote(fleet.register())
+        fleet.wait_until(lambda: client.versions[-1:] == ["2"])
+        # The second rollout loses a replica while its requests wait, or a moment before or after.
+        fleet.promote(fleet.register())
+        fleet.wait_until(lambda: fleet.record.read().serving == "2" and "3" in fleet.replicas[1].log())
+        fleet.replicas[1].process.send_signal(signal.SIGKILL)
+        fleet.wait_until(lambda: client.versions[-1:] == ["3"])
+        assert len(fleet.record.read().replicas) == 2
+        fleet.registry.roll_back(NAME)
+        fleet.wait_until(lambda: client.versions[-1:] == ["2"])
+        time.sleep(1)
+    assert client.failures == []
+    assert client.changes == ["1", "2", "3", "2"]
+    assert client.slowest_seconds < 20
