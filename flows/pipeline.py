@@ -13,6 +13,7 @@ from prefect.futures import PrefectFuture, wait
 
 from clozeline.orchestration.disk_space import require_disk_space
 from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
+from clozeline.orchestration.own_encoder import require_own_encoder
 from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
 from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, RETRIES, tell_errors_plainly
 from clozeline.orchestration.restarts import flow_run_id
@@ -41,8 +42,8 @@ def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = N
         refresh: take a new snapshot of a source that DVC cannot watch: a URL, a database, a branch on the hub.
 
     Raises:
-        ParamsError: params.yaml or dvc.yaml is wrong, a model to start from is an output of a stage, or there is no key
-            to sign releases with; nothing was started.
+        ParamsError: params.yaml or dvc.yaml is wrong, a model to start from is an output of a stage, an encoder of your
+            own cannot be used, or there is no key to sign releases with; nothing was started.
         DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
         StorageError: DVC's cache is not writable, or the disk has too little room; nothing was started.
         ArtifactError: MLflow's local database is damaged, or its server refuses the caller; or there is no champion to
@@ -67,6 +68,7 @@ def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = N
         warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
         require_readable_labels(workspace.root, graph, params)
+        require_own_encoder(workspace.root, graph, params)
         require_disk_space(workspace.root, graph, params)
         require_start(workspace, graph, params)
         with PipelineRun.open(workspace, graph, kept_open=[lock]) as run:

@@ -60,8 +60,8 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
         patched.chdir(folder)
         patched.setattr("clozeline.api.config.default_tree", lambda: deepcopy(defaults))
-        for module in ("preprocess", "snapshot"):
-            patched.setattr(f"clozeline.stages.{module}.available_cores", lambda: 1)
+        for module in ("cluster.executors", "stages.snapshot"):
+            patched.setattr(f"clozeline.{module}.available_cores", lambda: 1)
         for block in BLOCKS:
             exec(block, names)
         yield Executed(folder, names, printed.getvalue())

@@ -90,7 +90,10 @@ def without_model(folder: Path) -> None:
         (lambda folder: change_tokenizer(folder, model_max_length=2), "room for 2 tokens, 2 of them special"),
         (renumber, "a tokenizer with ids up to 90, a model of 90"),
         (spoil, r"model\.safetensors has weights that are not finite\n.* such as encoder\.embeddings\.tokens"),
-        (lambda folder: change_config(folder, model_type="clozeline-encoder"), "for an encoder of your own"),
+        (
+            lambda folder: change_config(folder, model_type="clozeline-encoder"),
+            "does not say how your own encoder is built",
+        ),
     ],
 )
 def test_an_incomplete_model_folder_is_refused(encoder: Path, damage: Callable[[Path], Any], message: str) -> None:

@@ -14,11 +14,11 @@ from transformers import DebertaV2Config, DebertaV2ForMaskedLM
 from clozeline.contest.contender import Contender
 from clozeline.contest.published import open_published
 from clozeline.encoder.families import TokenIds
+from clozeline.encoder.own_config import OWN_MODEL_TYPE
 from clozeline.encoder.stock import StockModel
 from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import open_trained
 from clozeline.foreign.inspection import inspect_model
-from clozeline.language_modelling.encoders import OWN_ARCHITECTURE, OWN_MODEL_TYPE
 from clozeline.params import read_params
 from clozeline.pretraining.starting import start_from, token_ids
 from clozeline.tasks.question_answering import head
@@ -131,7 +131,7 @@ def test_a_configuration_alone_never_causes_an_import(
         (tmp_path / f"{name}.py").write_text(MODULE)
     params = read_params(PROJECT / "params.yaml").pretrain.model.model_dump() | {"family": family}
     ids = {"vocab_size": 90, "pad_id": 0, "cls_id": 2, "sep_id": 3}
-    own = {"model_type": OWN_MODEL_TYPE, "architectures": [OWN_ARCHITECTURE], "params": params, "ids": ids}
+    own = {"model_type": OWN_MODEL_TYPE, "architectures": ["OwnForMaskedLM"], "params": params, "ids": ids}
     change(folder, "config.json", own)
     with pytest.raises(ArtifactError):
         OF_MODELS[door](folder)

@@ -52,7 +52,8 @@ def pretrain(
     elif params.preprocess.source.kind in _LOCAL and params.preprocess.source.url is None:
         params.preprocess.source.path = os.path.relpath(params.preprocess.source.path, run.folder)
     params.finetune = {}
-    params.export.models = {run.name: "encoder/generator" if params.pretrain.objective == "rtd" else "encoder"}
+    if params.export.models:
+        params.export.models = {run.name: _encoder_of(params)}
     _refuse_champion(params)
     written(run, params)
     for stage in _TO_AN_ENCODER:
@@ -127,10 +128,14 @@ def export(run: Run | str | PathLike[str], config: Config | None = None) -> Path
         GateError: the graph does not compute what the model computes.
     """
     found = opened(run)
-    models = dict(found.config.export.models)
+    models = {found.name: _encoder_of(found.config), **found.config.export.models}
     found = _with(found, config, "export", keeping={"models": models})
     call("export", found, {"key": found.name, "item": models[found.name]})
     return found.folder / "dist" / found.name
+
+
+def _encoder_of(params: Config) -> str:
+    return "encoder/generator" if params.pretrain.objective == "rtd" else "encoder"
 
 
 def _with(run: Run, config: Config | None, section: str, keeping: Mapping[str, Any] | None = None) -> Run:

@@ -8,11 +8,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from clozeline.encoder.checkpoints import Checkpoint, opened
 from clozeline.encoder.families import FORMS, LanguageHead
+from clozeline.encoder.own_config import OWN_MODEL_TYPE
 from clozeline.errors import ArtifactError
 from clozeline.foreign.hub import asking_hub, pinned
 from clozeline.foreign.inspection import inspect_model
 from clozeline.language_modelling import language_model
-from clozeline.language_modelling.encoders import OWN_ARCHITECTURE
 from clozeline.language_modelling.language_model import LanguageModel
 
 
@@ -33,7 +33,7 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     inspect_model(name, checkpoint.revision)
     architecture = (facts.get("architectures") or ["none"])[0]
     head, _ = FORMS.get(architecture, (None, None))
-    if checkpoint.is_folder and (architecture == OWN_ARCHITECTURE or head == "rtd"):
+    if checkpoint.is_folder and (facts.get("model_type") == OWN_MODEL_TYPE or head == "rtd"):
         return language_model.load(Path(name), family)
     if head is not None and head != "rtd":
         return _loaded(checkpoint, head)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -14,6 +14,8 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clozeline.encoder.families import LAYOUTS, HeadKind
 from clozeline.encoder.model import Model
+from clozeline.encoder.own import OwnModel
+from clozeline.encoder.own_config import OWN_MODEL_TYPE, opened_config
 from clozeline.encoder.stock import StockModel, loaded_stock
 from clozeline.errors import ArtifactError
 from clozeline.foreign.hub import fetched_file
@@ -37,6 +39,8 @@ class Checkpoint:
     name: str
     """Path of a folder, or a name on the hub."""
     revision: str | None = None
+    family: str | None = None
+    """`pretrain.model.family` of the params: the code of your own encoder runs only if they name it."""
 
     @property
     def is_folder(self) -> bool:
@@ -56,17 +60,21 @@ class Checkpoint:
             has_weights: whether the weights are inspected too, which on the hub downloads them.
 
         Raises:
-            ArtifactError: it requires code outside transformers, its `model_type` is unknown, or weights are pickled.
+            ArtifactError: it requires code outside transformers that is not `family`, its `model_type` is unknown, or
+                weights are pickled.
         """
         inspect = inspect_model if has_weights else inspect_settings
         inspect(self.name, self.revision)
-        model_type = PretrainedConfig.get_config_dict(**self.where)[0].get("model_type")
+        facts, _ = PretrainedConfig.get_config_dict(**self.where)
+        model_type = facts.get("model_type")
+        if model_type == OWN_MODEL_TYPE:
+            return opened_config(self.name, facts, self.family)
         if model_type not in CONFIG_MAPPING:
             raise ArtifactError(
                 f"{self.name} holds a model that transformers does not know",
                 given=f"model_type {model_type}",
                 expected="a model of a class that transformers has",
-                do="choose another model; an encoder of your own can be neither fine-tuned nor exported",
+                do="choose another model",
             )
         return AutoConfig.from_pretrained(**self.where, trust_remote_code=False)
 
@@ -108,7 +116,11 @@ class Checkpoint:
         return "".join(f", and {line}" for line in there)
 
 
-def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -> tuple[Model | StockModel, list[str]]:
+AnyModel: TypeAlias = Model | StockModel | OwnModel
+"""A model on our layers, on transformers' own, or on yours: the three have one interface."""
+
+
+def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -> tuple[AnyModel, list[str]]:
     """Open the model with a head of this kind, in fp32. The global random state is unchanged.
 
     Args:
@@ -125,6 +137,8 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            if config.model_type == OWN_MODEL_TYPE:
+                return OwnModel.loaded(config, kind, checkpoint.weights())
             if config.model_type in LAYOUTS:
                 return Model.loaded(config, kind, checkpoint.weights())
             return loaded_stock(config, kind, checkpoint.where)
@@ -138,7 +152,7 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
         ) from error
 
 
-def opened_whole(checkpoint: Checkpoint, kind: HeadKind) -> Model | StockModel:
+def opened_whole(checkpoint: Checkpoint, kind: HeadKind) -> AnyModel:
     """Open a model that `pretrain` wrote.
 
     Raises:

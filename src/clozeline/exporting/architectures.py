@@ -13,7 +13,6 @@ from clozeline.inference.model_kinds import MODEL_KINDS
 NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     {
         "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
-        "clozeline-encoder": "no export configuration is registered for an encoder of your own",
     }
 )
 """Families (`model_type` in config.json) that train here but cannot be exported, and why."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from clozeline.artifacts.export.manifest import Task, TensorSpec
+from clozeline.encoder.own_config import OWN_MODEL_TYPE
 from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind, kind_of
 from clozeline.inference.session import MASKS_ONLY
 
@@ -72,7 +73,7 @@ class OfPairs(OfText):
 
 
 class OfWholeText(OfText):
-    """Configuration of a family that runs on transformers' classes."""
+    """Configuration of a family that runs on transformers' classes, and of your own encoder."""
 
     takes_positions = False
 
@@ -86,6 +87,7 @@ FAMILIES: Mapping[str, type[OfText]] = MappingProxyType(
         "albert": OfPairs,
         "bert": OfPairs,
         "big_bird": OfWholeText,
+        OWN_MODEL_TYPE: OfWholeText,
         "deberta-v2": OfWholePairs,
         "distilbert": OfText,
         "electra": OfPairs,

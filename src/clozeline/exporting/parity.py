@@ -14,8 +14,10 @@ from transformers import PreTrainedModel
 
 from clozeline.artifacts.export.manifest import Task
 from clozeline.encoder.checkpoints import Checkpoint
+from clozeline.encoder.own import OwnModel
 from clozeline.encoder.stock import loaded_stock
 from clozeline.errors import ArtifactError
+from clozeline.exporting.forms import Texts, form_of
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
 from clozeline.inference.embedder import HIDDEN
@@ -50,6 +52,8 @@ def differences_by_output(
 ) -> dict[str, float]:
     """Return the largest absolute difference of each output from the stock transformers model; NaN if any is NaN.
 
+    Your own encoder has no stock class: its outputs are those of your code.
+
     Batches have 1, 3 and 17 texts of up to 2, 7, 128 and `max_length` tokens. The texts of a batch differ in length,
     so that all but the longest are padded. The stock model knows neither selected positions nor pooling.
 
@@ -57,9 +61,7 @@ def differences_by_output(
         ArtifactError: the trained model itself gives NaN or infinity.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
-    # The same weights in transformers' own class.
-    where = Checkpoint(str(trained.folder)).where
-    stock = loaded_stock(trained.model.config, trained.model.kind, where)[0].stock.eval()
+    stock = _in_stock_class(trained)
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
     found: dict[str, list[float]] = {}
     for batch in _batches(trained, batch_sizes, with_types):
@@ -68,8 +70,17 @@ def differences_by_output(
     return {output: float(np.max(differences)) for output, differences in found.items()}
 
 
+def _in_stock_class(trained: TrainedModel) -> PreTrainedModel | None:
+    """Return the same weights in transformers' own class; None for your own encoder."""
+    if isinstance(trained.model, OwnModel):
+        return None
+    where = Checkpoint(str(trained.folder)).where
+    stock: PreTrainedModel = loaded_stock(trained.model.config, trained.model.kind, where)[0].stock.eval()
+    return stock
+
+
 def _differences(
-    trained: TrainedModel, stock: PreTrainedModel, session: GraphSession, batch: Batch
+    trained: TrainedModel, stock: PreTrainedModel | None, session: GraphSession, batch: Batch
 ) -> Iterator[tuple[str, float]]:
     """Yield outputs with their largest differences in one batch."""
     expected = _stock_outputs(trained, stock, batch)
@@ -137,7 +148,9 @@ def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool
             yield Batch(tuple(range(batch_size)), input_ids_BL, attention_mask_BL, types_BL)
 
 
-def _stock_outputs(trained: TrainedModel, stock: PreTrainedModel, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
+def _stock_outputs(
+    trained: TrainedModel, stock: PreTrainedModel | None, batch: Batch
+) -> dict[str, npt.NDArray[np.float32]]:
     batch_size, length = batch.input_ids_BL.shape
     num_rows = max(_MAX_LOGITS // (length * trained.model.config.vocab_size), 1)
     parts = [_of_rows(trained, stock, batch, slice(at, at + num_rows)) for at in range(0, batch_size, num_rows)]
@@ -146,11 +159,14 @@ def _stock_outputs(trained: TrainedModel, stock: PreTrainedModel, batch: Batch) 
 
 @torch.inference_mode()
 def _of_rows(
-    trained: TrainedModel, stock: PreTrainedModel, batch: Batch, rows: slice
+    trained: TrainedModel, stock: PreTrainedModel | None, batch: Batch, rows: slice
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the outputs of the stock model for some texts of the batch, with the padding of the batch."""
     input_ids_BL = torch.from_numpy(batch.input_ids_BL[rows])
     attention_mask_BL = torch.from_numpy(batch.attention_mask_BL[rows])
+    if stock is None:
+        texts = Texts(input_ids_BL, attention_mask_BL, token_type_ids=None, masks_only=None)
+        return {name: values.numpy() for name, values in form_of(trained).compute(trained, texts).items()}
     inputs = {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL}
     if batch.token_type_ids_BL is not None:
         inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL[rows])

@@ -12,10 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.artifacts.export.manifest import ScoreFunction, Task
 from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
-from clozeline.encoder.checkpoints import WEIGHT_FILES, Checkpoint, check_whole, opened
+from clozeline.encoder.checkpoints import WEIGHT_FILES, AnyModel, Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
-from clozeline.encoder.model import Model
-from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.architectures import damaged, facts_in, task_of
@@ -34,7 +32,7 @@ class TrainedModel:
 
     folder: Path
     task: Task
-    model: Model | StockModel
+    model: AnyModel
     tokenizer: PreTrainedTokenizerFast
     published: ImportParams | None = None
     """What a published model says outside its config.json."""
@@ -114,8 +112,10 @@ _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 """Tokenizer files, one JSON object each; the first is required."""
 
 
-def open_trained(folder: Path, published: ImportParams | None = None) -> TrainedModel:
+def open_trained(folder: Path, published: ImportParams | None = None, family: str | None = None) -> TrainedModel:
     """Open a model from `pretrain` or `finetune`, or a published model of the same families.
+
+    `family`: `pretrain.model.family` of the params, which opens your own encoder.
 
     Raises:
         ArtifactError: a file is missing, damaged, or does not fit the others; the message names it.
@@ -132,7 +132,7 @@ def open_trained(folder: Path, published: ImportParams | None = None) -> Trained
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
     # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
-    model = _model(folder, kind)
+    model = _model(folder, kind, family)
     trained = TrainedModel(folder, task, model, _tokenizer(folder), published)
     _check_facts(trained)
     _check_fit(trained)
@@ -182,8 +182,8 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _model(folder: Path, kind: HeadKind) -> Model | StockModel:
-    checkpoint = Checkpoint(str(folder))
+def _model(folder: Path, kind: HeadKind, family: str | None) -> AnyModel:
+    checkpoint = Checkpoint(str(folder), family=family)
     try:
         model, missing = opened(checkpoint, checkpoint.config(), kind)
     except (

@@ -12,15 +12,16 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from clozeline.encoder.checkpoints import Checkpoint, opened_whole
+from clozeline.encoder.checkpoints import AnyModel, Checkpoint, opened_whole
 from clozeline.encoder.families import FAMILIES, FORMS, LAYOUTS, LanguageHead, TokenIds
 from clozeline.encoder.model import Model
+from clozeline.encoder.own import OwnModel, fresh_own
+from clozeline.encoder.own_config import OWN_MODEL_TYPE
 from clozeline.encoder.sizes import Shape
-from clozeline.encoder.stock import StockModel, fresh_stock
+from clozeline.encoder.stock import fresh_stock
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, fresh_generator, load_pair, parts_of
-from clozeline.language_modelling.encoders import OWN_ARCHITECTURE, OwnEncoderWithHead, load_own
 from clozeline.language_modelling.objectives import TargetBatch
 from clozeline.language_modelling.regularization import regularize
 from clozeline.params import ModelParams
@@ -28,7 +29,7 @@ from clozeline.params.model import is_own
 
 _LOG = logging.getLogger(__name__)
 
-LanguageModel: TypeAlias = Model | StockModel | OwnEncoderWithHead | ReplacedTokenPair
+LanguageModel: TypeAlias = AnyModel | ReplacedTokenPair
 
 
 def build(params: ModelParams, head: LanguageHead, ids: TokenIds, seed: int) -> LanguageModel:
@@ -48,7 +49,7 @@ def build(params: ModelParams, head: LanguageHead, ids: TokenIds, seed: int) -> 
 
 def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageModel:
     if is_own(params.family) and head == "mlm":
-        return OwnEncoderWithHead(params, ids)
+        return fresh_own(params, ids)
     forms = FAMILIES[params.family].forms if params.family in FAMILIES else {}
     if head not in forms:
         able = [name for name, family in FAMILIES.items() if head in family.forms]
@@ -83,14 +84,15 @@ def load(folder: Path, family: str | None = None) -> LanguageModel:
             expected="a folder that `pretrain` wrote",
             do="run `dvc repro pretrain`",
         )
-    name = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or ["no architecture"])[0]
-    if name == OWN_ARCHITECTURE:
-        return load_own(folder, family).eval()
+    facts = json.loads(config.read_text(encoding="utf-8"))
+    if facts.get("model_type") == OWN_MODEL_TYPE:
+        return opened_whole(Checkpoint(str(folder), family=family), "mlm").eval()
+    name = (facts.get("architectures") or ["no architecture"])[0]
     if name not in FORMS:
         raise ArtifactError(
             f"{folder} holds no language model of a known family",
             given=name,
-            expected=f"one of: {', '.join(sorted([*FORMS, OWN_ARCHITECTURE]))}",
+            expected=f"one of: {', '.join(sorted(FORMS))}, or an encoder of your own",
             do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
     head, _ = FORMS[name]
@@ -122,9 +124,6 @@ def save_encoder(model: LanguageModel, tokenizer: Path, out: Path, weights: dict
     """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load.
 
     `weights`: weights of `model` to use instead of its own.
-
-    Raises:
-        ParamsError: it is your own encoder, which is saved whole.
     """
     model.save_encoder(out, weights)
     _save_tokenizer(tokenizer, out)
@@ -167,7 +166,7 @@ def longest_row(model: LanguageModel) -> int:
 def shape_of_encoder(model: LanguageModel) -> Shape | None:
     """Return depth and widths of the encoder; None for your own encoder, of which only the width is known."""
     part = parts_of(model)[0]
-    if isinstance(part, OwnEncoderWithHead):
+    if isinstance(part, OwnModel):
         return None
     if isinstance(part, Model):
         ours = part.encoder.architecture

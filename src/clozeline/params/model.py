@@ -26,7 +26,7 @@ Size = Literal["mini", "tiny", "small", "base", "large"]
 """The rows of clozeline/encoder/sizes.py."""
 SIZE_NAMES: tuple[str, ...] = get_args(Size)
 OWN_ENCODER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""`package.module:build`: an encoder of your own (clozeline/language_modelling/encoders.py)."""
+"""`package.module:build`: an encoder of your own (clozeline/encoder/own.py)."""
 _FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build` for an encoder of your own"
 _SHAPE = "hidden_size num_hidden_layers num_attention_heads intermediate_size"
 
@@ -45,13 +45,13 @@ def may_be_causal(family: str) -> bool:
 
 
 def is_own(family: str) -> bool:
-    """Whether `family` names an encoder of the user's own, which can be neither fine-tuned nor exported."""
+    """Whether `family` names an encoder of the user's own."""
     return OWN_ENCODER.fullmatch(family) is not None
 
 
 def is_exportable(family: str) -> bool:
     """Return False for the families that no ONNX graph can hold."""
-    return family != "longformer" and not is_own(family)
+    return family != "longformer"
 
 
 class ModelParams(Section):

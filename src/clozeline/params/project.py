@@ -9,13 +9,12 @@ from clozeline.params.data import ContractParams, PreprocessParams, TokenizePara
 from clozeline.params.delivery import ExportParams, ReleaseParams
 from clozeline.params.finetuning import AnyTask
 from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
-from clozeline.params.model import is_exportable, is_own
+from clozeline.params.model import is_exportable
 from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
 from clozeline.params.published import ImportParams
 from clozeline.params.recipes import faults_of_recipes, laid_over
 from clozeline.params.section import FaultsError, Section
 
-_OWN_LACKS = "an encoder of your own lacks a configuration class of transformers, the base of"
 _GENERATOR = "encoder/generator"
 _NO_DISCRIMINATOR = f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does"
 
@@ -75,13 +74,11 @@ class Params(Section):
         """Refuse stages that the family cannot go through; pre-training would be over before they fail."""
         if self.pretrain.start is not None:
             return
-        family, is_theirs = {"pretrain.model.family": self.pretrain.model.family}, is_own(self.pretrain.model.family)
-        if self.finetune and is_theirs:
-            expected = f"`finetune: {{}}`: {_OWN_LACKS} task heads"
-            yield ValueError(expected, {**family, "finetune": ", ".join(self.finetune)})
-        if self.export.models and not is_exportable(self.pretrain.model.family):
-            why = f": {_OWN_LACKS} ONNX graphs" if is_theirs else " with a family that cannot be exported to ONNX"
-            yield ValueError(f"`export.models: {{}}`{why}", {**family, "export.models": ", ".join(self.export.models)})
+        family = self.pretrain.model.family
+        if self.export.models and not is_exportable(family):
+            expected = "`export.models: {}` with a family that cannot be exported to ONNX"
+            given = {"pretrain.model.family": family, "export.models": ", ".join(self.export.models)}
+            yield ValueError(expected, given)
 
     def _tasks(self) -> Iterator[ValueError]:
         """Refuse tasks that a causal encoder cannot learn."""

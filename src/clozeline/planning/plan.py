@@ -6,10 +6,10 @@ from typing import Self
 import torch
 
 from clozeline.encoder.families import FAMILIES, LanguageHead, TokenIds
+from clozeline.encoder.own import OwnModel
 from clozeline.encoder.sizes import SIZES, Shape
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.detection import parts_of
-from clozeline.language_modelling.encoders import OwnEncoderWithHead
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.machine.cores import available_cores
@@ -120,8 +120,8 @@ def _started(params: PretrainParams, vocab_size: int) -> LanguageModel | None:
 
 def _family_of(model: LanguageModel) -> str:
     part = parts_of(model)[0]
-    if isinstance(part, OwnEncoderWithHead):
-        return part.config.params.family
+    if isinstance(part, OwnModel):
+        return part.config.model_params.family
     return next(
         name
         for name, family in FAMILIES.items()

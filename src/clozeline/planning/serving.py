@@ -14,6 +14,7 @@ from tokenizers.models import WordLevel
 from clozeline.contest.published import published_config
 from clozeline.encoder.families import FAMILIES, LAYOUTS, TokenIds
 from clozeline.encoder.model import Model
+from clozeline.encoder.own import OwnModel
 from clozeline.encoder.stock import fresh_stock
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.exporting.architectures import NOT_EXPORTED
@@ -26,6 +27,7 @@ from clozeline.language_modelling import language_model
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.machine.memory import available_bytes
 from clozeline.params import ExportParams, ModelParams
+from clozeline.params.model import is_own
 from clozeline.planning.counting import ParameterCount
 from clozeline.planning.footprint import Feed, Footprint, footprint
 from clozeline.planning.half_weights import with_half_weights
@@ -54,10 +56,10 @@ def check_served(family: str) -> None:
     Raises:
         ParamsError: the family cannot be exported to a graph.
     """
-    if family not in served_families():
+    if family not in served_families() and not is_own(family):
         raise ParamsError(
             f"{family} cannot be served: it has no export to ONNX",
-            given=f"{family}: {NOT_EXPORTED.get(family, NOT_EXPORTED['clozeline-encoder'])}",
+            given=f"{family}: {NOT_EXPORTED[family]}",
             expected=f"one of: {', '.join(served_families())}",
             do="name one of these; for the cost of training, run `clozeline plan` without --serving",
         )
@@ -146,7 +148,8 @@ def _exported(model: LanguageModel, opset: int, folder: Path) -> tuple[ModelProt
         (folder / name).mkdir()
     _save_tokenizer(vocab_size, folder / "tokenizer")
     language_model.save(model, folder / "tokenizer", folder / "model")
-    trained = open_trained(folder / "model")
+    family = model.config.model_params.family if isinstance(model, OwnModel) else None
+    trained = open_trained(folder / "model", family=family)
     path = folder / "fp32.onnx"
     inputs = export_onnx(trained, opset, path)
     graph = absorb_graph(path)

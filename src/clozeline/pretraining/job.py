@@ -121,11 +121,7 @@ class Pretrained:
             self.checkpoints.remove()
 
     def save_encoder(self, out: Path) -> None:
-        """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load. Checkpoints stay.
-
-        Raises:
-            ParamsError: it is your own encoder, which is saved whole.
-        """
+        """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load. Checkpoints stay."""
         if not self.writes:
             return
         with replacing_folder(out) as folder:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from clozeline.language_modelling.encoders import sources_of
+from clozeline.encoder.own import sources_of
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.pretraining.starting import sources_of_start

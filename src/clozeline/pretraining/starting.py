@@ -12,16 +12,14 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
-from clozeline.encoder.checkpoints import Checkpoint, check_whole, first_line, opened
+from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, first_line, opened, opened_whole
 from clozeline.encoder.families import FAMILIES, Family, Form, LanguageHead, TokenIds
-from clozeline.encoder.model import Model
-from clozeline.encoder.stock import StockModel
+from clozeline.encoder.own_config import OWN_MODEL_TYPE, read_config
 from clozeline.encoder.stock_classes import first_position
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.foreign.hub import asking_hub, pinned
 from clozeline.foreign.inspection import inspect_model
 from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, fresh_generator
-from clozeline.language_modelling.encoders import OWN_MODEL_TYPE, OwnEncoderConfig, load_own
 from clozeline.language_modelling.language_model import LanguageModel, longest_row
 from clozeline.language_modelling.regularization import regularize
 from clozeline.params import ModelParams
@@ -77,7 +75,7 @@ def start_from(
         check_tokens(name, checkpoint.revision, tokenizer)
     model: LanguageModel
     if model_type == OWN_MODEL_TYPE and head == "mlm" and checkpoint.is_folder:
-        model = load_own(Path(name), params.family)
+        model = opened_whole(Checkpoint(name, family=params.family), "mlm")
     else:
         model = _trained(checkpoint, model_type, head, params, ids, seed, keeps_dropout=keeps_dropout)
     parts: Any = (model, _generator(checkpoint, model, model_type, params, ids, seed)) if head == "rtd" else (model,)
@@ -106,7 +104,7 @@ def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
     """
     checkpoint, facts = _found(name, revision)
     if facts.get("model_type") == OWN_MODEL_TYPE and head == "mlm":
-        return OwnEncoderConfig.of(facts).ids
+        return read_config(name, facts).token_ids
     _, form = _known(checkpoint, facts.get("model_type", "none"), head)
     config = form.config_class.from_pretrained(**checkpoint.where)
     ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))
@@ -147,7 +145,7 @@ def _trained(
     seed: int,
     *,
     keeps_dropout: bool = False,
-) -> Model | StockModel:
+) -> AnyModel:
     family, form = _known(checkpoint, model_type, head)
     config = form.config_class.from_pretrained(**checkpoint.where)
     _tell_how_it_attends(config, form.configure(params, ids), checkpoint.name)
@@ -208,7 +206,7 @@ def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
         )
 
 
-def _tell_what_is_fresh(model: Model | StockModel, missing: list[str], name: str) -> None:
+def _tell_what_is_fresh(model: AnyModel, missing: list[str], name: str) -> None:
     in_encoder = [key for key in missing if key.startswith(f"{model.prefix}.")]
     check_whole(name, in_encoder, do="download or save it again")
     if missing:

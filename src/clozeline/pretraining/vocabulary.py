@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer
 
 from clozeline.encoder.families import TokenIds
+from clozeline.encoder.own import OwnModel
 from clozeline.errors import ArtifactError, DataError
-from clozeline.language_modelling.encoders import OwnEncoderWithHead
 from clozeline.tokenizer.vocabulary.opening import vocabulary_of
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
     gained = ids.vocab_size - trained
     if gained == 0:
         return
-    if isinstance(model, OwnEncoderWithHead) or not -_MOST_UNUSED_ROWS <= gained <= _MOST_NEW_TOKENS:
+    if isinstance(model, OwnModel) or not -_MOST_UNUSED_ROWS <= gained <= _MOST_NEW_TOKENS:
         raise ArtifactError(
             f"the tokens were not made with the tokenizer of {name}",
             given=f"a vocabulary of {ids.vocab_size:,} tokens",

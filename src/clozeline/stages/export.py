@@ -11,7 +11,16 @@ from clozeline.exporting.trained import open_trained
 from clozeline.params import ExportParams
 
 
-def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path) -> None:
+def run(
+    params: ExportParams,
+    *,
+    model: Path,
+    texts: Path,
+    lock: Path,
+    out: Path,
+    metrics: Path,
+    family: str | None = None,
+) -> None:
     """Export the trained model in the folder `model` to the package folder `out`.
 
     The first INT8 scheme of the ladder that passes its gates is served, with fixed scales if they lose nothing.
@@ -25,6 +34,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         lock: the requirements lock; its hash goes into the manifest.
         out: package folder, unchanged if anything fails.
         metrics: JSON file.
+        family: `pretrain.model.family` of params.yaml, which opens your own encoder.
 
     Raises:
         ArtifactError: `model` or a held-out item is incomplete or damaged, or the model's kind cannot be exported.
@@ -35,7 +45,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
     num_texts = params.num_agreement_texts
     num_calibration = params.num_calibration_texts
     read = read_sample(texts, num_texts + num_calibration, params.label_field)
-    trained = open_trained(model)
+    trained = open_trained(model, family=family)
     read = replace(read, held_out=read_held_out(model)[:num_texts])
     sample, calibration = read.parted(num_texts, num_calibration)
     warn_of_few_texts(texts, sample, calibration, params)

@@ -49,6 +49,7 @@ def run(
     classes: Path,
     examples: Path,
     work: Path,
+    family: str | None = None,
 ) -> None:
     """Train `task` on `data` from each of its seeds; write the best model to `out`, its figures to `metrics`.
 
@@ -56,8 +57,8 @@ def run(
     answer goes to `confusion` and the figures of each class to `classes`, both as CSV (without rows for kinds that have
     none). Some test items go to `examples`, in readable form. Of several processes, the first one writes.
 
-    `pretraining_text` is read only to count test texts that the encoder has seen; `work` holds the checkpoints while
-    the training is not finished.
+    `pretraining_text` is read only to count test texts that the encoder has seen; `work` holds the checkpoints of an
+    unfinished training. `family`: `pretrain.model.family`, which opens your own encoder.
 
     Raises:
         ArtifactError: the encoder is damaged, or a checkpoint belongs to another run.
@@ -68,9 +69,8 @@ def run(
     """
     use_threads(params.num_threads)
     commit = Group.join().of_the_first(hub_commit(params))
-    inputs = TaskInputs(at_commit(params, commit), seed, encoder, data, pretraining_text)
-    kept: Finished | None = None
-    values, checkpoints = [], []
+    inputs = TaskInputs(at_commit(params, commit), seed, encoder, data, pretraining_text, family)
+    kept, values, checkpoints = None, [], []
     for finished in train_each(inputs, work / task, partial(watched, task, params.num_seeds)):
         values.append(finished.report.headline.value)
         checkpoints.append(finished.checkpoints)

@@ -7,12 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clozeline.artifacts.record import MetricFile
-from clozeline.params import PretrainParams
+from clozeline.encoder.own import OwnModel
+from clozeline.params import ExportParams, PretrainParams
 from clozeline.planning.warning import warn_of_memory
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.advisers import Advancing, advisers
 from clozeline.pretraining.card import card_of
 from clozeline.pretraining.job import Pretraining
+from clozeline.pretraining.trial_export import check_export
 from clozeline.progress import ProgressBar
 from clozeline.storage.csv_files import write_records
 from clozeline.tracking import RunLogger, run_logger
@@ -37,6 +39,7 @@ def run(
     timing: Path,
     work: Path,
     start: Path | None = None,
+    export: ExportParams | None = None,
     callbacks: Iterable[Callback] = (),
 ) -> None:
     """Train on the shards in `tokens`; write the model to `out` and its figures to `metrics`.
@@ -45,6 +48,7 @@ def run(
     from run to run and is therefore no output of the stage. `work` holds the checkpoints while the training is not
     finished.
     `start`: folder of the encoder to continue from, with the keys of the documents that it was trained on.
+    `export`: section of params.yaml; if it names models, your own encoder has to be exportable before it is trained.
     `callbacks`: further listeners.
 
     Raises:
@@ -57,6 +61,8 @@ def run(
     job = pretraining.prepare(
         params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work, continues=start is not None
     )
+    if isinstance(job.model, OwnModel) and export is not None and export.models:
+        check_export(job.model)
     if not job.is_first_process:
         job.trained(tokenizer, job.run())
         return

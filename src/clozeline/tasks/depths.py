@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from torch import nn
 
 from clozeline.encoder.model import Model
+from clozeline.encoder.own import OwnModel
 from clozeline.errors import ParamsError
 from clozeline.tasks.heads import TaskModel
 
@@ -12,13 +13,30 @@ _EMBEDDINGS = 0
 
 
 def layers_of(model: TaskModel) -> nn.ModuleList:
-    """Return the repeated layers, lowest first. ALBERT shares one layer, so it has one."""
+    """Return the repeated layers, lowest first. ALBERT shares one layer, so it has one.
+
+    Raises:
+        ParamsError: it is your own encoder, and has no `ModuleList`.
+    """
     if isinstance(model, Model):
         return model.encoder.layers
+    if isinstance(model, OwnModel):
+        return _layers_of_own(model)
     wanted = int(model.config.num_hidden_layers)
     found = [inner for inner in model.base_model.modules() if isinstance(inner, nn.ModuleList) and len(inner) == wanted]
     assert found, f"{type(model).__name__} has no ModuleList of {wanted} layers"
     return found[0]
+
+
+def _layers_of_own(model: OwnModel) -> nn.ModuleList:
+    if model.layers is None:
+        raise ParamsError(
+            "`lora`, `frozen_layers` and `layer_decay` need the layers of the encoder",
+            given=f"`{model.config.model_params.family}` without a torch.nn.ModuleList",
+            expected="layers in a ModuleList, lowest first",
+            do="put the layers into one, or remove these knobs from the task",
+        )
+    return model.layers
 
 
 def depth_of_each(model: TaskModel) -> dict[int, int]:

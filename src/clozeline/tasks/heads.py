@@ -7,10 +7,9 @@ from typing import TypeAlias
 
 from torch import nn
 
-from clozeline.encoder.checkpoints import Checkpoint, check_whole, opened
+from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
-from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.tasks import mean_layer
@@ -18,20 +17,27 @@ from clozeline.tokenizer.folder import write
 from clozeline.tokenizer.vocabulary.opening import open_published
 
 _LOG = logging.getLogger(__name__)
-TaskModel: TypeAlias = Model | StockModel
+TaskModel: TypeAlias = AnyModel
 """The model that a kind of task trains, for rooms that do not import transformers."""
 _LEAST_OF_VOCABULARY = 0.95
 """Smallest plausible ratio of tokens to rows of the embedding, which is rounded up."""
 
 
 def build(
-    encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object], *, reads_mean: bool = False
+    encoder: Path,
+    kind: HeadKind,
+    seed: int,
+    changes: Mapping[str, object],
+    *,
+    family: str | None = None,
+    reads_mean: bool = False,
 ) -> TaskModel:
     """Return the encoder with a fresh head drawn from `seed`, without touching the global random state.
 
     Args:
         encoder: folder of a trained encoder.
         changes: configuration of the head (`id2label`, …); names that the family's configuration lacks are ignored.
+        family: `pretrain.model.family` of the params, which opens your own encoder.
         reads_mean: whether a fresh classifier on the first token gets the layer of `mean_layer`.
 
     Raises:
@@ -45,7 +51,7 @@ def build(
             expected="a folder that stage `pretrain` wrote",
             do="run `dvc repro pretrain`",
         )
-    checkpoint = Checkpoint(str(encoder))
+    checkpoint = Checkpoint(str(encoder), family=family)
     config = checkpoint.config()
     for name, value in changes.items():
         if hasattr(config, name):

@@ -62,8 +62,8 @@ class NarrowEmbedding(nn.Embedding):
 def narrow(model: TaskModel, token_ids: Iterable[npt.NDArray[np.int64]]) -> None:
     """Train only the embedding rows of the tokens in `token_ids`.
 
-    The model is left unchanged if its embedding is frozen, tied to another matrix or not a plain table, or if the
-    tokens are more than half of its vocabulary.
+    The model is left unchanged if its embedding is frozen, tied to another matrix or not a plain table, if the tokens
+    are more than half of its vocabulary, or if it is your own encoder, which may read its table elsewhere too.
     """
     whole = model.get_input_embeddings()
     if type(whole) is not nn.Embedding or not whole.weight.requires_grad or _is_tied(model, whole.weight):

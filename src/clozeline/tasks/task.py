@@ -26,6 +26,8 @@ class InputsOf(Generic[Knobs]):
     encoder: Path
     data: Path
     pretraining_text: Path
+    family: str | None = None
+    """`pretrain.model.family` of the params, which opens your own encoder."""
 
 
 TaskInputs = InputsOf[FinetuneParams]

@@ -1,5 +1,6 @@
 """Prepare the training of a task: optimizer, schedule, and checkpoints that match exactly this run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from clozeline.encoder.own import sources_of
 from clozeline.params import FinetuneParams
 from clozeline.processes.agreement import agreed
 from clozeline.processes.group import Group
@@ -58,7 +60,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     if fitted is not None:
         fitted.fit_head()
     processes = hardware.processes
-    name = agreed(processes, work, _fingerprint(inputs, hardware.precision))
+    name = agreed(processes, work, _fingerprint(inputs, hardware.precision, sources_of(task.model)))
     batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(
@@ -100,7 +102,7 @@ def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
     narrow(model, (ids for rows in task.trained_on for ids in rows.ids_T))
 
 
-def _fingerprint(inputs: TaskInputs, precision: Precision) -> str:
+def _fingerprint(inputs: TaskInputs, precision: Precision, own_code: Sequence[Path]) -> str:
     encoder = sorted(file for file in inputs.encoder.iterdir() if file.is_file())
     facts = {
         "params": inputs.params.model_dump(),
@@ -111,7 +113,7 @@ def _fingerprint(inputs: TaskInputs, precision: Precision) -> str:
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
     }
-    return fingerprint(facts, [*files_of(inputs.data), *encoder, *code_of(CODE)])
+    return fingerprint(facts, [*files_of(inputs.data), *encoder, *code_of(CODE), *own_code])
 
 
 def files_of(data: Path) -> list[Path]:

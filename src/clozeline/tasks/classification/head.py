@@ -21,6 +21,7 @@ def build(
     problem: Literal[
         "single_label_classification", "multi_label_classification", "regression"
     ] = "single_label_classification",
+    family: str | None = None,
 ) -> TaskModel:
     """Return the encoder with a fresh head for `labels`; raises as `heads.build`."""
     changes: dict[str, object] = {
@@ -31,7 +32,7 @@ def build(
     }
     if problem != "single_label_classification":  # which is the default of transformers
         changes["problem_type"] = problem
-    return heads.build(encoder, "text-classification", seed, changes, reads_mean=True)
+    return heads.build(encoder, "text-classification", seed, changes, family=family, reads_mean=True)
 
 
 def features(model: TaskModel, batch: EncodedBatch) -> Tensor:

@@ -71,7 +71,7 @@ class ClassifierOnTexts(ABC):
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         """Return the model of the task; raises as `heads.build`."""
-        return classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem)
+        return classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem, inputs.family)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
         length_T, size, seed = self.train.rows.length_T, self.params.batch_size, self.inputs.seed

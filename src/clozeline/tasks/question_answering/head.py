@@ -12,9 +12,9 @@ from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.heads import TaskModel
 
 
-def build(encoder: Path, seed: int) -> TaskModel:
+def build(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
     """Return the encoder with a fresh head; raises as `heads.build`."""
-    return heads.build(encoder, "question-answering", seed, {"num_labels": 2})
+    return heads.build(encoder, "question-answering", seed, {"num_labels": 2}, family=family)
 
 
 def end_logits(model: TaskModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:

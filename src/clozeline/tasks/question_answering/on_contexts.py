@@ -79,7 +79,7 @@ class QuestionAnswering:
         params = inputs.params
         self._inputs, self._params = inputs, params
         self._questions = select(task_records(params, inputs.data), params)
-        self.model = answerer.build(inputs.encoder, inputs.seed)
+        self.model = answerer.build(inputs.encoder, inputs.seed, inputs.family)
         opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train, self._validation, self._test = (

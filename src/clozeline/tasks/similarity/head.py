@@ -14,11 +14,11 @@ from clozeline.tasks.heads import TaskModel
 from clozeline.tasks.pooling import mean_of_tokens
 
 
-def build(encoder: Path, seed: int) -> TaskModel:
+def build(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
     """Return the encoder without a head; raises as `heads.build`. `seed` draws the pooler of families that have one,
     which nothing uses.
     """
-    return heads.build(encoder, "feature-extraction", seed, {})
+    return heads.build(encoder, "feature-extraction", seed, {}, family=family)
 
 
 def embeddings(model: TaskModel, batch: EncodedBatch) -> Tensor:

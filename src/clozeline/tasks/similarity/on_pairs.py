@@ -33,7 +33,7 @@ class OnPairs:
         params = inputs.params
         self.inputs, self.params = inputs, params
         self.pairs: Pairs = select(task_records(params, inputs.data), params)
-        self.model = embedder.build(inputs.encoder, inputs.seed)
+        self.model = embedder.build(inputs.encoder, inputs.seed, inputs.family)
         self._opened = opened_for(self.model, inputs)
         self._train = self._rows(self.pairs.train)
         self.trained_on = (self._train.firsts, self._train.seconds)

@@ -42,7 +42,7 @@ class ScoredTogether(OnScores):
         params = inputs.params
         self.inputs, self.params = inputs, params
         self.pairs = select(task_records(params, inputs.data), params)
-        self.model = classifier.build(inputs.encoder, [_LABEL], inputs.seed, "regression")
+        self.model = classifier.build(inputs.encoder, [_LABEL], inputs.seed, "regression", inputs.family)
         self._opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train = self._rows(self.pairs.train, params.train_length or params.max_length)

@@ -13,13 +13,13 @@ from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.heads import TaskModel
 
 
-def build(encoder: Path, tags: Sequence[str], seed: int) -> TaskModel:
+def build(encoder: Path, tags: Sequence[str], seed: int, family: str | None = None) -> TaskModel:
     """Return the encoder with a fresh head for `tags`; raises as `heads.build`."""
     changes = {
         "id2label": dict(enumerate(tags)),
         "label2id": {tag: place for place, tag in enumerate(tags)},
     }
-    return heads.build(encoder, "token-classification", seed, changes)
+    return heads.build(encoder, "token-classification", seed, changes, family=family)
 
 
 def tag_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:

@@ -65,7 +65,7 @@ class Tagging:
         self._inputs = inputs
         self._sentences = select(task_records(params, inputs.data), params)
         self._tags = self._sentences.tags
-        self.model = tagger.build(inputs.encoder, self._tags, inputs.seed)
+        self.model = tagger.build(inputs.encoder, self._tags, inputs.seed, inputs.family)
         opened = opened_for(self.model, inputs)
         self._train, self._validation, self._test = (
             TaggedRows.encode(part, self._tags, opened, params.max_length)

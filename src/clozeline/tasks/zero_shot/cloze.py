@@ -36,7 +36,7 @@ class Cloze(ByPrompt):
         self._word_ids = word_ids(self.labels, self.zero.label_words, self.opened)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
-        return cloze.build(inputs.encoder)
+        return cloze.build(inputs.encoder, inputs.family)
 
     def scores(self, texts: Sequence[str]) -> Scores:
         rows = self.rows(texts)

@@ -17,7 +17,7 @@ from clozeline.tasks.heads import TaskModel
 _ENDING = "ForMaskedLM"
 
 
-def build(encoder: Path) -> TaskModel:
+def build(encoder: Path, family: str | None = None) -> TaskModel:
     """Return the masked language model in the folder. Raises what `heads.build` raises, and:
 
     Raises:
@@ -32,7 +32,7 @@ def build(encoder: Path) -> TaskModel:
             expected=f"an architecture that ends in {_ENDING}",
             do="pre-train with `objective: mlm`, or choose another kind of task",
         )
-    return heads.build(encoder, "mlm", 0, {})
+    return heads.build(encoder, "mlm", 0, {}, family=family)
 
 
 def log_probabilities(model: TaskModel, batch: EncodedBatch, mask_id: int) -> Tensor:

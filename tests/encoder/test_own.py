@@ -1,4 +1,4 @@
-"""A custom encoder with RMSNorm, from params to a saved folder."""
+"""An encoder of one's own, with RMSNorm: from params to a saved folder, and what it lacks is said at once."""
 
 import math
 import re
@@ -11,12 +11,13 @@ import torch
 from torch.nn import functional
 
 from clozeline.contest.published import open_published
+from clozeline.encoder.own import sources_of
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.language_modelling import language_model
-from clozeline.language_modelling.encoders import sources_of
 from clozeline.params import ModelParams
 from clozeline.pretraining.naming import name_of_training
 from clozeline.pretraining.starting import start_from
+from clozeline.tasks import depths, heads
 from clozeline.training.precision import Precision
 
 PROJECT = Path(__file__).parents[2]
@@ -76,6 +77,25 @@ def untied(params, ids):
 
 def nothing(params, ids):
     return None
+
+def broken(params, ids):
+    return nn.Linear(params.no_such_knob, 1)
+
+class Narrow(Encoder):
+    def forward(self, input_ids, attention_mask=None):
+        return super().forward(input_ids, attention_mask).last_hidden_state[..., :-1]
+
+class Pooled(Encoder):
+    def forward(self, input_ids, attention_mask=None):
+        return super().forward(input_ids, attention_mask).last_hidden_state.mean(1)
+
+class Careless(Encoder):
+    def forward(self, input_ids, attention_mask=None):
+        return super().forward(input_ids).last_hidden_state
+
+class Unnamed(Encoder):
+    def forward(self, tokens, mask=None):
+        return super().forward(tokens, mask)
 """
 
 
@@ -98,8 +118,9 @@ def model(params_of, ids):
 
 
 def test_an_own_encoder_is_registered_by_one_line_of_params(model) -> None:
-    assert type(model.base_model).__module__ == "mine.encoder"
+    assert type(model.base_model.own).__module__ == "mine.encoder"
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
+    assert len(model.layers) == 2
     assert language_model.head_of(model) == "mlm"
     assert language_model.longest_row(model) == 64
 
@@ -107,7 +128,7 @@ def test_an_own_encoder_is_registered_by_one_line_of_params(model) -> None:
 def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module, params_of, ids, batch_of) -> None:
     """P13, P14 and P23 hold for the documented encoder, in a named size too."""
     documented = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
-    (source,) = re.findall(r"```python\n(from types import.*?)```", documented, re.DOTALL)
+    (source,) = re.findall(r"```python\n(from torch.*?)```", documented, re.DOTALL)
     own_module.write_text(source)
     model = language_model.build(params_of(OWN), "mlm", ids, seed=0).eval()
     with torch.inference_mode():
@@ -120,7 +141,7 @@ def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module,
     assert loss.item() == pytest.approx(math.log(64), abs=0.1)
     numbers = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     large = params_of(OWN, size="mini", **numbers)
-    assert language_model.build(large, "mlm", ids, seed=0).base_model.hidden_size == 96
+    assert language_model.build(large, "mlm", ids, seed=0).config.hidden_size == 96
 
 
 def test_the_source_files_of_an_own_encoder_are_found(model, own_module, params_of, ids) -> None:
@@ -169,17 +190,17 @@ def test_an_own_encoder_gives_the_same_bits_after_a_reload(
 ) -> None:
     model = language_model.build(params_of(OWN, tie_word_embeddings=tied), "mlm", ids, seed=5).eval()
     with torch.no_grad():
-        model.head.decoder.bias += torch.arange(64.0)
+        model.head.output.bias += torch.arange(64.0)
     out = tmp_path / "encoder"
     out.mkdir()
     language_model.save(model, tiny_tokenizer, out)
     again = language_model.load(out, OWN)
     assert not again.training
-    assert (again.head.decoder.weight is again.encoder.tokens.weight) == tied
+    assert (again.head.output.weight is again.encoder.own.tokens.weight) == tied
     with torch.inference_mode():
         one_TV, other_TV = (language_model.target_logits(m, batch_of(ROW)) for m in (model, again))
     assert torch.equal(one_TV, other_TV)
-    assert b"head.decoder.weight" not in (out / "model.safetensors").read_bytes() or not tied
+    assert b"head.output.weight" not in (out / "model.safetensors").read_bytes() or not tied
 
 
 def test_an_own_encoder_continues_training_from_a_saved_one(
@@ -225,11 +246,71 @@ def test_an_own_encoder_is_opened_only_if_the_params_name_it(
         ("mine.encoder:built", "no attribute 'built'"),
         ("mine.encoder:nothing", "gives NoneType"),
         ("mine.encoder:untied", "tie_word_embeddings: false"),
+        ("mine.encoder:broken", "cannot be built: AttributeError.*no_such_knob"),
+        ("mine.encoder:Narrow", r"\(2, 8, 31\).*\(2, 8, 32\)"),
+        ("mine.encoder:Pooled", r"\(2, 32\).*\(2, 8, 32\)"),
+        ("mine.encoder:Careless", "reads padding.*`attention_mask`"),
+        ("mine.encoder:Unnamed", "fails on short rows: TypeError.*attention_mask"),
     ],
 )
 def test_an_unusable_own_encoder_is_refused_with_the_reason(family, told, params_of, ids) -> None:
-    with pytest.raises(ParamsError, match=told):
+    with pytest.raises(ParamsError, match=f"(?s){told}"):
         language_model.build(params_of(family), "mlm", ids, seed=0)
+
+
+def test_an_own_module_that_fails_on_import_is_refused_with_its_error(own_module, params_of, ids) -> None:
+    own_module.write_text("import a_library_that_is_not_there")
+    with pytest.raises(ParamsError, match="a_library_that_is_not_there"):
+        language_model.build(params_of(OWN), "mlm", ids, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("text-classification", (1, 3)),
+        ("token-classification", (1, 7, 3)),
+        ("question-answering", (1, 7, 2)),
+        ("feature-extraction", (1, 7, 32)),
+    ],
+)
+def test_an_own_encoder_has_a_fresh_head_for_each_kind_of_task(
+    kind, shape, model, batch_of, tiny_tokenizer, tmp_path: Path
+) -> None:
+    """A saved model of this kind opens again with its head."""
+    encoder, tuned = tmp_path / "encoder", tmp_path / "tuned"
+    for folder in (encoder, tuned):
+        folder.mkdir()
+    language_model.save(model, tiny_tokenizer, encoder)
+    num_labels = 2 if kind == "question-answering" else 3
+    built = heads.build(encoder, kind, 0, {"num_labels": num_labels}, family=OWN)
+    assert torch.equal(built.encoder.own.tokens.weight, model.encoder.own.tokens.weight)
+    heads.save(built, encoder, 32, tuned)
+    again = heads.build(tuned, kind, 1, {}, family=OWN)
+    input_ids_BL = batch_of(ROW).input_ids_BL
+    with torch.inference_mode():
+        one, other = (it(input_ids_BL).logits for it in (built, again))
+    assert one.shape == shape
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("family", [None, "bert", "mine.other:build"])
+def test_a_task_opens_an_own_encoder_only_if_the_params_name_it(family, model, tiny_tokenizer, tmp_path: Path) -> None:
+    language_model.save(model, tiny_tokenizer, tmp_path)
+    with pytest.raises(ArtifactError, match="name it as `family`"):
+        heads.build(tmp_path, "text-classification", 0, {}, family=family)
+
+
+def test_layers_of_an_own_encoder_can_be_frozen_if_they_are_in_a_list(model, own_module, params_of, ids) -> None:
+    depths.freeze(model, 1)
+    first, second = model.layers
+    assert not any(weight.requires_grad for weight in first.parameters())
+    assert all(weight.requires_grad for weight in second.parameters())
+    own_module.write_text(
+        SOURCE.replace("nn.ModuleList(", "nn.Sequential(*[").replace("_layers)\n        )", "_layers)])")
+    )
+    sys.modules.pop("mine.encoder")
+    with pytest.raises(ParamsError, match="ModuleList"):
+        depths.freeze(language_model.build(params_of(OWN), "mlm", ids, seed=0), 1)
 
 
 @pytest.mark.parametrize(("objective", "knobs"), [("clm", {}), ("mlm", {"stochastic_depth": 0.1})])

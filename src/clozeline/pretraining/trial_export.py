@@ -1,0 +1,55 @@
+"""Trial export of your own encoder, before it is trained."""
+
+import logging
+import warnings
+
+import torch
+
+from clozeline.encoder.own import OwnModel
+from clozeline.errors import ParamsError
+
+_LOGS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+
+
+def check_export(model: OwnModel) -> None:
+    """Check that your encoder can become a graph for any number and length of texts. It takes seconds.
+
+    Raises:
+        ParamsError: torch cannot trace it, or ONNX has no counterpart of an operation.
+    """
+    was_training = model.training
+    try:
+        _trace(model.eval())
+    except Exception as error:  # torch's exporter has no narrower class for what it cannot trace
+        raise ParamsError(
+            "your own encoder cannot be exported to ONNX",
+            given=f"`{model.config.model_params.family}`: {_reason(error)}",
+            expected="a `forward` that torch.export can trace for any number of rows and any length: no Python branch"
+            " that depends on values, and only operations that ONNX has",
+            do="change `forward`, or export nothing: `models: {}`",
+        ) from error
+    finally:
+        model.train(was_training)
+
+
+def _trace(model: OwnModel) -> None:
+    input_ids_BL = torch.ones(2, min(16, model.config.max_position_embeddings), dtype=torch.long)
+    names = ("input_ids", "attention_mask")
+    for name in _LOGS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of torch's exporter about itself; those of a real export are shown
+        program = torch.export.export(
+            model.encoder,
+            (),
+            kwargs=dict.fromkeys(names, input_ids_BL),
+            dynamic_shapes={name: dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC) for name in names},
+        )
+        torch.onnx.export(program, dynamo=True, optimize=False, verbose=False)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of the innermost error, which names the operation or the branch."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
