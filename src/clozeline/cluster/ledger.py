@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -77,7 +78,13 @@ class Ledger:
         Raises:
             StorageError: the disk is full or read-only.
         """
-        return self.workers.map(_recorded, (self._task(function, item) for item in items))
+        tasks = (self._task(function, item) for item in items)
+        looked_up = ((task, _found(task)) for task in tasks)  # here, so that no item of a recorded task is sent
+        for is_found, group in groupby(looked_up, lambda one: one[1] is not None):
+            if is_found:
+                yield from (record for _, record in group if record)
+            else:
+                yield from self.workers.map(_recorded, (task for task, _ in group))
 
     def run_all(self, function: Function[AnyItem], items: Sequence[AnyItem], description: str) -> list[Record]:
         """Return the record of each task, and show the progress."""
@@ -109,7 +116,7 @@ class _Task:
 
 
 def _recorded(task: _Task) -> Record:
-    """Return the record of a task; run it if there is none."""
+    """Return the record of a task; run it if there is none. An attempt whose node died may have left one."""
     return _found(task) or _made(task)
 
 
