@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clozeline.cluster.address import cluster_address
+from clozeline.cluster.address import AUTO, check_reachable, cluster_address
 from clozeline.machine.cores import available_cores
 from clozeline.machine.workers import Workers, worker_processes
 
@@ -28,6 +28,8 @@ def open_workers(shared: Path, num_processes: int | None = None) -> Iterator[Wor
         with worker_processes(num_processes or available_cores()) as workers:
             yield workers
         return
+    if address != AUTO:
+        check_reachable(address)  # before the import of Ray, which takes seconds
     from clozeline.cluster.ray_workers import ray_workers
 
     with ray_workers(address, shared) as workers:

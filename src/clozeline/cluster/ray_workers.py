@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from clozeline.cluster.address import AUTO, VARIABLE, check_reachable
+from clozeline.cluster.address import VARIABLE, check_reachable
 from clozeline.cluster.nodes import NodeFacts, Token, check_nodes, facts_of, token_in
 from clozeline.errors import ClozelineError, ClusterError, StorageError, TransientError
 from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, Workers, prepare_worker
@@ -154,11 +154,8 @@ def ray_workers(address: str, shared: Path) -> Iterator[RayWorkers]:
     """Yield the nodes of the cluster at `address`, after a check of each.
 
     Raises:
-        TransientError: the cluster does not answer.
         ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
     """
-    if address != AUTO:
-        check_reachable(address)
     _connect(address)
     try:
         with token_in(shared) as token:
