@@ -90,14 +90,15 @@ def edit(path: Path, changes: Sequence[Change], source: str) -> list[str]:
     """
     read_params(path)
     text, lines = path.read_text(encoding="utf-8"), []
+    tree = with_defaults(_loaded(text, str(path)))
     for key, value in _with_one_budget(changes):
-        tree = with_defaults(_loaded(text, str(path)))
         place = where_written(key, tree)
-        changed = _with_value(text, place.split("."), value)
-        if with_defaults(_loaded(changed, source)) != tree:
+        changed_text = _with_value(text, place.split("."), value)
+        changed = with_defaults(_loaded(changed_text, source))
+        if changed != tree:
             lines.append(f"{place}: {_shown(tree, place)} → {on_one_line(value)}")
-            text = changed
-    params_in(with_defaults(_loaded(text, source)), Path(source))
+            text, tree = changed_text, changed
+    params_in(tree, Path(source))
     if lines:
         with replacing_file(path) as beside:
             beside.write_text(text, encoding="utf-8")
@@ -150,7 +151,7 @@ def _shown(tree: Any, place: str) -> str:
 
 
 def _with_value(text: str, key: Sequence[str], value: Any) -> str:
-    section: CollectionNode = YAML().compose(text)
+    section: CollectionNode = YAML(typ="safe").compose(text)  # in C: a tenth of the time of the default
     for depth, name in enumerate(key):
         found = _entry(section, name)
         if found is None:
