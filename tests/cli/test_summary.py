@@ -144,6 +144,18 @@ def test_without_an_encoder_among_the_packages_a_task_is_asked(params: Params) -
     assert summary._question(alone) == 'classify "A text of yours." --model dist/books'
 
 
+@pytest.mark.parametrize(
+    ("task", "changes"), [("docsearch", {"read_together": True}), ("library", {"second_field": "other"})]
+)
+def test_a_model_that_reads_two_texts_together_is_asked_about_a_pair(
+    params: Params, task: str, changes: dict[str, object]
+) -> None:
+    tasks = {"it": read_params(PROJECT / "params.yaml").finetune[task].model_copy(update=changes)}
+    export = params.export.model_copy(update={"models": {"it": "finetuned/it"}})
+    alone = params.model_copy(update={"export": export, "finetune": tasks})
+    assert summary._question(alone) == 'classify "A text of yours." --with "Another one." --model dist/it'
+
+
 @pytest.mark.parametrize("kind", ["python-docs", "files"])
 def test_the_suggested_question_of_a_causal_model_is_to_continue_a_text(params: Params, kind: str) -> None:
     source = params.preprocess.source.model_copy(update={"kind": kind})

@@ -13,7 +13,7 @@ from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
 from clozeline.artifacts.finetune.task_metrics import TaskMetrics
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.cli.tables import table_of
-from clozeline.params import Params, read_params
+from clozeline.params import ClassificationParams, FinetuneParams, Params, SimilarityParams, read_params
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace, tracking_uri
@@ -56,23 +56,32 @@ _QUESTIONS = {
     "similarity": 'embed "A text of yours."',
 }
 """Kind of task → example command."""
+_QUESTION_OF_PAIRS = 'classify "A text of yours." --with "Another one."'
+"""Example command for a model that reads two texts together."""
 
 
 def _question(params: Params) -> str:
     """Return an example command: a sentence that the built-in text's encoder answers well, else a placeholder.
 
-    Without an encoder among the packages, it asks the first task that needs no more than a text; empty: there is none.
+    Without an encoder among the packages, it asks the first task that can be asked so; empty: there is none.
     """
     if params.encoder_package is None:
-        kinds = {name: params.finetune[Path(folder).name].kind for name, folder in params.export.models.items()}
-        asked = (f"{_QUESTIONS[kind]} --model dist/{name}" for name, kind in kinds.items() if kind in _QUESTIONS)
-        return next(asked, "")
+        tasks = {name: params.finetune[Path(folder).name] for name, folder in params.export.models.items()}
+        asked = ((name, _question_of(task)) for name, task in tasks.items())
+        return next((f"{question} --model dist/{name}" for name, question in asked if question), "")
     if params.pretrain.objective == "clm":
         is_built_in = params.preprocess.source.kind == "python-docs"
         return f'complete "{"Return the number of" if is_built_in else "The beginning of a sentence of yours"}"'
     if params.preprocess.source.kind == "python-docs":
         return 'fill "Compute the [MASK] deviation along the given axis."'
     return 'fill "A sentence of yours with a [MASK] in it."'
+
+
+def _question_of(task: FinetuneParams) -> str | None:
+    reads_pairs = (isinstance(task, SimilarityParams) and task.read_together) or (
+        isinstance(task, ClassificationParams) and task.second_field is not None
+    )
+    return _QUESTION_OF_PAIRS if reads_pairs else _QUESTIONS.get(task.kind)
 
 
 def _clozeline_as_typed() -> str:
