@@ -12,6 +12,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 
 from clozeline.drift.comparison import Limits
+from clozeline.drift.servers import urls_of
 from clozeline.drift.traffic import ask
 from clozeline.drift.watch import Verdict, Watch
 from clozeline.errors import GateError
@@ -36,8 +37,9 @@ def drift(
 ) -> list[Verdict] | State[object]:
     """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 
-    Without `url` the server is the one at CLOZELINE_SERVER, else at port 8000 of this machine. The API key is the first
-    one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
+    `url` may be several URLs, separated by commas, or `models:/NAME@champion` for all replicas of a fleet: their
+    traffic is added. Without it the server is the one at CLOZELINE_SERVER, else at port 8000 of this machine. The API
+    key is the first one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
     `limits` has the fields of clozeline/drift/comparison.py's `Limits` that differ from the default there.
 
     Raises:
@@ -52,9 +54,11 @@ def drift(
     reach_this_machine_directly()
     chosen = Limits.of(limits or {})
     url = url or os.environ.get("CLOZELINE_SERVER") or "http://127.0.0.1:8000"
-    file = Workspace(project.resolve()).work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
+    workspace = Workspace(project.resolve())
+    file = workspace.work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(iter(keys_in_environment() or ()), None)
-    watch, verdicts = Watch.read(file).look(ask(url, key), chosen)
+    servers = {server: ask(server, key) for server in urls_of(url, workspace)}
+    watch, verdicts = Watch.read(file).look(servers, chosen)
     watch.write(file)
     lines = [str(verdict) for verdict in verdicts]
     get_run_logger().info("%s", "\n".join(lines))

@@ -1,5 +1,6 @@
 """The state between polls decides which traffic is compared with which."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from clozeline.drift.watch import Verdict, Watch
 from clozeline.errors import ArtifactError
 
 LIMITS = Limits(min_texts=100)
+URL, OTHER = "http://a:8000", "http://b:8000"
 
 
 def counted(short: int, long: int, sha256: str = "1") -> dict[str, Served]:
@@ -23,7 +25,7 @@ def looked(*servers: dict[str, Served]) -> list[Verdict]:
     """Poll the servers in order, and return the verdicts."""
     watch, said = Watch(), []
     for served in servers:
-        watch, verdicts = watch.look(served, LIMITS)
+        watch, verdicts = watch.look({URL: served}, LIMITS)
         said += verdicts
     return said
 
@@ -62,9 +64,34 @@ def test_a_restarted_server_keeps_its_reference() -> None:
     assert (again.num_texts, again.is_drift) == (110, False)
 
 
+def test_the_traffic_of_all_replicas_is_added_also_if_one_restarts_or_joins() -> None:
+    watch, _ = Watch().look({URL: counted(150, 0), OTHER: counted(50, 0)}, LIMITS)
+    assert watch.models["encoder"].reference.num_texts == 200
+    watch, [waits] = watch.look({URL: counted(180, 0), OTHER: counted(20, 0)}, LIMITS)  # the second restarted
+    assert waits.waits_for == "50 of 100 texts since the last comparison"
+    _, [verdict] = watch.look({URL: counted(180, 0), OTHER: counted(20, 40), "http://c:8000": counted(0, 30)}, LIMITS)
+    assert (verdict.num_texts, verdict.is_drift) == (120, True)
+
+
+def test_nothing_is_compared_while_replicas_serve_two_versions() -> None:
+    before, _ = Watch().look({URL: counted(200, 0), OTHER: counted(0, 0)}, LIMITS)
+    after, [verdict] = before.look({URL: counted(200, 500, "2"), OTHER: counted(0, 500)}, LIMITS)
+    assert (after, verdict.version, verdict.num_texts) == (before, "1 and 2", 0)
+
+
+def test_a_state_that_was_stored_before_there_were_fleets_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "server.json"
+    watch, _ = Watch().look({URL: counted(200, 0)}, LIMITS)
+    stored = json.loads(watch.model_dump_json())
+    stored["models"]["encoder"]["seen"] = stored["models"]["encoder"]["seen"][URL]
+    file.write_text(json.dumps(stored), encoding="utf-8")
+    _, [verdict] = Watch.read(file).look({URL: counted(350, 0)}, LIMITS)
+    assert verdict.num_texts == 150
+
+
 def test_the_watch_is_restored_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "drift" / "server.json"
-    watch, _ = Watch.read(file).look(counted(200, 0), LIMITS)
+    watch, _ = Watch.read(file).look({URL: counted(200, 0)}, LIMITS)
     watch.write(file)
     assert Watch.read(file) == watch
     file.write_text("{", encoding="utf-8")

@@ -1,6 +1,9 @@
-"""State kept between two polls of a server: later traffic is compared with the first traffic of a version."""
+"""State kept between two polls of a server, or of all replicas of a fleet: later traffic is compared with the first
+traffic of a version."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Self
 
@@ -19,8 +22,8 @@ class Watched(BaseModel):
 
     version: str
     sha256: str
-    seen: Traffic
-    """Counters of the server at the last poll."""
+    seen: dict[str, Traffic] | Traffic
+    """Counters at the last poll by the URL of the server; without a URL in states of one server that are older."""
     reference: Traffic = Traffic()
     """First traffic of this version; grows until it holds at least `Limits.min_texts` texts."""
     since: Traffic = Traffic()
@@ -53,7 +56,7 @@ class Verdict:
 
 
 class Watch(BaseModel):
-    """State of the models of one server, stored in a file."""
+    """State of the models of one server or one fleet, stored in a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -82,34 +85,53 @@ class Watch(BaseModel):
         with replacing_file(file) as beside:
             beside.write_text(self.model_dump_json(indent=2), encoding="utf-8")
 
-    def look(self, served: dict[str, Served], limits: Limits) -> tuple["Watch", list[Verdict]]:
-        """Return the new state, and a verdict for each model."""
-        watched = {name: self._carried_on(name, model) for name, model in served.items()}
+    def look(self, servers: Mapping[str, Mapping[str, Served]], limits: Limits) -> tuple["Watch", list[Verdict]]:
+        """Return the new state, and a verdict for each model; `servers` has the models of each server by its URL.
+
+        A model that the servers serve in several graphs, because they change now, keeps its state.
+        """
+        names = dict.fromkeys(name for models in servers.values() for name in models)
+        found = {name: {url: models[name] for url, models in servers.items() if name in models} for name in names}
+        mixed = {name: by_url for name, by_url in found.items() if len({one.sha256 for one in by_url.values()}) > 1}
+        watched = {name: self._carried_on(name, by_url) for name, by_url in found.items() if name not in mixed}
         verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
+        verdicts += [_between(name, by_url.values()) for name, by_url in mixed.items()]
         compared = {verdict.model for verdict in verdicts if verdict.num_texts}
         kept = {
             name: model.model_copy(update={"since": Traffic()}) if name in compared else model
             for name, model in watched.items()
         }
-        return Watch(models={name: _settled(model, limits) for name, model in kept.items()}), verdicts
+        settled = {name: _settled(model, limits) for name, model in kept.items()}
+        waiting = {name: self.models[name] for name in mixed if name in self.models}
+        return Watch(models=settled | waiting), verdicts
 
-    def _carried_on(self, name: str, served: Served) -> Watched:
-        before = self.models.get(name)
-        if before is None or before.sha256 != served.sha256:
+    def _carried_on(self, name: str, by_url: Mapping[str, Served]) -> Watched:
+        before, any_server = self.models.get(name), next(iter(by_url.values()))
+        version, sha256 = any_server.version, any_server.sha256
+        seen = {url: served.traffic for url, served in by_url.items()}
+        if before is None or before.sha256 != sha256:
             # Counters continue when one version replaces another, so they are not all traffic of the new version.
-            came = Traffic() if before else served.traffic
-            return Watched(
-                version=served.version, sha256=served.sha256, seen=served.traffic, since=came, scored_since=came
-            )
-        came = served.traffic.since(before.seen)
+            came = Traffic() if before else _total(seen.values())
+            return Watched(version=version, sha256=sha256, seen=seen, since=came, scored_since=came)
+        earlier = dict.fromkeys(seen, before.seen) if isinstance(before.seen, Traffic) else before.seen
+        came = _total(traffic.since(earlier.get(url, Traffic())) for url, traffic in seen.items())
         return before.model_copy(
             update={
-                "version": served.version,
-                "seen": served.traffic,
+                "version": version,
+                "seen": seen,
                 "since": before.since.plus(came),
                 "scored_since": before.scored_since.plus(came),
             }
         )
+
+
+def _total(parts: Iterable[Traffic]) -> Traffic:
+    return reduce(Traffic.plus, parts, Traffic())
+
+
+def _between(name: str, servers: Iterable[Served]) -> Verdict:
+    versions = " and ".join(sorted({served.version for served in servers}))
+    return Verdict(name, versions, num_texts=0, shifts=(), waits_for="the servers change from one version to another")
 
 
 def _settled(watched: Watched, limits: Limits) -> Watched:
