@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.cluster.ledger import Done, Ledger
+from clozeline.progress import ProgressBar
 from clozeline.storage.arrays import chunks, mapped
 from clozeline.text.candidates import Candidates, candidates
 from clozeline.text.sketches import Sketches
@@ -41,6 +42,8 @@ class _Pairs:
     candidates: str
     """Key of the task that found them."""
     minimum: float
+    end: int
+    """Number of candidates of the part that are compared or ruled out after these."""
     texts_2P: NDArray[np.int64]
     shingles: tuple[Path, ...]
     file_2P: NDArray[np.int64]
@@ -63,13 +66,17 @@ def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
     Every candidate is checked. A pair that the bands miss stays unseen: at most 3 % at `minimum`, fewer above.
     """
     parts = candidates(sketches, ledger)
-    items = (pairs for part in parts for pairs in _to_compare(sketches, part, minimum))
+    bar = ProgressBar("Comparing", sum(len(part.packed_P) for part in parts))
     paths = {name: sketches.folder / f"{name}.bin" for name in _FILES}
-    with ExitStack() as opened:
+    with ExitStack() as opened, bar:
         files = {name: opened.enter_context(path.open("wb")) for name, path in paths.items()}
-        for record in ledger.run(_compare, items):
-            for name, file in files.items():
-                file.write((record.folder / f"{name}.bin").read_bytes())
+        for part in parts:
+            before = bar.done
+            for record in ledger.run(_compare, _to_compare(sketches, part, minimum)):
+                for name, file in files.items():
+                    file.write((record.folder / f"{name}.bin").read_bytes())
+                bar.advance(before + record.facts - bar.done, ledger.workers.note)
+            bar.advance(before + len(part.packed_P) - bar.done)
     earlier, later, similarity = (mapped(paths[name], kind) for name, kind in _FILES.items())
     return Edges(earlier, later, similarity, sum(len(part.packed_P) for part in parts))
 
@@ -93,6 +100,7 @@ def _to_compare(sketches: Sketches, part: Candidates, minimum: float) -> Iterato
                 number=number,
                 candidates=part.key,
                 minimum=minimum,
+                end=some.stop,
                 texts_2P=texts_2P[:, cut],
                 shingles=tuple(sketches.buckets[bucket].shingles for bucket in used.tolist()),
                 file_2P=file.reshape(2, -1),
@@ -110,13 +118,13 @@ def _cuts(counts_2P: NDArray[np.int64], num_shingles: int) -> Iterator[slice]:
 
 
 def _compare(pairs: _Pairs, folder: Path) -> Done:
-    """Write the similar pairs and their Jaccard similarity."""
+    """Write the similar pairs and their Jaccard similarity; the facts are how far the part is compared."""
     hashes_S = _hashes(pairs)
     ends_2P = np.cumsum(pairs.counts_2P.ravel()).reshape(2, -1)
     found = [_similar(pairs, cut, hashes_S, ends_2P) for cut in _cuts(pairs.counts_2P, _CHUNK_SHINGLES)]
     for (name, kind), parts in zip(_FILES.items(), zip(*found, strict=True), strict=True):
         np.ascontiguousarray(np.concatenate(parts), kind).tofile(folder / f"{name}.bin")
-    return Done()
+    return Done(pairs.end)
 
 
 def _hashes(pairs: _Pairs) -> NDArray[np.uint32]:
