@@ -90,7 +90,7 @@ def main() -> None:
     report_progress()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="RECIPE", help=f"default: all: {', '.join(RECIPES)}")
-    parser.add_argument("--tokens", type=int, default=500_000, help="that each recipe trains on")
+    parser.add_argument("--tokens", type=int, default=200_000, help="that each recipe trains on")
     parser.add_argument(
         "--labelled", type=int, default=600, metavar="ITEMS", help="for training, in each labelled task"
     )
