@@ -26,7 +26,7 @@ def project_here() -> Workspace:
                 do="change to the folder of the project (`cd`)",
             )
     set_defaults(workspace)
-    for chatty in ("alembic", "httpx", "dvc"):
+    for chatty in ("aiobotocore", "alembic", "botocore", "httpx", "dvc"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of each retry of an MLflow call
     return workspace
