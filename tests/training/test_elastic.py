@@ -16,8 +16,10 @@ from tests.training import dying_node, two_ranks
 from tests.training.changes import changed
 from tests.training.test_distribution import largest_difference, told_of
 
-RENDEZVOUS = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=3"
-"""By default a dead node is noticed after 15 s, and the others wait 30 s more for further nodes."""
+RENDEZVOUS = "last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=8"
+"""A node that is silent for 8 s counts as dead (by default 15 s; on a busy machine a living one may be silent),
+and the others wait 5 s more for further nodes (by default 30 s).
+"""
 
 
 def node(folder: Path, port: int, *arguments: Path, dies_at: int | None) -> "subprocess.Popen[str]":
