@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from clozeline.artifacts.export.manifest import package_sha256
+from clozeline.orchestration.project_status import _models
 from clozeline.registry.fleet import Fleet
 from clozeline.registry.versions import Registry
 from clozeline.tracking.database import experiment_id, prepare
@@ -49,13 +50,11 @@ class Fleets:
         for replica in self.replicas:
             replica.wait_until_ready()
 
-    def register(self, *, is_damaged: bool = False) -> str:
+    def register(self) -> str:
         number = len(list(self.folder.glob("m-*"))) + 1
         folder = self.folder / f"m-{number}"
         write_embedder(folder / "artifacts" / "package")
         sha256 = package_sha256(folder / "artifacts" / "package")
-        if is_damaged:
-            (folder / "artifacts" / "package" / "model.onnx").write_bytes(b"?")
         source = folder.as_uri()
         return self.registry.register(
             NAME, source=source, run_id=self.run, package_sha256=sha256, description=""
@@ -121,9 +120,9 @@ def test_a_promotion_a_kill_and_a_rollback_while_a_client_asks(fleet: Fleets) ->
     with Client(fleet.url) as client:
         fleet.promote(fleet.register())
         fleet.wait_until(lambda: client.versions[-1:] == ["2"])
-        # The second rollout loses a replica while its requests wait, or a moment before or after.
+        fleet.replicas[1].process.send_signal(signal.SIGSTOP)  # so that the others wait for it
         fleet.promote(fleet.register())
-        fleet.wait_until(lambda: fleet.record.read().serving == "2" and "3" in fleet.replicas[1].log())
+        fleet.wait_until(lambda: sum("3" in one.loaded for one in fleet.record.read().replicas) == 2)
         fleet.replicas[1].process.send_signal(signal.SIGKILL)
         fleet.wait_until(lambda: client.versions[-1:] == ["3"])
         assert len(fleet.record.read().replicas) == 2
@@ -133,3 +132,22 @@ def test_a_promotion_a_kill_and_a_rollback_while_a_client_asks(fleet: Fleets) ->
     assert client.failures == []
     assert client.changes == ["1", "2", "3", "2"]
     assert client.slowest_seconds < 20
+
+
+def test_the_fleet_waits_for_a_replica_that_cannot_load_until_the_promotion_is_taken_back(fleet: Fleets) -> None:
+    late = fleet.replicas[2]
+    with Client(fleet.url) as client:
+        late.process.send_signal(signal.SIGSTOP)
+        fleet.promote(fleet.register())
+        fleet.wait_until(lambda: sum("2" in one.loaded for one in fleet.record.read().replicas) == 2)
+        package = fleet.folder / "m-2" / "artifacts" / "package"
+        (package / "model.onnx").write_bytes(b"damaged after two replicas had read it")
+        late.process.send_signal(signal.SIGCONT)
+        fleet.wait_until(lambda: any(one.problem for one in fleet.record.read().replicas))
+        [status] = _models(fleet.address)
+        assert f"it waits for {late.url} cannot load version 2" in "\n".join(status.of_fleet)
+        fleet.registry.roll_back(NAME)
+        fleet.wait_until(lambda: [one.loaded for one in fleet.record.read().replicas] == [("1",)] * 3)
+    assert client.failures == []
+    assert client.changes == ["1"]
+    assert fleet.record.read().is_settled
