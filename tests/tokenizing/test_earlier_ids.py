@@ -1,6 +1,7 @@
 """Claim: texts that an earlier run encoded get the ids that this run would compute."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ from clozeline.artifacts.preprocess.clean_text import SCHEMA
 from clozeline.records.files.identity import identity_of
 from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer, frame_with_special_tokens, save
-from clozeline.tokenizing import encoding, partitions
+from clozeline.tokenizing import encoding, packing, partitions
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import pack
 from clozeline.tokenizing.word_cache import WordCache
@@ -99,6 +100,18 @@ def test_texts_are_found_when_the_number_of_ranges_doubles(tmp_path, opened, num
     assert shards(path, opened, tmp_path / "kept") == found
     assert sum(num_encoded) == 0, "ids from a range of twice the width are kept by the new ranges"
     assert found == shards(path, opened, None)
+
+
+def test_ids_of_a_run_that_was_stopped_are_found(tmp_path, opened, num_encoded, monkeypatch) -> None:
+    path = write_clean(tmp_path / "a.parquet", TEXTS)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(packing, "write_shards", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            shards(path, opened, tmp_path / "kept")
+    assert list((tmp_path / "shards").iterdir()) == []
+    num_encoded.clear()
+    assert shards(path, opened, tmp_path / "kept") == shards(path, opened, None)
+    assert sum(num_encoded) == len(TEXTS), "only the run without kept ids encodes"
 
 
 def test_a_text_with_the_key_of_another_is_encoded_again(tmp_path, opened, num_encoded) -> None:

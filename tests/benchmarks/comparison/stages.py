@@ -1,11 +1,12 @@
 """Stages run as processes of their own, with the project's params changed where a benchmark says so."""
 
 import logging
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +37,43 @@ class Usage:
     """Peak anonymous and shared memory: the memory that the machine must really have."""
 
 
-def params_tree(changes: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Setting:
+    """Whose code runs a stage, and where."""
+
+    project: Path = PROJECT
+    """Checkout with the code and params.yaml."""
+    cores: frozenset[int] | None = None
+    """Cores that the processes may use; None: all."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def params_tree(changes: Mapping[str, Any], project: Path = PROJECT) -> dict[str, Any]:
     """params.yaml with `changes` laid over it."""
-    return laid_over(YAML(typ="safe").load(PROJECT / "params.yaml"), changes)
+    return laid_over(YAML(typ="safe").load(project / "params.yaml"), changes)
 
 
-def run_stage(name: str, folder: Path, changes: Mapping[str, Any], **paths: Path) -> Usage:
+def run_stage(
+    name: str, folder: Path, changes: Mapping[str, Any], setting: Setting | None = None, **paths: Path
+) -> Usage:
     """Run stage `name` in `folder`, as dvc.yaml calls it.
 
     Raises:
         CalledProcessError: the stage failed; the cause is on stderr.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    YAML(typ="safe").dump(params_tree(changes), folder / "params.yaml")
+    setting = setting or Setting()
+    YAML(typ="safe").dump(params_tree(changes, setting.project), folder / "params.yaml")
     command = [sys.executable, "-m", "clozeline", "stage", name]
     command += [f"{key}={path.resolve()}" for key, path in paths.items()]
     command += ["start=start.lock"] if name in _CONTINUING else []
     command += ["forgotten=forgotten.lock"] if name in _FORGETTING else []
     _LOG.info("stage %s", name)
     started = time.perf_counter()
-    with subprocess.Popen(command, cwd=folder, stdout=sys.stderr) as process:
+    environment = {**os.environ, **setting.environment, "PYTHONPATH": str(setting.project / "src")}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=sys.stderr) as process:
+        if setting.cores is not None:
+            os.sched_setaffinity(process.pid, setting.cores)  # its processes inherit it
         peak_rss, peak_own = 0, 0
         while process.poll() is None:
             rss, own = _memory_of_tree(process.pid)
