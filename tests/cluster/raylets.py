@@ -15,6 +15,7 @@ import psutil
 from tests.conftest import PROJECT
 
 _SMALL = ("--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats", "--block")
+_MOST_STARTS = 4
 
 
 def free_port() -> int:
@@ -39,29 +40,32 @@ def settings() -> dict[str, str]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_agent_register_timeout_ms": "120000",
-        "RAY_raylet_start_wait_time_s": "120",
     }
 
 
 @contextmanager
 def raylet(log: IO[str], environment: Mapping[str, str], *arguments: str) -> Iterator[psutil.Process]:
-    """Start a node, and yield the process of `ray start` when the node is up; end it and its children afterwards."""
+    """Start a node, and yield the process of `ray start` when the node is up; end it and its children afterwards.
+
+    A start is repeated: Ray gives up after 30 s, which a busy machine may need.
+    """
     command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, *_SMALL]
-    started = psutil.Popen(
-        command,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert any("Ray runtime started" in line for line in started.stdout), "the node did not start"
-        yield started
-    finally:
-        children = [*started.children(recursive=True), started] if started.is_running() else []
-        for process in children:
-            process.kill()
-        psutil.wait_procs(children, timeout=20)
-        started.stdout.close()
-        started.wait()
+    told = {**os.environ, **environment}
+    for _ in range(_MOST_STARTS):
+        started = psutil.Popen(command, env=told, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            if any("Ray runtime started" in line for line in started.stdout):
+                yield started
+                return
+        finally:
+            _end(started)
+    raise AssertionError("the node did not start")
+
+
+def _end(started: psutil.Popen) -> None:
+    processes = [*started.children(recursive=True), started] if started.is_running() else []
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, timeout=20)
+    started.stdout.close()
+    started.wait()
