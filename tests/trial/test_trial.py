@@ -190,5 +190,6 @@ def test_models_without_common_items_are_not_compared(texts: Path, tmp_path: Pat
     assert "no model/test_items.jsonl" in str(caught.value.given)
     labelled(tmp_path, ["labels that", "nobody knows"] * (len(TEXTS) // 2))
     assert set(LABELS).isdisjoint({"labels that", "nobody knows"})
-    with pytest.raises(IncomparableError):
+    with pytest.raises(IncomparableError) as caught:
         try_both(classifier, classifier, items_of(tmp_path))
+    assert "no right answer" in str(caught.value.given)

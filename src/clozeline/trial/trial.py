@@ -99,7 +99,9 @@ def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigu
         raise incomparable(f"no {place}")
     sample = Sample(texts=(), labels=(), held_out=held_out, keeps_copies=True)
     (metric, ours), (other_metric, theirs) = (counts_on(model, sample) for model in opened)
-    if metric != other_metric or metric.endswith("agreement") or len(ours.part_T) != len(theirs.part_T):
+    if metric == other_metric and metric.endswith("agreement"):
+        raise incomparable(f"{place} has no right answer that both know; `clozeline import --labelled FILE` takes some")
+    if metric != other_metric or len(ours.part_T) != len(theirs.part_T):
         raise incomparable(
             f"{metric} of {len(ours.part_T)} items, the champion's {other_metric} of {len(theirs.part_T)}"
         )
