@@ -28,6 +28,7 @@ NAMES = [
     "pretrain_throughput_grouped",
     "pretrain_throughput_padded",
     "scale",
+    "scale_out",
     "serve_embed_mixed",
     "serve_embed_quality",
     "serve_embed_single",
