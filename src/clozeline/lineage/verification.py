@@ -37,6 +37,7 @@ def verify(traced: Trace, workspace: Workspace) -> int:
             f"the lineage of {traced.uri} is broken",
             given="; ".join(faults),
             expected=f"all {len(ancestors)} files and folders behind {traced.version}",
-            do="fetch them (`dvc pull --run-cache`), or check out the commit it was released from and run `dvc repro`",
+            do="fetch them (`dvc pull --run-cache`); if `clozeline gc` removed them (it keeps versions with an "
+            "alias), check out the commit it was released from and run `dvc repro`",
         )
     return len(ancestors)
