@@ -6,14 +6,13 @@ names) as raw JSON Lines; the last hundredth of its lines is the new text. Each 
 """
 
 import argparse
-import hashlib
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from comparison.alternation import Comparison, alternate, finish, report_progress
 from comparison.machine import available_cores
-from comparison.stages import run_stage
+from comparison.stages import digest_of, run_stage
 from comparison.texts import news, raw_texts
 
 SHARE = 100
@@ -87,7 +86,7 @@ class _Night:
         seconds = self._run("grown", "grown", kept)
         for stage, spent in seconds.items():
             self.seconds.setdefault(f"{side}, {stage}", []).append(round(spent, 2))
-        self.digests.append(_digest(self._folder / "made-grown"))
+        self.digests.append(digest_of(self._folder / "made-grown"))
         return sum(seconds.values())
 
     def _run(self, raw: str, out: str, kept: Path) -> dict[str, float]:
@@ -109,14 +108,6 @@ class _Night:
         source = {"kind": "files", "path": "texts", "text_field": "text"}
         existing = {} if self._tokenizer is None else {"algorithm": "existing", "existing": str(self._tokenizer)}
         return {"preprocess": {"source": source}, "tokenize": existing}
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

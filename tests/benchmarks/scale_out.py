@@ -8,7 +8,6 @@ tokenizer and shards; `bytes_equal_before` whether they are those of the code be
 """
 
 import argparse
-import hashlib
 import os
 import resource
 import shutil
@@ -22,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from comparison.alternation import Comparison, alternate, finish, report_progress
-from comparison.stages import KEPT, PROJECT, Setting, run_stage
+from comparison.stages import KEPT, PROJECT, Setting, digest_of, run_stage
 from comparison.texts import news, raw_texts
 
 BEFORE = "5ddaf0cf"
@@ -118,7 +117,7 @@ class _Runs:
             self.seconds.setdefault(name, []).append(round(usage.seconds, 2))
             self.peak_megabytes[name] = max(self.peak_megabytes.get(name, 0), usage.peak_own_bytes // 10**6)
             total += usage.seconds
-        self.digests.add((label, _digest(made)))
+        self.digests.add((label, digest_of(made)))
         return total
 
 
@@ -155,14 +154,6 @@ def _spent() -> float:
     """Return the processor time of all processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ DIES = "DIES_AT_STEP"
 
 
 class Dies(Callback):
-    """Kills the node: torchrun, so that nobody restarts this process, and this process."""
+    """Kills this process, and torchrun first, which would restart it."""
 
     def on_point(self, point: CurvePoint) -> None:
         if str(point.step) == os.environ.get(DIES):

@@ -127,7 +127,10 @@ class OwnModel(nn.Module):
         return None
 
     def set_input_embeddings(self, table: nn.Module) -> None:
-        raise NotImplementedError
+        """Raises:
+        TypeError: always, because `get_input_embeddings` gives no table to exchange.
+        """
+        raise TypeError(f"{type(self.encoder.own).__name__} keeps its own table, not {type(table).__name__}")
 
     def of_encoder(self, published: Iterable[str]) -> list[str]:
         """See `Model`."""

@@ -31,11 +31,11 @@ def built(params: ModelParams, ids: TokenIds) -> nn.Module:
             returns another shape, or reads padding.
     """
     build = _imported(params.family)
-    encoder = _tried(params.family, "cannot be built", lambda: build(params, ids))
+    encoder: nn.Module = _tried(params.family, "cannot be built", lambda: build(params, ids))
     _check_parts(encoder, params, ids)
     with torch.no_grad():
         _check_answers(encoder, params, ids)
-    return encoder  # type: ignore[no-any-return]  # checked above
+    return encoder
 
 
 def hidden_of(output: Any) -> Tensor:

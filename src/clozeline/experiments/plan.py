@@ -143,7 +143,8 @@ def value_in(params: Params, key: str) -> Value:
     found: Any = params
     for name in key.split("."):
         found = found[name] if isinstance(found, Mapping) else getattr(found, name)
-    return found  # type: ignore[no-any-return]  # the keys of a space hold plain values
+    value: Value = found
+    return value
 
 
 def _parsed(path: Path) -> SweepPlan:

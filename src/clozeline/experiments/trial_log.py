@@ -5,7 +5,7 @@ All messages go through an outbox of the sweep's own, so no trial waits for MLfl
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Final
 
 from clozeline.experiments.trials import TrialRecord
 from clozeline.tracking.mlflow_messages import WORKSPACE
-from clozeline.tracking.outbox import OUTBOX, RUN, End, Facts, OpenStage, Outbox, Point
+from clozeline.tracking.outbox import OUTBOX, RUN, End, Facts, OpenStage, Outbox, Point, Status
 
-_STATUS: Final = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
+_STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TrialLog:
         tags = {"trial.state": trial.state, "trial.experiment": trial.experiment, "error": trial.reason}
         told = {key: value for key, value in tags.items() if value}
         self.outbox.add(Facts(run=run, metrics=points, tags=told))
-        self.outbox.add(End(run=run, status=_STATUS[trial.state], ended_ms=_now_ms()))  # type: ignore[arg-type]  # of the table above
+        self.outbox.add(End(run=run, status=_STATUS[trial.state], ended_ms=_now_ms()))
 
 
 def outbox_in(folder: Path) -> Outbox:

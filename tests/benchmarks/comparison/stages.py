@@ -1,5 +1,6 @@
 """Stages run as processes of their own, with the project's params changed where a benchmark says so."""
 
+import hashlib
 import logging
 import os
 import subprocess
@@ -104,3 +105,12 @@ def _status_bytes(pid: int) -> dict[str, int]:
         return {}
     pairs = (line.partition(":")[::2] for line in lines)
     return {key: int(value.split()[0]) * 1024 for key, value in pairs if value.endswith(" kB")}
+
+
+def digest_of(folder: Path) -> str:
+    """Return the SHA-256 of the names and bytes of all files of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -36,7 +36,7 @@ def url() -> Iterator[str]:
 def test_another_process_at_the_address_or_none_means_that_a_replica_is_dead(url: str) -> None:
     assert life(Replica(key="a", url=url)) == "alive"
     assert life(Replica(key="b", url=url)) == "dead"
-    with socket.socket() as nobody:  # bound, so that nobody else gets the port, but not listening
+    with socket.socket() as nobody:  # bound but not listening: the port is taken, and refuses connections
         nobody.bind(("127.0.0.1", 0))
         assert life(Replica(key="a", url=f"http://127.0.0.1:{nobody.getsockname()[1]}")) == "dead"
 

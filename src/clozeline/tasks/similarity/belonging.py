@@ -56,7 +56,7 @@ class Questions:
         return cls([*first.values()], [*second.values()], [*second], [sorted(own) for own in belonging.values()])
 
     def without_other_pairs(self, pairs: Sequence[Pair], chosen: Sequence[int]) -> list[int]:
-        """Return the places of first texts whose pairs are all chosen; if there are none, of those with a chosen pair.
+        """Return the places of first texts whose pairs are all chosen; without any, of those with a chosen pair.
 
         Args:
             pairs: the pairs that these texts are from.
