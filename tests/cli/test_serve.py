@@ -21,6 +21,7 @@ def test_queue_and_timeout_defaults_equal_those_of_the_server() -> None:
     ("fleet", "place", "watch", "problem"),
     [
         ("http://10.0.0.5", "models:/clozeline-encoder@champion", 10.0, "not an address"),
+        ("10.0.0.5 172.17.0.1", "models:/clozeline-encoder@champion", 10.0, "not an address"),
         ("10.0.0.5:port", "models:/clozeline-encoder@champion", 10.0, "not an address"),
         ("10.0.0.5", "models:/clozeline-encoder@candidate", 10.0, "cannot change together"),
         ("10.0.0.5", "dist/encoder", 10.0, "cannot change together"),

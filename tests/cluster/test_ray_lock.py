@@ -3,13 +3,10 @@
 import tomllib
 from importlib import metadata
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.conftest import PROJECT
-
-pytest.importorskip("ray", reason="the environment is older than infra/ray.lock")
 
 
 def pins_of(name: str) -> dict[str, str]:

@@ -22,7 +22,6 @@ from tests.raw_text import take_snapshot
 from tests.text.conftest import params_of
 from tests.words.conftest import words
 
-pytest.importorskip("ray", reason="the environment is older than infra/ray.lock")
 pytestmark = pytest.mark.slow
 __all__ = ["params_of", "words"]
 RUN = """

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 from dataclasses import replace
 from functools import partial
@@ -74,6 +75,7 @@ TracesOption = Annotated[
 ]
 
 _LOG = logging.getLogger(__name__)
+_HOST = re.compile(r"[\w.:-]+")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -175,7 +177,7 @@ def _replica(fleet: str, sources: "list[ModelSource]", watch: float) -> tuple[st
         host, port, is_address = parts.hostname or "", parts.port or 0, parts.netloc == fleet
     except ValueError:
         host, port, is_address = "", 0, False
-    if not host or not is_address:
+    if not _HOST.fullmatch(host) or not is_address:
         raise ParamsError(
             "this is not an address at which other replicas reach this one",
             given=f"--fleet {fleet}",
