@@ -10,6 +10,6 @@ from clozeline.artifacts.preprocess.clean_text import SCHEMA
 from clozeline.records.files.identity import identity_of
 
 
-def write_clean_text(path: Path, texts: Sequence[str]) -> None:
+def write_clean_text(path: Path, texts: Sequence[str], row_group: int = 2**20) -> None:
     columns = [[identity_of(text) for text in texts], list(texts), ["test"] * len(texts), [""] * len(texts)]
-    pq.write_table(pa.table(columns, schema=SCHEMA), path)
+    pq.write_table(pa.table(columns, schema=SCHEMA), path, row_group_size=row_group)

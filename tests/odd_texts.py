@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 
 from clozeline.params import TokenizeParams
 from clozeline.tokenizing.vocabularies import learn
+from tests.tokenizing.conftest import MadeTexts
 
 ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
 ALGORITHMS = ("wordpiece", "bpe", "unigram")
@@ -25,4 +26,4 @@ def learned_tokenizer(algorithm: str, texts: Sequence[str]) -> Tokenizer:
             "shard_tokens": 5000,
         }
     )
-    return learn(params, [lambda: iter([[*texts, ODD, ODD]])])
+    return learn(params, [MadeTexts([*texts, ODD, ODD])])

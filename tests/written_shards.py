@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from clozeline.cluster.ledger import passing_ledger
 from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, write_shards
 from clozeline.tokens.info import SplitInfo
 
@@ -26,8 +27,10 @@ def write_documents(
         files = []
         for start in range(0, len(documents), partition):
             files.append(EncodedFiles(Path(name) / str(start), dtype))
+            files[-1].folder.mkdir()
             with EncodedWriter(files[-1]) as writer:
                 for document in documents[start : start + partition]:
                     length = np.array([len(document)])
-                    writer.append(document, length, length * bytes_per_token)
-        return write_shards(files, folder, split, shard_tokens)
+                    writer.append(document, [length, length * bytes_per_token, 0 * length], [b""])
+        with passing_ledger() as ledger:
+            return write_shards(files, folder, split, shard_tokens, ledger)

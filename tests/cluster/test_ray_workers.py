@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import PreprocessParams
-from clozeline.stages import preprocess
+from clozeline.params import PreprocessParams, TokenizeParams
+from clozeline.stages import preprocess, tokenize
+from tests.clean_text import write_clean_text
 from tests.cluster.raylets import free_port, raylet, settings
 from tests.conftest import PROJECT
 from tests.raw_text import take_snapshot
@@ -29,8 +30,9 @@ import logging, sys
 from pathlib import Path
 from clozeline.cluster.executors import open_workers
 from clozeline.errors import ClusterError
-from clozeline.params import PreprocessParams
-from clozeline.stages import preprocess
+from clozeline.params import PreprocessParams, TokenizeParams
+from clozeline.stages import preprocess, tokenize
+from clozeline.tokenizing import partitions
 from tests.cluster.raylets import full_at_two
 
 logging.basicConfig(level=logging.WARNING)
@@ -44,7 +46,15 @@ preprocess.run(
     PreprocessParams.model_validate_json(sys.argv[1]), seed=1, raw=Path("raw"), forgotten=Path("forgotten.lock"),
     out=Path("on-cluster"), metrics=Path("on-cluster.json"), work=Path("work-of-cluster"),
 )
+partitions._PARTITION_BYTES = 100_000
+tokenize.run(
+    TokenizeParams.model_validate_json(sys.argv[2]), clean=Path("groups"), work=Path("tokens-of-cluster"),
+    tokenizer=Path("tokenizer-on-cluster"), out=Path("tokens-on-cluster"), metrics=Path("tokens-on-cluster.json"),
+)
 """
+TOKENIZE = TokenizeParams(
+    algorithm="wordpiece", existing=None, vocab_size=500, min_frequency=2, lowercase=True, shard_tokens=50_000
+)
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -64,7 +74,7 @@ def until(condition: Callable[[], bool], seconds: float = 300) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -> PreprocessParams:
-    """A folder with a snapshot of 1 MB of text, and the clean text that one process makes of it."""
+    """A folder with a snapshot of 1 MB of text, and the clean text and tokens that one process makes of it."""
     monkeypatch.chdir(tmp_path)
     texts = [words(seed, 60) for seed in range(2_000)]
     texts += [f"{text} and an end" for text in texts[:200]]
@@ -76,6 +86,11 @@ def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("clozeline.cluster.executors.available_cores", lambda: 1)
     places = {name: tmp_path / name for name in ("raw", "out", "work")}
     preprocess.run(params, seed=1, forgotten=tmp_path / "forgotten.lock", metrics=tmp_path / "alone.json", **places)
+    (tmp_path / "groups").mkdir()
+    for split, some in {"train": texts[100:], "validation": texts[:100]}.items():
+        write_clean_text(tmp_path / "groups" / f"{split}.parquet", some, row_group=100)
+    made = {"tokenizer": tmp_path / "tokenizer", "out": tmp_path / "tokens", "metrics": tmp_path / "tokens.json"}
+    tokenize.run(TOKENIZE, clean=tmp_path / "groups", work=tmp_path / "tokens-work", **made)
     return params
 
 
@@ -90,7 +105,7 @@ def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
         opened.enter_context(raylet(log, environment, *head))
         node = opened.enter_context(raylet(log, environment, f"--address=127.0.0.1:{port}"))
         told = {**os.environ, **environment, "CLOZELINE_CLUSTER": f"ray://127.0.0.1:{port}"}
-        command = [sys.executable, "-c", RUN, project.model_dump_json()]
+        command = [sys.executable, "-c", RUN, project.model_dump_json(), TOKENIZE.model_dump_json()]
         stage = opened.enter_context(
             subprocess.Popen(command, cwd=tmp_path, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
@@ -103,6 +118,10 @@ def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
     assert len(killed) == 1
     assert digests(tmp_path / "on-cluster") == digests(tmp_path / "out")
     assert (tmp_path / "on-cluster.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
+    for name in ("tokenizer", "tokens"):
+        assert digests(tmp_path / f"{name}-on-cluster") == digests(tmp_path / name)
+    assert (tmp_path / "tokens-on-cluster.json").read_bytes() == (tmp_path / "tokens.json").read_bytes()
+    assert records(tmp_path / "tokens-of-cluster") > 5, "several partitions, each encoded by a task"
     numbers, _, message = told_of.partition("full_at_two of item 2 failed 4 times")
     assert numbers.split() == ["0", "1"]
     assert "No space left on device" in message

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,16 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from clozeline.cluster.ledger import Done
 from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.params import TokenizeParams
 from clozeline.records.files.identity import identity_of
 from clozeline.stages import tokenize
 from clozeline.tokenizing import partitions, shards
 from clozeline.tokenizing.document_keys import write_document_keys
-from clozeline.tokenizing.shards import Shard
-from clozeline.tokens.info import ShardInfo, TokensInfo, documents_path
+from clozeline.tokenizing.earlier_ids import EarlierIds
+from clozeline.tokenizing.shards import ShardItem
+from clozeline.tokens.info import TokensInfo, documents_path
 from clozeline.tokens.shards import TokenShards
 
 _RUN = """
@@ -145,7 +148,6 @@ def test_row_groups_of_the_parquet_file_change_no_byte(tmp_path: Path) -> None:
 def test_processes_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean = write_clean(tmp_path / "clean", train=sentences(300, 1), validation=sentences(40, 2), row_group=16)
     monkeypatch.setattr(partitions, "_PARTITION_BYTES", 1000)
-    monkeypatch.setattr(partitions, "TEXTS_A_RANGE", 10)
     run(clean, tmp_path / "one")
     assert len(partitions.partitions_of(clean / "train.parquet")) > 1
     monkeypatch.setattr(tokenize, "_WORTH_PROCESSES", 0)
@@ -154,22 +156,49 @@ def test_processes_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+def stopped_at_the_second_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    @wraps(shards.write_shard)
+    def write_shard(item: ShardItem, folder: Path) -> Done:
+        if item.name == "shard 1 of train":
+            raise TransientError("killed", given="", expected="", do="")
+        return original(item, folder)
+
+    original = shards.write_shard
+    monkeypatch.setattr(shards, "write_shard", write_shard)
+
+
 def test_a_worker_that_dies_leaves_nothing_half_written(
     clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(clean, tmp_path / "out")
     before = contents(tmp_path / "out")
-    write_shard = shards.write_shard
-
-    def killed_at_the_second(shard: Shard) -> ShardInfo:
-        if "00001" in str(shard.paths.tokens):
-            raise TransientError("killed", given="", expected="", do="")
-        return write_shard(shard)
-
-    monkeypatch.setattr(shards, "write_shard", killed_at_the_second)
+    stopped_at_the_second_shard(monkeypatch)
     with pytest.raises(TransientError, match="killed"):
         run(clean, tmp_path / "out", vocab_size=200)
     assert contents(tmp_path / "out") == before
+
+
+def test_a_stopped_stage_goes_on_without_repeating_a_recorded_task(
+    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written() -> dict[str, int]:
+        records = (tmp_path / "out-work").glob("*/*/record.json")
+        return {str(file): file.stat().st_mtime_ns for file in records}
+
+    with monkeypatch.context() as stopped:
+        stopped_at_the_second_shard(stopped)
+        with pytest.raises(TransientError):
+            run(clean, tmp_path / "out")
+    before = written()
+    kinds = {json.loads(Path(file).read_text())["function"].rpartition(".")[2] for file in before}
+    assert kinds == {"count_partition", "count_bucket", "encode_partition", "write_shard"}
+    monkeypatch.setattr(EarlierIds, "keep", lambda *_: None)  # it removes what a later run does not need
+    run(clean, tmp_path / "out")
+    after = written()
+    assert len(after) > len(before)
+    assert {file: after[file] for file in before} == before
+    run(clean, tmp_path / "undisturbed")
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
 def test_validation_text_does_not_influence_the_vocabulary(tmp_path: Path) -> None:

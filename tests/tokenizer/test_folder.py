@@ -5,7 +5,6 @@ import logging
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from clozeline.errors import ArtifactError, DataError
 from clozeline.params import TokenizeParams
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
+from clozeline.tokenizing.frequent_words import Texts
 from clozeline.tokenizing.vocabularies import learn
 
 
 @pytest.fixture
-def folder(params: TokenizeParams, partitions: list[Callable[[], Iterator[Sequence[str]]]], tmp_path: Path) -> Path:
+def folder(params: TokenizeParams, partitions: list[Texts], tmp_path: Path) -> Path:
     (tmp_path / "tokenizer").mkdir()
     save(learn(params, partitions), tmp_path / "tokenizer")
     return tmp_path / "tokenizer"

@@ -1,11 +1,14 @@
 """A small language with the shapes that break tokenizers: accents, ideographs, punctuation, odd white space."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 
 import pytest
 
 from clozeline.params import TokenizeParams
+from clozeline.tokenizing.frequent_words import Texts
 
 _SYLLABLES = ["ka", "to", "mi", "re", "su", "lon", "ber", "étà", "ñu", "ge", "shi", "vo", "tri", "ple"]
 _SYLLABLES += ["½x", "straße", "東", "京"]
@@ -20,14 +23,24 @@ def texts() -> list[str]:
     return ["".join(draw.choice(words) + draw.choice(_BETWEEN) for _ in range(draw.randint(3, 80))) for _ in range(400)]
 
 
+@dataclass(frozen=True)
+class MadeTexts:
+    """Texts in memory that are counted as one partition."""
+
+    made: Sequence[str]
+
+    @property
+    def digest(self) -> str:
+        return blake2b(repr(self.made).encode(), digest_size=16).hexdigest()
+
+    def texts(self) -> Iterator[Sequence[str]]:
+        return iter([self.made[start : start + 64] for start in range(0, len(self.made), 64)])
+
+
 @pytest.fixture
-def partitions(texts: list[str]) -> list[Callable[[], Iterator[Sequence[str]]]]:
-    """The texts in three partitions, each in batches."""
-    return [batches_of(texts[:50]), batches_of(texts[50:51]), batches_of(texts[51:])]
-
-
-def batches_of(texts: Sequence[str]) -> Callable[[], Iterator[Sequence[str]]]:
-    return lambda: iter([texts[start : start + 64] for start in range(0, len(texts), 64)])
+def partitions(texts: list[str]) -> list[Texts]:
+    """The texts in three partitions."""
+    return [MadeTexts(texts[:50]), MadeTexts(texts[50:51]), MadeTexts(texts[51:])]
 
 
 @pytest.fixture(params=["wordpiece", "bpe", "unigram"])

@@ -1,5 +1,6 @@
 """Claim: texts that an earlier run encoded get the ids that this run would compute."""
 
+import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -9,12 +10,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA
+from clozeline.cluster.ledger import Ledger
+from clozeline.machine.workers import Workers
 from clozeline.records.files.identity import identity_of
-from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer, frame_with_special_tokens, save
 from clozeline.tokenizing import encoding, packing, partitions
 from clozeline.tokenizing.earlier_ids import EarlierIds
-from clozeline.tokenizing.packing import pack
+from clozeline.tokenizing.packing import Packed, pack
+from clozeline.tokenizing.partitions import partitions_of
 from clozeline.tokenizing.word_cache import WordCache
 
 TEXTS = [f"word{number} and word{number % 7} of {number * number}" for number in range(300)]
@@ -22,11 +25,15 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def open_tokenizer(folder: Path, characters: str = "0123456789abcdefghijklmnopqrstuvwxyz") -> OpenTokenizer:
-    folder.mkdir()
     pieces = [*SPECIAL, *characters, *(f"##{character}" for character in characters), "word", "and"]
     vocab = {piece: id_ for id_, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return saved(tokenizer, folder)
+
+
+def saved(tokenizer: Tokenizer, folder: Path) -> OpenTokenizer:
+    folder.mkdir()
     tokenizer.add_special_tokens(list(SPECIAL))
     frame_with_special_tokens(tokenizer, "[CLS]", "[SEP]")
     save(tokenizer, folder)
@@ -39,8 +46,7 @@ def opened(tmp_path: Path) -> OpenTokenizer:
 
 
 @pytest.fixture(autouse=True)
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "TEXTS_A_RANGE", 20)
+def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_PARTITION_BYTES", 1000)
 
 
@@ -66,15 +72,24 @@ def write_clean(path: Path, texts: list[str]) -> Path:
     return path
 
 
-def shards(path: Path, opened: OpenTokenizer, kept: Path | None) -> dict[str, bytes]:
-    """Pack a file with the ids that `kept` holds, or without any; return the bytes of the shards."""
+def packed(path: Path, opened: OpenTokenizer, kept: Path | None) -> Packed:
+    """Pack a file with what `kept` holds, or without anything."""
     folder = path.with_name("shards")
-    folder.mkdir(exist_ok=True)
-    earlier = EarlierIds.open(KeptResults(kept), opened) if kept else None
-    packed = pack(path, opened, folder, "train", 2000, earlier=earlier)
-    if earlier:
-        earlier.keep_only(packed.found)
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if kept is None:
+        return pack(partitions_of(path), opened, folder, "train", 2000)
+    ledger = Ledger(kept, "code", Workers(None, 1))
+    earlier = EarlierIds.open(ledger, opened.sha256)
+    done = pack(partitions_of(path), opened, folder, "train", 2000, ledger, earlier)
+    earlier.keep(done.encoded)
+    return done
+
+
+def shards(path: Path, opened: OpenTokenizer, kept: Path | None) -> dict[str, bytes]:
+    """Pack a file as `packed`; return the bytes of the shards."""
+    packed(path, opened, kept)
+    return {file.name: file.read_bytes() for file in path.with_name("shards").iterdir()}
 
 
 def test_a_run_encodes_only_new_texts_and_writes_the_same_bytes(tmp_path, opened, num_encoded) -> None:
@@ -89,17 +104,30 @@ def test_a_run_encodes_only_new_texts_and_writes_the_same_bytes(tmp_path, opened
     assert sum(num_encoded) == 0
 
 
-@pytest.mark.parametrize("count", [150, 170])
-def test_texts_are_found_when_the_number_of_ranges_doubles(tmp_path, opened, num_encoded, count: int) -> None:
-    shards(write_clean(tmp_path / "a.parquet", TEXTS[:150]), opened, tmp_path / "kept")
+def test_texts_are_found_when_the_borders_of_partitions_move(tmp_path, opened, num_encoded, monkeypatch) -> None:
+    path = write_clean(tmp_path / "a.parquet", TEXTS)
+    before = len(partitions_of(path))
+    shards(path, opened, tmp_path / "kept")
     num_encoded.clear()
-    path = write_clean(tmp_path / "a.parquet", TEXTS[:count])
+    monkeypatch.setattr(partitions, "_PARTITION_BYTES", 4000)
+    assert 1 < len(partitions_of(path)) < before
     found = shards(path, opened, tmp_path / "kept")
-    assert sum(num_encoded) == count - 150
-    num_encoded.clear()
-    assert shards(path, opened, tmp_path / "kept") == found
-    assert sum(num_encoded) == 0, "ids from a range of twice the width are kept by the new ranges"
+    assert sum(num_encoded) == 0
     assert found == shards(path, opened, None)
+
+
+def test_counts_of_known_texts_are_those_of_encoding_them(tmp_path) -> None:
+    finds_special_tokens = Tokenizer(models.WordLevel({piece: id_ for id_, piece in enumerate(SPECIAL)}, "[UNK]"))
+    finds_special_tokens.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    opened = saved(finds_special_tokens, tmp_path / "tokenizer")
+    texts = [*TEXTS, *(f"[MASK] and {number}" for number in range(9))]
+    packed(write_clean(tmp_path / "a.parquet", texts), opened, tmp_path / "kept")
+    grown = write_clean(tmp_path / "a.parquet", [*texts, "a new one"])
+    known, alone = packed(grown, opened, tmp_path / "kept"), packed(grown, opened, None)
+    assert (known.num_known, alone.num_known) == (309, 0)
+    assert known.count.numbers == alone.count.numbers
+    assert (known.count.uses_V == alone.count.uses_V).all()
+    assert known.count.tokens_dropped == 9
 
 
 def test_ids_of_a_run_that_was_stopped_are_found(tmp_path, opened, num_encoded, monkeypatch) -> None:
@@ -128,7 +156,7 @@ def test_a_damaged_file_is_not_trusted(tmp_path, opened, num_encoded) -> None:
     path = write_clean(tmp_path / "a.parquet", TEXTS)
     first = shards(path, opened, tmp_path / "kept")
     num_encoded.clear()
-    for file in [file for file in (tmp_path / "kept").glob("*/*") if file.is_file()]:
+    for file in (tmp_path / "kept").glob("*/*/*.bin"):
         content = bytearray(file.read_bytes())
         content[-3] ^= 1
         file.write_bytes(content)
@@ -146,13 +174,12 @@ def test_another_vocabulary_encodes_every_text_again_and_says_so(tmp_path, opene
     found = shards(path, other, tmp_path / "kept")
     assert sum(num_encoded) == len(TEXTS)
     assert "every text is encoded again" in caplog.text
-    assert "0 of 300 texts encoded by earlier runs" in caplog.text
     assert found == shards(path, other, None)
 
 
 def test_kept_ids_do_not_outgrow_the_text(tmp_path, opened) -> None:
     def size() -> int:
-        return sum(file.stat().st_size for file in (tmp_path / "kept").rglob("*") if file.is_file())
+        return sum(file.stat().st_size for file in (tmp_path / "kept").rglob("*.bin"))
 
     shards(write_clean(tmp_path / "a.parquet", TEXTS[:30]), opened, tmp_path / "kept")
     small = size()

@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,14 +13,17 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from clozeline.tokenizing import frequent_words
 from clozeline.tokenizing.frequent_words import (
-    BucketTask,
-    CountTask,
+    NUM_CODE_POINTS,
+    BucketItem,
+    CountItem,
     FrequentWords,
+    add_characters,
     count_bucket,
     count_partition,
     merged,
     num_buckets_for,
 )
+from tests.tokenizing.conftest import MadeTexts
 
 CUTS_AT_PUNCTUATION = Tokenizer(models.WordPiece(unk_token="[UNK]"))
 CUTS_AT_PUNCTUATION.normalizer = normalizers.BertNormalizer()
@@ -35,13 +39,20 @@ def by_hand(partitions: list[list[list[str]]]) -> list[tuple[str, int]]:
 
 def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int = 1) -> FrequentWords:
     with TemporaryDirectory() as name:
-        files = []
+        counts, sums = [], []
         for ordinal, batches in enumerate(partitions):
-            out = Path(name) / str(ordinal)
-            task = CountTask(lambda batches=batches: iter(batches), CUTS_AT_PUNCTUATION, num_buckets, out)
-            files.append(count_partition(task).words)
-        tasks = [BucketTask(tuple(files), bucket, most_words) for bucket in range(num_buckets)]
-        return merged(map(count_bucket, tasks), most_words)
+            counts.append(new_folder(Path(name) / f"partition {ordinal}"))
+            texts = MadeTexts([text for batch in batches for text in batch])
+            count_partition(CountItem(ordinal, texts, CUTS_AT_PUNCTUATION, num_buckets), counts[-1])
+        for bucket in range(num_buckets):
+            sums.append(new_folder(Path(name) / f"bucket {bucket}"))
+            count_bucket(BucketItem(tuple(counts), "", bucket, most_words), sums[-1])
+        return merged(sums, most_words)
+
+
+def new_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def as_pairs(found: FrequentWords) -> list[tuple[str, int]]:
@@ -63,13 +74,11 @@ def test_words_that_are_rare_at_first_are_counted_exactly(monkeypatch: pytest.Mo
 
 
 def test_characters_are_counted(tmp_path: Path) -> None:
-    task = CountTask(lambda: iter([["aé", "a"], ["東"]]), CUTS_AT_PUNCTUATION, 1, tmp_path / "0")
-    found = count_partition(task)
-    assert dict(zip(map(chr, found.code_points), found.code_point_counts.tolist(), strict=True)) == {
-        "a": 2,
-        "é": 1,
-        "東": 1,
-    }
+    count_partition(CountItem(0, MadeTexts(["aé", "a", "東"]), CUTS_AT_PUNCTUATION, 1), tmp_path)
+    counts = np.zeros(NUM_CODE_POINTS, np.int64)
+    for _ in range(2):
+        add_characters(tmp_path, counts)
+    assert {chr(place): int(counts[place]) for place in np.flatnonzero(counts)} == {"a": 4, "é": 2, "東": 2}
 
 
 def test_buckets_grow_with_the_text_up_to_a_limit() -> None:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clozeline.cluster.ledger import Ledger
+from clozeline.machine.workers import Workers
 from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, write_shards
 from tests.written_shards import write_documents
 
@@ -43,16 +45,24 @@ def test_a_shard_ends_before_the_document_that_does_not_fit(
     assert info.text_bytes == 2 * info.num_tokens == 2 * sum(lengths)
 
 
-def test_shards_that_are_written_in_another_order_have_the_same_bytes(tmp_path: Path) -> None:
-    def last_first(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+class LastFirst(Workers):
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return reversed([function(item) for item in reversed(list(items))])
 
-    files = EncodedFiles(tmp_path / "0", "uint16")
+
+@pytest.fixture
+def files(tmp_path: Path) -> EncodedFiles:
+    found = EncodedFiles(tmp_path / "0", "uint16")
+    found.folder.mkdir()
+    return found
+
+
+def test_shards_that_are_written_in_another_order_have_the_same_bytes(tmp_path: Path, files: EncodedFiles) -> None:
     with EncodedWriter(files) as writer:
-        writer.append(np.arange(30), np.full(10, 3), np.full(10, 5))
-    for name, spread in {"in order": map, "last first": last_first}.items():
+        writer.append(np.arange(30), [np.full(10, 3), np.full(10, 5), np.zeros(10)], [b""] * 10)
+    for name, workers in {"in order": Workers(None, 1), "last first": LastFirst(None, 1)}.items():
         (tmp_path / name).mkdir()
-        write_shards([files], tmp_path / name, "train", 7, spread)
+        write_shards([files], tmp_path / name, "train", 7, Ledger(tmp_path / f"ledger {name}", "", workers))
     one, other = (
         [path.read_bytes() for path in sorted((tmp_path / name).iterdir())] for name in ("in order", "last first")
     )
@@ -60,8 +70,7 @@ def test_shards_that_are_written_in_another_order_have_the_same_bytes(tmp_path: 
     assert len(one) == 3 * 5
 
 
-def test_a_partition_that_fails_leaves_no_lengths(tmp_path: Path) -> None:
-    files = EncodedFiles(tmp_path / "0", "uint16")
+def test_a_partition_that_fails_leaves_no_lengths(files: EncodedFiles) -> None:
     with pytest.raises(AssertionError, match="does not fit"), EncodedWriter(files) as writer:
-        writer.append(np.array([1, 2**16]), np.array([2]), np.array([3]))
+        writer.append(np.array([1, 2**16]), [np.array([2]), np.array([3]), np.array([0])], [b""])
     assert not files.documents.exists()

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from tokenizers import Tokenizer, trainers
@@ -13,16 +12,19 @@ from tokenizers import Tokenizer, trainers
 from clozeline.errors import DataError
 from clozeline.params import TokenizeParams
 from clozeline.tokenizing import vocabularies
+from clozeline.tokenizing.frequent_words import Texts
 from clozeline.tokenizing.vocabularies import learn
+from tests.tokenizing.conftest import MadeTexts
 
-Partitions = list[Callable[[], Iterator[Sequence[str]]]]
+Partitions = list[Texts]
 
 _LEARN_ELSEWHERE = """
 import hashlib, json, sys
+from types import SimpleNamespace
 from clozeline.params import TokenizeParams
 from clozeline.tokenizing.vocabularies import learn
 params, texts = json.load(sys.stdin)
-tokenizer = learn(TokenizeParams.model_validate(params), [lambda: iter([texts])])
+tokenizer = learn(TokenizeParams.model_validate(params), [SimpleNamespace(digest="", texts=lambda: iter([texts]))])
 print(hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
 """
 
@@ -92,7 +94,7 @@ def test_a_short_text_gets_the_largest_vocabulary_that_it_supports(
 
 def test_texts_without_words_are_refused(params: TokenizeParams) -> None:
     with pytest.raises(DataError, match="there is no text"):
-        learn(params, [lambda: iter([["", " \n "]])])
+        learn(params, [MadeTexts(["", " \n "])])
 
 
 def test_training_on_word_counts_gives_the_same_vocabulary_as_on_texts(

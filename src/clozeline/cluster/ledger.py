@@ -9,10 +9,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TypeVar
 
 from clozeline.machine.workers import Workers
@@ -79,7 +81,7 @@ class Ledger:
             StorageError: the disk is full or read-only.
         """
         tasks = (self._task(function, item) for item in items)
-        looked_up = ((task, _found(task)) for task in tasks)  # here, so that no item of a recorded task is sent
+        looked_up = ((task, record_in(task.path)) for task in tasks)  # here, so that no item of a recorded task is sent
         for is_found, group in groupby(looked_up, lambda one: one[1] is not None):
             if is_found:
                 yield from (record for _, record in group if record)
@@ -94,12 +96,19 @@ class Ledger:
         """Remove every other record, and what killed writers left."""
         for path in self.folder.glob("*/*"):
             if path.name not in keys:
-                shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def _task(self, function: Function[AnyItem], item: AnyItem) -> "_Task":
         told = json.dumps([self.code, _named(function), item.inputs])
         key = blake2b(told.encode(), digest_size=_KEY_BYTES).hexdigest()
         return _Task(function, item, self.code, key, self.folder / key[:2] / key)
+
+
+@contextmanager
+def passing_ledger(parent: Path | None = None) -> Iterator[Ledger]:
+    """Yield a ledger of this process alone, in a folder inside `parent` that is removed at the end."""
+    with TemporaryDirectory(dir=parent) as name:
+        yield Ledger(Path(name), "", Workers(None, 1))
 
 
 @dataclass(frozen=True)
@@ -117,20 +126,21 @@ class _Task:
 
 def _recorded(task: _Task) -> Record:
     """Return the record of a task; run it if there is none. An attempt whose node died may have left one."""
-    return _found(task) or _made(task)
+    return record_in(task.path) or _made(task)
 
 
 def _named(function: Function[Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _found(task: _Task) -> Record | None:
+def record_in(folder: Path) -> Record | None:
+    """Return the record of the task whose files are in `folder`; None if it is missing, damaged, or does not last."""
     try:
-        told = json.loads((task.path / _RECORD).read_bytes())
-        is_whole = told["lasting"] and told["sha256"] == _hashes(task.path)
+        told = json.loads((folder / _RECORD).read_bytes())
+        is_whole = told["lasting"] and told["sha256"] == _hashes(folder)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return Record(task.key, task.path, told["facts"], is_found=True) if is_whole else None
+    return Record(folder.name, folder, told["facts"], is_found=True) if is_whole else None
 
 
 def _made(task: _Task) -> Record:
@@ -150,7 +160,7 @@ def _made(task: _Task) -> Record:
                 "lasting": done.lasting,
             }
             (beside / _RECORD).write_text(json.dumps(told), encoding="utf-8")
-            if path.exists() and _found(task) is None:
+            if path.exists() and record_in(path) is None:
                 shutil.rmtree(path)  # damaged, or not lasting
             if not path.exists():
                 beside.rename(path)

@@ -17,6 +17,7 @@ from clozeline.records.files.json_values import whole
 from clozeline.text.files import open_files
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizing.packing import pack
+from clozeline.tokenizing.partitions import partitions_of
 from clozeline.tokens.info import TokensInfo
 from clozeline.tokens.shards import TokenShards
 
@@ -60,6 +61,6 @@ def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
         vocab_size=opened.vocab_size,
         tokenizer_sha256=opened.sha256,
         special_ids=opened.special_ids,
-        splits={_SPLIT: pack(texts, opened, folder, _SPLIT, _SHARD_TOKENS).info},
+        splits={_SPLIT: pack(partitions_of(texts), opened, folder, _SPLIT, _SHARD_TOKENS).info},
     ).write(folder)
     return TokenShards.open(folder, _SPLIT)

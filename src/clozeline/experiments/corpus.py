@@ -3,7 +3,6 @@
 Files are linked, not copied, where the file system allows it: no program of the project writes into an existing file.
 """
 
-import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from clozeline.api.run import Run, call, written
 from clozeline.experiments.code import code_of_stage
 from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.fingerprints import fingerprint
+from clozeline.storage.links import link_or_copy
 
 _CLEAN: Final = Path("data/clean")
 _TOKENS: Final = Path("data/tokens")
@@ -100,7 +100,4 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _linked(source: str, target: str) -> None:
-    try:
-        os.link(Path(source).resolve(), target)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, target)
+    link_or_copy(Path(source), Path(target))

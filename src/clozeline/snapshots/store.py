@@ -3,7 +3,6 @@ forgotten texts are left out.
 """
 
 import hashlib
-import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.artifacts.snapshot.manifest import Earlier, SnapshotFile
 from clozeline.snapshots.redaction import redact
 from clozeline.storage.fingerprints import sha256_of
+from clozeline.storage.links import link_or_copy
 
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 """Suffixes of files whose every line is a record of its own, so that they can be cut between lines."""
@@ -152,11 +152,3 @@ def _copy_from(num_bytes: int, source: Path, target: Path) -> None:
     with source.open("rb") as whole, target.open("wb") as rest:
         whole.seek(num_bytes)
         shutil.copyfileobj(whole, rest, _BLOCK_BYTES)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Make `target` a hard link to the unchanging file `source`, or a copy where the file system has no such links."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)

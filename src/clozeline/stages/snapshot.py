@@ -9,9 +9,9 @@ from clozeline.artifacts.snapshot.manifest import Earlier
 from clozeline.machine.cores import available_cores
 from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
-from clozeline.snapshots.store import link_or_copy
 from clozeline.snapshots.taking import take
 from clozeline.storage.atomic import replacing_folder
+from clozeline.storage.links import link_or_copy
 from clozeline.versions.last_output import last_output
 
 _LOG = logging.getLogger(__name__)

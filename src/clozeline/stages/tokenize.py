@@ -1,7 +1,7 @@
 """Stage `tokenize`: train the tokenizer on the training split; write the training and validation splits as shards."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +9,17 @@ import numpy as np
 from clozeline.artifacts.preprocess import clean_text
 from clozeline.artifacts.tokenize.token_metrics import SplitTokens, TokenMetrics
 from clozeline.cluster.executors import open_workers
+from clozeline.cluster.ledger import Ledger
 from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
 from clozeline.storage.atomic import replacing_folder
-from clozeline.storage.kept_results import KeptResults
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
 from clozeline.tokenizing.document_keys import write_document_keys
-from clozeline.tokenizing.earlier_ids import EarlierIds, Found
+from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.encoding import PackingCount
-from clozeline.tokenizing.packing import pack
-from clozeline.tokenizing.partitions import Partition, Spread, partitions_of
+from clozeline.tokenizing.packing import Packed, code_of_tasks, pack
+from clozeline.tokenizing.partitions import Partition, partitions_of
 from clozeline.tokens.info import TokensInfo, documents_path
 
 _LOG = logging.getLogger(__name__)
@@ -41,29 +41,32 @@ def run(
 ) -> None:
     """Write the tokenizer to `tokenizer`, and the shards of `clean`'s training and validation splits to `out`.
 
-    `work` keeps the ids of texts for later runs; it may be removed at any time. `start`: folder of the encoder that
-    pre-training continues from; its tokenizer is kept.
+    `work` records what is done, and keeps the ids of texts for later runs; it may be removed at any time. `start`:
+    folder of the encoder that pre-training continues from; its tokenizer is kept.
 
     Raises:
         ArtifactError: a file of `clean` is missing or damaged.
         DataError: the text is empty, or the given tokenizer cannot be used.
     """
-    parts = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
-    partitions = {split: partitions_of(path) for split, path in parts.items()}  # refuses a damaged file at once
+    files = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
+    parts = {split: (path, partitions_of(path)) for split, path in files.items()}  # refuses a damaged file at once
+    _, training = parts["train"]
     share_one_heap()
     with (
-        open_workers(work, None if _size(partitions["train"]) >= _WORTH_PROCESSES else 1) as workers,
+        open_workers(work, None if _size(training) >= _WORTH_PROCESSES else 1) as workers,
         replacing_folder(tokenizer) as tokenizer_beside,
         replacing_folder(out) as out_beside,
     ):
+        ledger = Ledger(work, code_of_tasks(), workers)
         chosen = params if start is None else _kept(params, start)
-        _make_tokenizer(chosen, partitions["train"], tokenizer_beside, workers.map)
+        _make_tokenizer(chosen, training, tokenizer_beside, ledger)
         give_back_freed()  # packing does not need the training's memory
         opened = OpenTokenizer.open(tokenizer_beside)
-        earlier = EarlierIds.open(KeptResults(work), opened)
-        counts = _pack(parts, opened, params.shard_tokens, out_beside, earlier, workers.map)
-    train, validation = (_figures(counts[split], opened) for split in parts)
+        earlier = EarlierIds.open(ledger, opened.sha256)
+        packed = _pack(parts, opened, params.shard_tokens, out_beside, earlier)
+    train, validation = (_figures(packed[split].count, opened) for split in parts)
     TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
+    earlier.keep([one for split in parts for one in packed[split].encoded])
 
 
 def _kept(params: TokenizeParams, start: Path) -> TokenizeParams:
@@ -74,10 +77,9 @@ def _size(partitions: Sequence[Partition]) -> int:
     return sum(partition.text_bytes for partition in partitions)
 
 
-def _make_tokenizer(params: TokenizeParams, train: Sequence[Partition], folder: Path, spread: Spread) -> None:
+def _make_tokenizer(params: TokenizeParams, train: Sequence[Partition], folder: Path, ledger: Ledger) -> None:
     if params.existing is None:
-        texts = [partition.texts for partition in train]
-        save(vocabularies.learn(params, texts, spread, folder.parent), folder)
+        save(vocabularies.learn(params, train, ledger), folder)
         return
     fixed = sorted(TokenizeParams.model_fields.keys() - _ALWAYS_USED)
     _LOG.info("%s come from %s, not from params.yaml", ", ".join(fixed), params.existing)
@@ -85,23 +87,26 @@ def _make_tokenizer(params: TokenizeParams, train: Sequence[Partition], folder: 
 
 
 def _pack(
-    parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, folder: Path, earlier: EarlierIds, spread: Spread
-) -> dict[str, PackingCount]:
-    splits, counts, found = {}, {}, Found()
-    for split, path in parts.items():
-        packed = pack(path, opened, folder, split, shard_tokens, spread, earlier)
-        splits[split], counts[split] = packed.info, packed.count
-        found += packed.found
-        _say_what_looked_special(path, packed.count)
+    parts: Mapping[str, tuple[Path, Sequence[Partition]]],
+    opened: OpenTokenizer,
+    shard_tokens: int,
+    folder: Path,
+    earlier: EarlierIds,
+) -> dict[str, Packed]:
+    packed = {}
+    for split, (path, partitions) in parts.items():
+        packed[split] = pack(partitions, opened, folder, split, shard_tokens, earlier.ledger, earlier)
+        _say_what_looked_special(path, packed[split].count)
         write_document_keys(path, documents_path(folder, split))
-    earlier.keep_only(found)
+    num_texts = sum(one.count.num_documents for one in packed.values())
+    _LOG.info("%d of %d texts encoded by earlier runs", sum(one.num_known for one in packed.values()), num_texts)
     TokensInfo.of(
         vocab_size=opened.vocab_size,
         tokenizer_sha256=opened.sha256,
         special_ids=opened.special_ids,
-        splits=splits,
+        splits={split: one.info for split, one in packed.items()},
     ).write(folder)
-    return counts
+    return packed
 
 
 def _say_what_looked_special(path: Path, count: PackingCount) -> None:

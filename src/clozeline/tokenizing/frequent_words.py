@@ -7,23 +7,25 @@ the text are among the most frequent ones of the buckets.
 Shapes: U distinct words, W words of some texts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from tokenizers import Tokenizer
 
+from clozeline.cluster.ledger import Done
 from clozeline.tokenizing.word_cache import Cut, WordCache
 from clozeline.words.as_bytes.hashing import word_hashes
 
-TextBatches = Callable[[], Iterator[Sequence[str]]]
-"""Function whose every call starts a new pass over the texts of a partition."""
-
+WORDS: Final = "words.arrow"
+"""Arrow file of words and counts; that of a partition has a record batch for each bucket."""
+_CHARACTERS: Final = "characters.npy"
 MOST_WORDS = 2**15
 _MOST_ROWS = 2**18
 """Words with a count that are held before equal ones are summed."""
@@ -60,33 +62,58 @@ class FrequentWords:
                 yield " ".join([word] * min(at_a_time, count - done))
 
 
+class Texts(Protocol):
+    """Texts that are counted as one partition."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of the texts."""
+
+    def texts(self) -> Iterator[Sequence[str]]:
+        """Start a pass over the texts, in batches."""
+
+
 @dataclass(frozen=True)
-class CountTask:
+class CountItem:
     """A partition whose words are counted."""
 
-    batches: TextBatches
+    number: int
+    partition: Texts
     tokenizer: Tokenizer
     """Decides how texts are cut into words; needs no vocabulary."""
     num_buckets: int
-    out: Path
+
+    @property
+    def name(self) -> str:
+        return f"partition {self.number}"
+
+    @property
+    def inputs(self) -> list[object]:
+        return [self.partition.digest, digest_of([self.tokenizer.to_str()]), self.num_buckets]
 
 
 @dataclass(frozen=True)
-class CountedPartition:
-    words: Path
-    """Arrow file of words and counts; record batch b holds those of bucket b."""
-    code_points: npt.NDArray[np.int64]
-    """Characters that occur, rising."""
-    code_point_counts: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class BucketTask:
+class BucketItem:
     """A bucket whose words are counted over all partitions."""
 
-    files: tuple[Path, ...]
+    folders: tuple[Path, ...]
+    """Folders of the counted partitions."""
+    digest: str
+    """Of the counted partitions: a list of them in each record would grow with the square of the text."""
     bucket: int
     most_words: int
+
+    @property
+    def name(self) -> str:
+        return f"bucket {self.bucket} of counts"
+
+    @property
+    def inputs(self) -> list[object]:
+        return [self.digest, self.bucket, self.most_words]
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    return blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def num_buckets_for(num_partitions: int) -> int:
@@ -94,31 +121,43 @@ def num_buckets_for(num_partitions: int) -> int:
     return min(1 << ((num_partitions - 1) // _PARTITIONS_A_BUCKET).bit_length(), _MOST_BUCKETS)
 
 
-def count_partition(task: CountTask) -> CountedPartition:
-    """Count words and characters, and write the words to `task.out`."""
+def count_partition(item: CountItem, folder: Path) -> Done:
+    """Count words and characters of a partition."""
     counted, characters = _Sum(), np.zeros(NUM_CODE_POINTS, np.int64)
-    cut = WordCache.create(task.tokenizer).cut
-    for batch in task.batches():
+    cut = WordCache.create(item.tokenizer).cut
+    for batch in item.partition.texts():
         counted.add(_counted(batch, cut))
         code_points = np.frombuffer("".join(batch).encode("utf-32-le"), dtype=np.uint32)
         characters += np.bincount(code_points, minlength=NUM_CODE_POINTS)
-    _write(counted.table(), task.num_buckets, task.out)
+    _write(counted.table(), item.num_buckets, folder / WORDS)
     present = np.flatnonzero(characters)
-    return CountedPartition(task.out, present, characters[present])
+    np.save(folder / _CHARACTERS, np.stack([present, characters[present]]), allow_pickle=False)
+    return Done()
 
 
-def count_bucket(task: BucketTask) -> pa.Table:
-    """Return the `most_words` most frequent words of a bucket with their counts."""
+def add_characters(folder: Path, counts: npt.NDArray[np.int64]) -> None:
+    """Add the characters of a counted partition to `counts`, which has a place for each code point."""
+    code_points, here = np.load(folder / _CHARACTERS, allow_pickle=False)
+    counts[code_points] += here
+
+
+def count_bucket(item: BucketItem, folder: Path) -> Done:
+    """Write the `most_words` most frequent words of a bucket with their counts."""
     counted = _Sum()
-    for path in task.files:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
-            counted.add(pa.Table.from_batches([file.get_batch(task.bucket)]))
-    return _most_frequent(counted.table(), task.most_words)
+    for counts in item.folders:
+        with pa.memory_map(str(counts / WORDS)) as source, pa.ipc.open_file(source) as file:
+            counted.add(pa.Table.from_batches([file.get_batch(item.bucket)]))
+    _write(_most_frequent(counted.table(), item.most_words), 1, folder / WORDS)
+    return Done()
 
 
-def merged(buckets: Iterable[pa.Table], most_words: int) -> FrequentWords:
-    """Return the `most_words` most frequent words of all buckets."""
-    kept = _most_frequent(pa.concat_tables(buckets), most_words)
+def merged(buckets: Iterable[Path], most_words: int) -> FrequentWords:
+    """Return the `most_words` most frequent words of all buckets, whose folders are given."""
+    tables = []
+    for folder in buckets:
+        with pa.memory_map(str(folder / WORDS)) as source, pa.ipc.open_file(source) as file:
+            tables.append(file.read_all())
+    kept = _most_frequent(pa.concat_tables(tables), most_words)
     return FrequentWords(kept["word"].to_pylist(), kept["count"].to_numpy())
 
 

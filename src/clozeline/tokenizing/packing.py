@@ -1,16 +1,31 @@
 """Pack a file of clean text into token shards: each partition is encoded, then each shard is put together."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Final
 
+from clozeline.cluster.ledger import Ledger, Record, passing_ledger
 from clozeline.progress import ProgressBar
+from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
 from clozeline.tokenizer.folder import OpenTokenizer
-from clozeline.tokenizing.earlier_ids import EarlierIds, Found
-from clozeline.tokenizing.encoding import EncodeTask, PackingCount, encode_partition
-from clozeline.tokenizing.partitions import Spread, partitions_of
+from clozeline.tokenizing.earlier_ids import EarlierIds
+from clozeline.tokenizing.encoding import EncodeItem, PackingCount, encode_partition
+from clozeline.tokenizing.partitions import Partition
 from clozeline.tokenizing.shards import EncodedFiles, write_shards
 from clozeline.tokens.info import SplitInfo, dtype_for
+
+_DECISIVE_PACKAGES: Final = ("numpy", "pyarrow", "tokenizers")
+_CODE: Final = (
+    "artifacts/preprocess/clean_text.py",
+    "inference/word_cuts.py",
+    "tokenizer",
+    "tokenizing",
+    "tokens/info.py",
+    "words/as_bytes",
+)
+"""Folders and files of the package that decide what a task writes."""
 
 
 @dataclass(frozen=True)
@@ -19,48 +34,65 @@ class Packed:
 
     info: SplitInfo
     count: PackingCount
-    found: Found
-    """What earlier runs had encoded."""
+    encoded: Sequence[tuple[str, Partition, Record]]
+    """Split, partition, and the record with its ids."""
+
+    @property
+    def num_known(self) -> int:
+        """Number of texts that earlier runs had encoded."""
+        return sum(part.num_rows if one.is_found else one.facts["num_known"] for _, part, one in self.encoded)
+
+
+def code_of_tasks() -> str:
+    """Return a fingerprint of the code and the packages that decide what a task writes."""
+    return fingerprint(versions_of(_DECISIVE_PACKAGES), code_of(_CODE))
 
 
 def pack(
-    path: Path,
+    partitions: Sequence[Partition],
     opened: OpenTokenizer,
     folder: Path,
     split: str,
     shard_tokens: int,
-    spread: Spread = map,
+    ledger: Ledger | None = None,
     earlier: EarlierIds | None = None,
 ) -> Packed:
-    """Write every text of the Parquet file `path` into the shards of `split` in `folder`.
+    """Write every text into the shards of `split` in `folder`.
 
-    The shards depend neither on `spread` nor on `earlier`, the ids of texts that an earlier run encoded. The partitions
-    are encoded into a folder inside `folder`, which is removed at the end.
+    The shards depend neither on the workers of `ledger` nor on what it or `earlier` holds.
 
     Args:
-        path: clean text.
+        partitions: clean text.
         opened: the tokenizer.
         folder: folder of the shards.
         split: name of the split.
         shard_tokens: most tokens of a shard, unless a document has more.
-        spread: runs a function over partitions and shards.
-        earlier: ids of earlier runs.
+        ledger: runs the tasks, and records them; by default this process does all.
+        earlier: the last run.
 
     Raises:
         ArtifactError: the file is missing, damaged or has no column of texts.
     """
-    dtype = dtype_for(opened.vocab_size)
-    partitions = partitions_of(path)
-    count, found = PackingCount(opened.vocab_size), Found()
-    num_rows = sum(partition.num_rows for partition in partitions)
-    with TemporaryDirectory(dir=folder) as between, ProgressBar(f"tokenize {split}", num_rows) as bar:
-        files = [EncodedFiles(Path(between) / str(ordinal), dtype) for ordinal in range(len(partitions))]
-        tasks = [
-            EncodeTask(partition, opened.folder, opened.sha256, out, earlier)
-            for partition, out in zip(partitions, files, strict=True)
-        ]
-        for partition, done in zip(partitions, spread(encode_partition, tasks), strict=True):
-            count += done.count
-            found += done.found
-            bar.advance(partition.num_rows)
-        return Packed(write_shards(files, folder, split, shard_tokens, spread), count, found)
+    dtype, count = dtype_for(opened.vocab_size), PackingCount(opened.vocab_size)
+    items = [
+        EncodeItem(
+            f"partition {number} of {split}",
+            partition,
+            opened.folder,
+            opened.sha256,
+            dtype,
+            earlier.of(split, partition) if earlier else (),
+        )
+        for number, partition in enumerate(partitions)
+    ]
+    encoded = []
+    with (
+        nullcontext(ledger) if ledger else passing_ledger(folder) as ledger,
+        ProgressBar(f"tokenize {split}", sum(partition.num_rows for partition in partitions)) as bar,
+    ):
+        for partition, record in zip(partitions, ledger.run(encode_partition, items), strict=True):
+            count.add_encoded(record)
+            encoded.append((split, partition, record))
+            bar.advance(partition.num_rows, ledger.workers.note)
+        files = [EncodedFiles(record.folder, dtype) for _, _, record in encoded]
+        return Packed(write_shards(files, folder, split, shard_tokens, ledger), count, encoded)

@@ -9,63 +9,78 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.cluster.ledger import Done, Ledger
 from clozeline.storage.fingerprints import sha256_of
-from clozeline.tokenizing.partitions import Spread
+from clozeline.storage.links import link_or_copy
 from clozeline.tokens.info import ShardInfo, ShardPaths, SplitInfo
 
 _CHUNK_BYTES = 1 << 20
+_SPLIT: Final = "any"
+"""In the name of a shard's files as its task writes them."""
 
 
 @dataclass(frozen=True)
 class EncodedFiles:
-    """Files of an encoded partition: its tokens, and two numbers of each document."""
+    """Files of an encoded partition: its tokens, three numbers of each document, and digests of the texts."""
 
-    stem: Path
-    dtype: Literal["uint16", "uint32"]
+    folder: Path
+    """Named by a digest of all that decides the files."""
+    dtype: str
+    """Type of a token: uint16 or uint32."""
 
     @property
     def tokens(self) -> Path:
-        return self.stem.with_suffix(".tokens")
+        return self.folder / "tokens.bin"
 
     @property
     def documents(self) -> Path:
-        return self.stem.with_suffix(".documents.npy")
+        return self.folder / "documents.npy"
 
-    def lengths_and_bytes(self) -> npt.NDArray[np.uint32]:
-        """Return the number of tokens and the bytes of text of each document: [2, D], a view of the file."""
+    @property
+    def digests(self) -> Path:
+        return self.folder / "digests.bin"
+
+    def columns(self) -> npt.NDArray[np.uint32]:
+        """Return tokens, bytes of text and dropped tokens of each document: [3, D], a view of the file."""
         found: npt.NDArray[np.uint32] = np.load(self.documents, mmap_mode="r", allow_pickle=False)
         return found
 
+    def all_tokens(self) -> npt.NDArray[Any]:
+        return np.fromfile(self.tokens, np.dtype(self.dtype).newbyteorder("<"))
+
 
 class EncodedWriter:
-    """Writes the files of a partition, document by document; memory holds two numbers of each."""
+    """Writes the files of a partition, document by document; memory holds three numbers of each."""
 
     def __init__(self, files: EncodedFiles) -> None:
         self._files = files
         self._dtype = np.dtype(files.dtype).newbyteorder("<")
-        self._documents = [np.zeros((2, 0), np.uint32)]
+        self._documents = [np.zeros((3, 0), np.uint32)]
 
     def __enter__(self) -> Self:
         self._tokens = self._files.tokens.open("wb")
+        self._digests = self._files.digests.open("wb")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tokens.close()
+        self._digests.close()
         if kind is None:
             np.save(self._files.documents, np.concatenate(self._documents, axis=1), allow_pickle=False)
 
-    def append(self, tokens_N: npt.NDArray[Any], lengths_D: npt.NDArray[Any], text_bytes_D: npt.NDArray[Any]) -> None:
-        """Add documents given back to back: `lengths_D` tokens and `text_bytes_D` UTF-8 bytes of each."""
+    def append(self, tokens_N: npt.NDArray[Any], numbers: Sequence[npt.NDArray[Any]], digests: Sequence[bytes]) -> None:
+        """Add documents given back to back. `numbers`: tokens, UTF-8 bytes of text and dropped tokens of each."""
         assert not len(tokens_N) or int(tokens_N.max()) <= np.iinfo(self._dtype).max, "an id does not fit"
         self._tokens.write(np.ascontiguousarray(tokens_N, self._dtype).data)
-        self._documents.append(np.stack([lengths_D, text_bytes_D]).astype(np.uint32))
+        self._digests.write(b"".join(digests))
+        self._documents.append(np.stack(numbers).astype(np.uint32))
 
 
 @dataclass(frozen=True)
@@ -86,35 +101,46 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Shard:
-    paths: ShardPaths
+class ShardItem:
+    name: str
     pieces: Sequence[Piece]
+
+    @property
+    def inputs(self) -> list[object]:
+        return [[piece.files.folder.name, piece.documents.start, piece.documents.stop] for piece in self.pieces]
 
 
 def write_shards(
-    partitions: Iterable[EncodedFiles], folder: Path, split: str, shard_tokens: int, spread: Spread = map
+    partitions: Iterable[EncodedFiles], folder: Path, split: str, shard_tokens: int, ledger: Ledger
 ) -> SplitInfo:
     """Write the documents of `partitions` as the shards of a split.
 
     A shard is closed before the document that would take it above `shard_tokens`, so a longer document has a shard of
-    its own. The bytes depend neither on the partitions nor on `spread`.
+    its own. The bytes depend neither on the partitions nor on the workers of `ledger`.
     """
     pieces = _pieces_of_shards(partitions, shard_tokens)
-    shards = [Shard(ShardPaths.of(folder, split, ordinal), here) for ordinal, here in enumerate(pieces)]
-    done = tuple(spread(write_shard, shards))
+    items = [ShardItem(f"shard {ordinal} of {split}", here) for ordinal, here in enumerate(pieces)]
+    done = []
+    for ordinal, record in enumerate(ledger.run_all(write_shard, items, f"write shards of {split}")):
+        made, wanted = ShardPaths.of(record.folder, _SPLIT, 0), ShardPaths.of(folder, split, ordinal)
+        link_or_copy(made.tokens, wanted.tokens)
+        link_or_copy(made.offsets, wanted.offsets)
+        link_or_copy(made.document_bytes, wanted.document_bytes)
+        done.append(ShardInfo.model_validate(record.facts))
     return SplitInfo(
         num_documents=sum(shard.num_documents for shard in done),
         num_tokens=sum(shard.num_tokens for shard in done),
         text_bytes=sum(shard.text_bytes for shard in done),
-        shards=done,
+        shards=tuple(done),
     )
 
 
-def write_shard(shard: Shard) -> ShardInfo:
-    """Write the files of a shard."""
+def write_shard(item: ShardItem, folder: Path) -> Done:
+    """Write the files of a shard; the facts are its `ShardInfo`."""
     digest = hashlib.sha256()
-    with shard.paths.tokens.open("wb") as file:
-        for piece in shard.pieces:
+    paths = ShardPaths.of(folder, _SPLIT, 0)
+    with paths.tokens.open("wb") as file:
+        for piece in item.pieces:
             with piece.files.tokens.open("rb") as source:
                 width = np.dtype(piece.files.dtype).itemsize
                 source.seek(piece.tokens.start * width)
@@ -125,24 +151,25 @@ def write_shard(shard: Shard) -> ShardInfo:
                     left -= len(chunk)
                 assert not left, piece
     lengths_D, text_bytes_D = np.concatenate(
-        [piece.files.lengths_and_bytes()[:, piece.documents] for piece in shard.pieces], axis=1
+        [piece.files.columns()[:2, piece.documents] for piece in item.pieces], axis=1
     )
     offsets = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lengths_D, dtype=np.uint64)])
-    return ShardInfo(
+    info = ShardInfo(
         num_documents=len(lengths_D),
         num_tokens=int(offsets[-1]),
         text_bytes=int(text_bytes_D.sum(dtype=np.uint64)),
         tokens_sha256=digest.hexdigest(),
-        offsets_sha256=_save(shard.paths.offsets, offsets),
-        bytes_sha256=_save(shard.paths.document_bytes, text_bytes_D),
+        offsets_sha256=_save(paths.offsets, offsets),
+        bytes_sha256=_save(paths.document_bytes, text_bytes_D),
     )
+    return Done(info.model_dump())
 
 
 def _pieces_of_shards(partitions: Iterable[EncodedFiles], shard_tokens: int) -> list[list[Piece]]:
     shards: list[list[Piece]] = []
     num_tokens = shard_tokens + 1  # no shard is open
     for files in partitions:
-        ends_D = np.cumsum(files.lengths_and_bytes()[0], dtype=np.int64)
+        ends_D = np.cumsum(files.columns()[0], dtype=np.int64)
         first, start = 0, 0
         while first < len(ends_D):
             last = int(np.searchsorted(ends_D, start + shard_tokens - num_tokens, side="right"))

@@ -3,26 +3,27 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from clozeline.cluster.ledger import Ledger
 from clozeline.progress import track
 from clozeline.tokenizing.frequent_words import (
     MOST_WORDS,
     NUM_CODE_POINTS,
-    BucketTask,
-    CountTask,
+    BucketItem,
+    CountItem,
     FrequentWords,
-    TextBatches,
+    Texts,
+    add_characters,
     count_bucket,
     count_partition,
+    digest_of,
     merged,
     num_buckets_for,
 )
-from clozeline.tokenizing.partitions import Spread
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,25 @@ class CountedText:
 class TrainingText:
     """The text to learn from, in partitions."""
 
-    partitions: Sequence[TextBatches]
-    spread: Spread
-    folder: Path
-    """Folder of files between the tasks."""
+    partitions: Sequence[Texts]
+    ledger: Ledger
 
     def batches(self) -> Iterator[Sequence[str]]:
         """Yield the texts of all partitions."""
         parts = track(self.partitions, "learn vocabulary", len(self.partitions))
-        return chain.from_iterable(batches() for batches in parts)
+        return chain.from_iterable(partition.texts() for partition in parts)
 
     def counted(self, tokenizer: Tokenizer) -> CountedText:
         """Count characters and words, cut as `tokenizer` needs it; a partition, then a bucket, is a task."""
-        num_buckets, number = num_buckets_for(len(self.partitions)), len(self.partitions)
-        tasks = [
-            CountTask(batches, tokenizer, num_buckets, self.folder / f"{ordinal}.arrow")
-            for ordinal, batches in enumerate(self.partitions)
+        num_buckets = num_buckets_for(len(self.partitions))
+        items = [
+            CountItem(number, partition, tokenizer, num_buckets) for number, partition in enumerate(self.partitions)
         ]
-        raw = np.zeros(NUM_CODE_POINTS, dtype=np.int64)
-        files = []
-        for counted in track(self.spread(count_partition, tasks), "count words", number):
-            raw[counted.code_points] += counted.code_point_counts
-            files.append(counted.words)
-        buckets = [BucketTask(tuple(files), bucket, MOST_WORDS) for bucket in range(num_buckets)]
-        return CountedText(raw, merged(self.spread(count_bucket, buckets), MOST_WORDS))
+        records = self.ledger.run_all(count_partition, items, "count words")
+        counts = np.zeros(NUM_CODE_POINTS, dtype=np.int64)
+        for record in records:
+            add_characters(record.folder, counts)
+        folders, digest = tuple(record.folder for record in records), digest_of(record.key for record in records)
+        buckets = [BucketItem(folders, digest, bucket, MOST_WORDS) for bucket in range(num_buckets)]
+        summed = self.ledger.run_all(count_bucket, buckets, "sum counts")
+        return CountedText(counts, merged((record.folder for record in summed), MOST_WORDS))

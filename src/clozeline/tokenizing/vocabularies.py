@@ -10,22 +10,21 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from clozeline.cluster.ledger import Ledger, passing_ledger
 from clozeline.errors import DataError
 from clozeline.inference.word_cuts import BLANKS
 from clozeline.params import TokenizeParams
 from clozeline.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, special_token
 from clozeline.tokenizing import unigram
-from clozeline.tokenizing.frequent_words import FrequentWords, TextBatches
-from clozeline.tokenizing.partitions import Spread
+from clozeline.tokenizing.frequent_words import FrequentWords, Texts
 from clozeline.tokenizing.training_text import CountedText, TrainingText
 
 _LOG = logging.getLogger(__name__)
@@ -53,29 +52,25 @@ class Algorithm:
     train: Callable[[Tokenizer, TokenizeParams, TrainingText], Tokenizer]
 
 
-def learn(
-    params: TokenizeParams, partitions: Sequence[TextBatches], spread: Spread = map, folder: Path | None = None
-) -> Tokenizer:
+def learn(params: TokenizeParams, partitions: Sequence[Texts], ledger: Ledger | None = None) -> Tokenizer:
     """Learn a vocabulary of `params.vocab_size` entries, or of as many as a short text supports.
 
-    Neither the number of partitions nor the way to spread the work over processes changes the vocabulary.
+    Neither the number of partitions nor the workers of the ledger change the vocabulary.
 
     Args:
         params: section `tokenize` of params.yaml.
         partitions: the training text.
-        spread: runs a function over partitions.
-        folder: parent of the files between tasks, which every process must see; the system's by default.
+        ledger: counts partitions, and records their counts; by default this process counts.
 
     Raises:
         DataError: the text is empty.
     """
     algorithm = ALGORITHMS[params.algorithm]
-    with TemporaryDirectory(dir=folder) as name:
-        text = TrainingText(partitions, spread, Path(name))
-        tokenizer = algorithm.train(algorithm.untrained(params), params, text)
+    with nullcontext(ledger) if ledger else passing_ledger() as ledger:
+        tokenizer = algorithm.train(algorithm.untrained(params), params, TrainingText(partitions, ledger))
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if size < params.vocab_size:
-        if not any(one.strip() for batches in partitions for batch in batches() for one in batch):
+        if not any(one.strip() for partition in partitions for batch in partition.texts() for one in batch):
             raise _no_text()
         _LOG.info(
             "the vocabulary has %s entries, not %s: so many pieces occur %s times or more in the training text",

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import ENOENT
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,30 +44,43 @@ class RowGroup:
     """Size of the texts before compression."""
     doc_ids: tuple[str, str] | None
     """Least and greatest `doc_id`; None if the file does not say."""
+    digest: str
+    """Of the texts, as the file stores them."""
 
 
 def row_groups(path: Path) -> list[RowGroup]:
-    """Return the row groups of a file with a column of texts.
+    """Return the row groups of a file with a column of texts, whose stored bytes are read once.
 
     Raises:
         ArtifactError: the file is missing or damaged, or has no texts.
     """
-    with _refusing_damage(path, (TEXT,)), _opened(path, (TEXT,)) as file:
+    with _refusing_damage(path, (TEXT,)), _opened(path, (TEXT,)) as file, path.open("rb") as stored:
         places = {file.schema.column(place).name: place for place in range(len(file.schema))}
         return [
-            _row_group(file.metadata.row_group(number), places[TEXT], places.get(DOC_ID))
+            _row_group(file.metadata.row_group(number), places[TEXT], places.get(DOC_ID), stored)
             for number in range(file.num_row_groups)
         ]
 
 
-def _row_group(group: Any, text: int, doc_id: int | None) -> RowGroup:
+def _row_group(group: Any, text: int, doc_id: int | None, stored: BinaryIO) -> RowGroup:
     statistics = group.column(doc_id).statistics if doc_id is not None else None
     bounds = (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+    texts = group.column(text)
     return RowGroup(
         num_rows=group.num_rows,
-        text_bytes=group.column(text).total_uncompressed_size,
+        text_bytes=texts.total_uncompressed_size,
         doc_ids=bounds if bounds and isinstance(bounds[0], str) else None,
+        digest=_digest(texts, stored),
     )
+
+
+def _digest(column: Any, stored: BinaryIO) -> str:
+    """Return a digest of a column of a row group: its bytes, and what the footer says of how to read them."""
+    footer = (column.physical_type, column.compression, column.encodings, column.num_values)
+    digest = blake2b(repr(footer).encode(), digest_size=16)
+    stored.seek(min(filter(None, (column.dictionary_page_offset, column.data_page_offset))))
+    digest.update(stored.read(column.total_compressed_size))
+    return digest.hexdigest()
 
 
 def columns_of(path: Path, *columns: str, groups: Iterable[int] | None = None) -> Iterator[list[Any]]:
