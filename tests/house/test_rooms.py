@@ -190,8 +190,8 @@ def test_the_tables_of_mlflow_are_opened_read_only() -> None:
         assert [address for address in addresses if "?mode=ro" in address], file
 
 
-def test_one_file_imports_ray() -> None:
-    assert importers_of("ray") == {"src/clozeline/cluster/ray_workers.py"}
+def test_only_the_adapters_in_cluster_import_ray() -> None:
+    assert only_in("src/clozeline/cluster/ray_", importers=importers_of("ray"))
 
 
 def test_only_inference_imports_onnxruntime() -> None:

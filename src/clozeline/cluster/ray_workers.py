@@ -3,7 +3,6 @@
 import logging
 import os
 import pickle
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,19 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
-from ray.exceptions import GetTimeoutError, LocalRayletDiedError, RayError
+from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from clozeline.cluster.address import VARIABLE, check_reachable
-from clozeline.cluster.nodes import NodeFacts, Token, check_nodes, facts_of, token_in
+from clozeline.cluster.ray_connection import check_head, connection, first_line, gone, named, nodes, this_node
 from clozeline.errors import ClozelineError, ClusterError, StorageError, TransientError
 from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, Workers, prepare_worker
 
 _LOG = logging.getLogger(__name__)
 _MOST_ATTEMPTS: Final = 4
 _LOOK_SECONDS: Final = 5.0
-_NODE_SECONDS: Final = 120.0
-"""Time for a node to start its first process and to answer."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,6 @@ class RayWorkers(Workers):
     def __init__(self, folder: Path) -> None:
         super().__init__(None, 1)
         self._folder = folder
-        self._head: str = ray.get_runtime_context().gcs_address
         self._nodes: dict[str, str] = {}
         self._num_cpus = 1
         self._looked_at = -_LOOK_SECONDS
@@ -107,14 +102,14 @@ class RayWorkers(Workers):
         try:
             outcome: _Outcome = ray.get(done)
         except LocalRayletDiedError as error:
-            raise _gone(error) from error
+            raise gone(error) from error
         except RayError as error:
-            fault, cause = f"its process ended: {_first_line(error)}", error
+            fault, cause = f"its process ended: {first_line(error)}", error
         else:
             if outcome.error is None:
                 return outcome
             cause = outcome.error
-            fault = f"on node {_named(outcome.node)}: {_first_line(cause)}"
+            fault = f"on node {named(outcome.node)}: {first_line(cause)}"
             task.failed_on.add(outcome.node)
             if isinstance(cause, ClozelineError) and not isinstance(cause, StorageError | TransientError):
                 raise cause
@@ -133,18 +128,15 @@ class RayWorkers(Workers):
         return None
 
     def _look(self) -> None:
-        """Now and then, look which nodes there are. Ray would end this process, silently, a minute after its head.
+        """Now and then, look which nodes there are.
 
         Raises:
             TransientError: the head is gone.
         """
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
-        try:
-            check_reachable(self._head)
-        except TransientError as error:
-            raise _gone(error) from error
-        self._nodes = _nodes()
+        check_head()
+        self._nodes = nodes()
         self._num_cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._looked_at = time.monotonic()
 
@@ -156,54 +148,8 @@ def ray_workers(address: str, shared: Path) -> Iterator[RayWorkers]:
     Raises:
         ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
     """
-    _connect(address)
-    try:
-        with token_in(shared) as token:
-            check_nodes(_facts_of_nodes(token), facts_of("here", token), shared)
+    with connection(address, shared):
         yield RayWorkers(Path.cwd())
-    finally:
-        ray.shutdown()
-
-
-def _connect(address: str) -> None:
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    on_term = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise ClusterError(
-            f"the cluster at ray://{address} does not take this machine",
-            given=str(error).strip(),
-            expected="this machine as a node of that cluster, with the same Ray, Python and token",
-            do=f"run `ray start --address={address} --num-cpus=0` here (0: it sends tasks, and runs none), "
-            f"then run again; docs/cluster.md has each step",
-        ) from error
-    finally:
-        signal.signal(signal.SIGTERM, on_term)  # Ray replaces it, and we end our children by it
-
-
-def _facts_of_nodes(token: Token) -> list[NodeFacts]:
-    facts_of_node = ray.remote(num_cpus=0, max_retries=0)(_facts)
-    asked = {
-        node: facts_of_node.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(token)
-        for node in _nodes()
-    }
-    found = []
-    for node, facts in asked.items():
-        try:
-            found.append(ray.get(facts, timeout=_NODE_SECONDS))
-        except (RayError, GetTimeoutError) as error:
-            raise ClusterError(
-                f"node {_named(node)} runs no task of ours",
-                given=_first_line(error),
-                expected=f"an answer within {_NODE_SECONDS:.0f} s, from the Python in which Clozeline is installed",
-                do="start its raylet with the `ray` of that Python; `ray status` lists the nodes",
-            ) from error
-    return found
-
-
-def _facts(token: Token) -> NodeFacts:
-    return facts_of(_named(_this_node()), token)
 
 
 def _attempt(folder: str, function: Callable[[Any], Any], item: Any) -> _Outcome:
@@ -211,9 +157,9 @@ def _attempt(folder: str, function: Callable[[Any], Any], item: Any) -> _Outcome
     os.chdir(folder)
     prepare_worker()
     try:
-        return _Outcome(_this_node(), function(item))
+        return _Outcome(this_node(), function(item))
     except Exception as error:  # noqa: BLE001  # the waiting process decides what becomes of it
-        return _Outcome(_this_node(), error=_portable(error))
+        return _Outcome(this_node(), error=_portable(error))
 
 
 def _portable(error: Exception) -> Exception:
@@ -224,33 +170,5 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _this_node() -> str:
-    node: str = ray.get_runtime_context().get_node_id()
-    return node
-
-
-def _nodes() -> dict[str, str]:
-    """Return id → IP address of each node that is alive."""
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-
-
-def _named(node: str) -> str:
-    return f"{_nodes().get(node, 'lost')} ({node[:8]})"
-
-
 def _name_of(task: _Task) -> str:
     return str(getattr(task.item, "name", f"item {task.number}"))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _gone(error: Exception) -> TransientError:
-    return TransientError(
-        "the cluster is gone",
-        given=_first_line(error),
-        expected="a head that answers while the command runs",
-        do=f"start the cluster, then repeat the command: tasks that are done stay done (or unset {VARIABLE})",
-    )

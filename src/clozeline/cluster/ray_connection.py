@@ -1,0 +1,117 @@
+"""The connection of this process to a Ray cluster, with a check of each node, and what messages call nodes."""
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from clozeline.cluster.address import VARIABLE, check_reachable
+from clozeline.cluster.nodes import NodeFacts, Token, check_nodes, facts_of, token_in
+from clozeline.errors import ClusterError, TransientError
+
+_NODE_SECONDS: Final = 120.0
+"""Time for a node to start its first process and to answer."""
+
+
+@contextmanager
+def connection(address: str, shared: Path) -> Iterator[None]:
+    """Connect this process to the cluster at `address` for the time of the block, after a check of each node.
+
+    Raises:
+        ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
+    """
+    _connect(address)
+    try:
+        with token_in(shared) as token:
+            check_nodes(_facts_of_nodes(token), facts_of("here", token), shared)
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    on_term = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise ClusterError(
+            f"the cluster at ray://{address} does not take this machine",
+            given=str(error).strip(),
+            expected="this machine as a node of that cluster, with the same Ray, Python and token",
+            do=f"run `ray start --address={address} --num-cpus=0` here (0: it sends tasks, and runs none), "
+            f"then run again; docs/cluster.md has each step",
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, on_term)  # Ray replaces it, and we end our children by it
+
+
+def _facts_of_nodes(token: Token) -> list[NodeFacts]:
+    facts_of_node = ray.remote(num_cpus=0, max_retries=0)(_facts)
+    asked = {
+        node: facts_of_node.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(token)
+        for node in nodes()
+    }
+    found = []
+    for node, facts in asked.items():
+        try:
+            found.append(ray.get(facts, timeout=_NODE_SECONDS))
+        except (RayError, GetTimeoutError) as error:
+            raise ClusterError(
+                f"node {named(node)} runs no task of ours",
+                given=first_line(error),
+                expected=f"an answer within {_NODE_SECONDS:.0f} s, from the Python in which Clozeline is installed",
+                do="start its raylet with the `ray` of that Python; `ray status` lists the nodes",
+            ) from error
+    return found
+
+
+def _facts(token: Token) -> NodeFacts:
+    return facts_of(named(this_node()), token)
+
+
+def check_head() -> None:
+    """Check that the head answers. Ray would end this process, silently, a minute after its head.
+
+    Raises:
+        TransientError: the head is gone.
+    """
+    try:
+        check_reachable(ray.get_runtime_context().gcs_address)
+    except TransientError as error:
+        raise gone(error) from error
+
+
+def this_node() -> str:
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
+
+
+def nodes() -> dict[str, str]:
+    """Return id → IP address of each node that is alive."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+
+
+def named(node: str) -> str:
+    return f"{nodes().get(node, 'lost')} ({node[:8]})"
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def gone(error: Exception) -> TransientError:
+    return TransientError(
+        "the cluster is gone",
+        given=first_line(error),
+        expected="a head that answers while the command runs",
+        do=f"start the cluster, then repeat the command: tasks that are done stay done (or unset {VARIABLE})",
+    )
