@@ -67,6 +67,8 @@ def test_both_sides_learn_from_the_same_items_and_are_judged_on_the_same(
     assert sides.ours(0) > 0
     assert sides.theirs(0) > 0
     quality = sides.quality()
+    assert ("logistic regression on the frozen encoder" in sides.beside) == (name != "finetune_qa")
+    assert quality["probe_kept"] in (0, 1)
     if at_least:
         assert min(*quality["ours_metric"], *quality["theirs_metric"]) > at_least
         assert quality["metric_difference"] == pytest.approx(

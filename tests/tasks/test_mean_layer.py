@@ -35,7 +35,7 @@ def test_the_head_of_bert_reads_the_mean_over_real_tokens(save_trained, tmp_path
     with torch.inference_mode():
         hidden_BLH = AutoModel.from_pretrained(encoder).eval()(INPUT_IDS_BL, MASK_BL).last_hidden_state
         mean_BH = mean_over_tokens(hidden_BLH, MASK_BL)
-        feature_BH = classifier.features(model, BATCH)
+        feature_BH = heads.features(model, BATCH)
     normed_BH = functional.layer_norm(10 * mean_BH + hidden_BLH[:, 0], mean_BH.shape[1:], eps=1e-12)
     torch.testing.assert_close(feature_BH, (0.1 * normed_BH).tanh(), rtol=0, atol=1e-4)
 

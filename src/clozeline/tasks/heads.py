@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
@@ -13,6 +13,7 @@ from clozeline.encoder.model import Model
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.tasks import mean_layer
+from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tokenizer.folder import write
 from clozeline.tokenizer.vocabulary.opening import open_published
 
@@ -84,6 +85,15 @@ def output_layer(model: TaskModel) -> nn.Linear:
     in_encoder = {id(inner) for inner in model.base_model.modules()}
     linear = [inner for inner in model.modules() if isinstance(inner, nn.Linear) and id(inner) not in in_encoder]
     return linear[-1]
+
+
+def features(model: TaskModel, batch: EncodedBatch) -> Tensor:
+    """Return what the output layer of the head reads: `feature_BF`, or for each token `feature_BLF`."""
+    read: list[Tensor] = []
+    with output_layer(model).register_forward_pre_hook(lambda _, given: read.append(given[0])):
+        model(**batch.inputs)
+    (feature,) = read
+    return feature
 
 
 def tells_pairs_apart(model: TaskModel) -> bool:

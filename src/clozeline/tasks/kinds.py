@@ -69,7 +69,7 @@ KINDS: Mapping[str, TaskKind] = {
         data="words and their tags (IOB1, IOB2, IOBES): CoNLL columns, JSON Lines, Parquet",
         metric="entity F1, precision, recall",
         reference="seqeval",
-        baseline="each word's usual tag; no entities",
+        baseline="each word's usual tag, and logistic regression on the frozen encoder; no entities",
     ),
     "question_answering": TaskKind(
         prepare=QuestionAnswering,

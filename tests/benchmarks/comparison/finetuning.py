@@ -111,7 +111,9 @@ class Sides:
         self._metric: dict[str, list[float]] = {"ours": [], "theirs": []}
         self._cpu_seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
         self.beside: dict[str, float] = {}
-        """Metric of the simple method of the kind and of the trivial answer, on the same test part."""
+        """Metric of the simple method of the kind, of the fitted head on the frozen encoder, and of the trivial answer,
+        on the same test part."""
+        self._num_probe_kept = 0
 
     def ours(self, seed: int) -> float:
         """Seconds of one round."""
@@ -126,6 +128,8 @@ class Sides:
         assert headline["metric"] == self._setup.metric
         names = {"simple_method": "baseline_value", "trivial_answer": "trivial_value"}
         self.beside = {name: round(headline[value], 4) for name, value in names.items()}
+        self.beside |= {method["name"]: round(method["value"], 4) for method in headline["beside"]}
+        self._num_probe_kept += figures["best_epoch"] == 0
         self._told("ours", headline["value"])
         return seconds
 
@@ -150,6 +154,7 @@ class Sides:
             "theirs_metric": [round(value, 4) for value in theirs],
             "metric_difference": round(difference, 4),
             "standard_error": round(error, 4) if len(ours) > 1 else None,
+            "probe_kept": self._num_probe_kept,
             "not_lower": difference >= -error if len(ours) > 1 else None,
             "cpu_seconds": {side: [round(value, 1) for value in values] for side, values in self._cpu_seconds.items()},
         }

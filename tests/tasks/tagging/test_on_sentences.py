@@ -12,6 +12,8 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 from clozeline.artifacts.finetune.model.held_out import read_held_out
 from clozeline.params import TaggingParams, read_params
 from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.probe import NAME as PROBE
+from clozeline.tasks.tagging.on_sentences import Tagging
 from tests.every_kind import CASES, prepare, record, write_records
 from tests.fine_tuning import contents, fine_tune, metrics_of
 
@@ -69,12 +71,27 @@ def test_the_model_beats_the_most_frequent_tag_baseline(run: Finetune) -> None:
     assert headline["metric"] == "f1"
     assert headline["value"] > 0.65 > headline["baseline_value"] + 0.4
     assert headline["trivial_value"] == 0
+    (beside,) = headline["beside"]
+    assert beside == {
+        "name": "logistic regression on the frozen encoder",
+        "value": metrics_of(out)["baseline_probe_f1"],
+    }
+    assert headline["baseline_value"] < beside["value"] < headline["value"]
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
     model = AutoModelForTokenClassification.from_pretrained(out / "model")
     assert model.config.id2label == {0: "O", 1: "B-thing", 2: "I-thing"}
     assert tokenizer.model_max_length == 32
     shown = json.loads((out / "examples" / "examples.json").read_text())
     assert any("(thing)" in item["actual"] for item in shown)
+
+
+def test_the_fitted_head_is_kept_if_no_epoch_is_better(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([0.5, 0.4])
+    monkeypatch.setattr(Tagging, "validation_score", lambda task: next(scores))
+    metrics = metrics_of(run("out", epochs=1))
+    assert metrics["best_epoch"] == 0
+    assert metrics["headline"]["method"] == PROBE
+    assert metrics["f1"] == metrics["baseline_probe_f1"] > metrics["baseline_usual_tag_f1"]
 
 
 def test_two_runs_write_identical_files(run: Finetune) -> None:

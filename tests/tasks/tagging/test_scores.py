@@ -52,6 +52,17 @@ def test_the_interval_contains_the_figure_and_is_deterministic() -> None:
     assert once == twice
 
 
+def test_a_lead_is_paired_by_sentence() -> None:
+    actual, better = random_tags(random.Random(2))
+    worse = [["O"] * len(tags) if place == 0 else tags for place, tags in enumerate(better)]
+    ours = score(actual, better)
+    assert ours.lead_over(ours) == (0, 0)
+    low, high = score(actual, actual).lead_over(ours)
+    assert 0 < low < 1 - ours.f1 < high < 1
+    narrow, wide = ours.lead_over(score(actual, worse)), score(actual, worse)
+    assert narrow[1] - narrow[0] < (wide.f1_high - wide.f1_low) / 2
+
+
 def test_words_of_entities_are_listed_in_order() -> None:
     words = ["New", "York", "met", "Ada", "Bob"]
     tags = ["B-LOC", "I-LOC", "O", "B-PER", "B-PER"]

@@ -35,15 +35,6 @@ def build(
     return heads.build(encoder, "text-classification", seed, changes, family=family, reads_mean=True)
 
 
-def features(model: TaskModel, batch: EncodedBatch) -> Tensor:
-    """Return `feature_BF`, which the output layer of the head reads."""
-    read: list[Tensor] = []
-    with heads.output_layer(model).register_forward_pre_hook(lambda _, given: read.append(given[0])):
-        model(**batch.inputs)
-    (feature_BF,) = read
-    return feature_BF
-
-
 def class_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
     """Return `logits_BC`."""
     logits_BC: Tensor = model(**batch.inputs).logits

@@ -21,10 +21,10 @@ from clozeline.tasks.classification.baselines import Shares, tfidf_label_shares
 from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets, whole
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
-from clozeline.tasks.classification.probe import NAME as PROBE
-from clozeline.tasks.classification.probe import Logits
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval, paired_interval
+from clozeline.tasks.probe import NAME as PROBE
+from clozeline.tasks.probe import Logits
 from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 
 NO_LABEL = "(none)"

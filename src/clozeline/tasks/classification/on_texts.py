@@ -22,10 +22,10 @@ from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
-from clozeline.tasks.classification.probe import NAME as PROBE
-from clozeline.tasks.classification.probe import Features, Logits, best_probe, log_loss
 from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
+from clozeline.tasks.probe import NAME as PROBE
+from clozeline.tasks.probe import Features, Logits, best_probe, log_loss, places_to_fit
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import InputsOf, TaskInputs
 from clozeline.tasks.text_rows import Ids, TextRows, Turn, batches_from, lengths_of, training_batches
@@ -33,8 +33,6 @@ from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 
 Problem = Literal["single_label_classification", "multi_label_classification"]
-_MOST_FITTED = 20_000
-"""Training texts that the probe is fitted on; more add time rather than accuracy."""
 
 
 class ClassifierOnTexts(ABC):
@@ -106,15 +104,16 @@ class ClassifierOnTexts(ABC):
         The regularization with the lowest loss on the validation split is chosen: among few texts, it is less a matter
         of chance than their accuracy.
         """
-        fitted_T = np.linspace(0, len(self.train) - 1, min(len(self.train), _MOST_FITTED)).astype(np.int64)
+        fitted_T = places_to_fit(len(self.train))
         validation_TF = self._features(self.validation)
         output = heads.output_layer(self.model)
         probe = best_probe(
             self._features(self.train, fitted_T),
             self.train.targets_T[fitted_T],
             lambda probe: -log_loss(probe.logits(validation_TF), self.validation.targets_T),
-            is_balanced=self.params.class_weights == "balanced",
+            num_classes=len(self.labels),
             has_bias=output.bias is not None,
+            is_balanced=self.params.class_weights == "balanced",
         )
         probe.write_to(output)
         self.probe_validation_TC = probe.logits(validation_TF)
@@ -133,7 +132,7 @@ class ClassifierOnTexts(ABC):
         return self._outputs(part, np.arange(len(part)), classifier.class_logits)
 
     def _features(self, part: ClassifiedRows, row_T: Ids | None = None) -> Features:
-        return self._outputs(part, np.arange(len(part)) if row_T is None else row_T, classifier.features)
+        return self._outputs(part, np.arange(len(part)) if row_T is None else row_T, heads.features)
 
     def _outputs(
         self, part: ClassifiedRows, row_T: Ids, compute: Callable[[heads.TaskModel, EncodedBatch], Tensor]

@@ -19,11 +19,11 @@ from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
-from clozeline.tasks.classification.probe import NAME as PROBE
-from clozeline.tasks.classification.probe import Logits
 from clozeline.tasks.classification.scores import FIGURES, Classes, f1_of, score
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval, paired_interval
+from clozeline.tasks.probe import NAME as PROBE
+from clozeline.tasks.probe import Logits
 from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 
 _MOST_NAMED = 10

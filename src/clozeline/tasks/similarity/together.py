@@ -17,9 +17,9 @@ from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
 from clozeline.params import SimilarityParams
 from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
-from clozeline.tasks.classification.probe import Probe
 from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
+from clozeline.tasks.probe import Probe
 from clozeline.tasks.reading import task_records
 from clozeline.tasks.scores.correlations import spearman
 from clozeline.tasks.similarity.pairs import Pair, select
@@ -69,7 +69,7 @@ class ScoredTogether(OnScores):
 
         output = heads.output_layer(self.model)
         train_TF, validation_NF = (
-            self._outputs(rows, classifier.features)
+            self._outputs(rows, heads.features)
             for rows in (self._train, self._rows(self.pairs.validation, self.params.max_length))
         )
         mean_F = train_TF.mean(axis=0) if output.bias is not None else np.zeros(train_TF.shape[1])

@@ -8,16 +8,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
 from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut, write_held_out, write_test_items
 from clozeline.artifacts.finetune.shown_item import ShownItem
-from clozeline.artifacts.finetune.task_metrics import Headline
+from clozeline.artifacts.finetune.task_metrics import Beside, Headline
 from clozeline.params import TaggingParams
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
+from clozeline.tasks.probe import NAME as PROBE
+from clozeline.tasks.probe import Features, best_probe, log_loss, places_to_fit
 from clozeline.tasks.reading import task_records
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.tagging import head as tagger
@@ -42,6 +45,8 @@ class Figures:
     recall: float
     word_accuracy: float
     baseline_usual_tag_f1: float
+    baseline_probe_f1: float | None
+    """F1 of the head that was fitted on the frozen encoder."""
     num_types: int
     num_entities: int
     num_train: int
@@ -59,6 +64,10 @@ class Figures:
 
 class Tagging:
     """Tagging with a head on the first token of each word."""
+
+    fitted = PROBE
+    _by_probe: Tags | None = None
+    """Tags of the test split by the fitted head on the frozen encoder; None if it was not fitted."""
 
     def __init__(self, inputs: InputsOf[TaggingParams]) -> None:
         params = inputs.params
@@ -87,6 +96,23 @@ class Tagging:
             logits_BLC.flatten(0, 1), inputs.targets_B.flatten(), ignore_index=NO_TARGET, reduction="sum"
         )
 
+    def fit_head(self) -> None:
+        """Fit the output layer by logistic regression on the frozen encoder's vectors of words; keep its answers for
+        the test split, as a baseline. The regularization with the lowest loss on the validation split is chosen.
+        """
+        feature_WF, target_W = self._features(self._train)
+        validation_WF, actual_W = self._features(self._validation)
+        fitted_W, output = places_to_fit(len(target_W)), heads.output_layer(self.model)
+        probe = best_probe(
+            feature_WF[fitted_W],
+            target_W[fitted_W],
+            lambda probe: -log_loss(probe.logits(validation_WF), actual_W),
+            num_classes=len(self._tags),
+            has_bias=output.bias is not None,
+        )
+        probe.write_to(output)
+        self._by_probe = self._predict(self._test)
+
     def validation_score(self) -> float:
         """Return entity F1."""
         return score([it.tags for it in self._sentences.validation], self._predict(self._validation)).f1
@@ -96,10 +122,11 @@ class Tagging:
         actual, predicted = [it.tags for it in sentences.test], self._predict(self._test)
         by_method = predicted, usual_tags(sentences.train, sentences.test), nothing(sentences.test)
         ours, usual, none = (score(actual, tags) for tags in by_method)
+        by_probe = None if self._by_probe is None else score(actual, self._by_probe)
         items = self._shown(predicted)
         return TaskReport(
-            headline=_headline(ours, usual, none),
-            figures=asdict(self._figures(ours, usual)),
+            headline=_headline(ours, usual, none, by_probe),
+            figures=asdict(self._figures(ours, usual, by_probe)),
             confusion=_confusion(actual, predicted),
             per_class={name: asdict(of_type) for name, of_type in ours.per_type.items()},
             examples=shown(items, self._inputs.params.num_examples),
@@ -117,7 +144,7 @@ class Tagging:
         write_held_out(out, [_held_out(sentence) for sentence in self._sentences.validation])
         write_test_items(out, [_held_out(sentence) for sentence in self._sentences.test])
 
-    def _figures(self, ours: EntityScores, usual: EntityScores) -> Figures:
+    def _figures(self, ours: EntityScores, usual: EntityScores, by_probe: EntityScores | None) -> Figures:
         sentences = self._sentences
         identities = (sentence.identity for sentence in sentences.test)
         return Figures(
@@ -128,6 +155,7 @@ class Tagging:
             recall=ours.recall,
             word_accuracy=ours.word_accuracy,
             baseline_usual_tag_f1=usual.f1,
+            baseline_probe_f1=None if by_probe is None else by_probe.f1,
             num_types=len(self._tags) // 2,
             num_entities=ours.num_entities,
             num_train=len(sentences.train),
@@ -149,6 +177,16 @@ class Tagging:
             said_RW |= {row: said_BL[n, part.first_RW[row]] for n, row in enumerate(rows_B.tolist())}
         return part.tags_of(said_RW, self._tags, OUTSIDE)
 
+    def _features(self, part: TaggedRows) -> tuple[Features, Ids]:
+        """Return what the output layer reads at each word whose tag training has, and the tag."""
+        feature_W, target_W = [], []
+        batches = measuring_batches(part.rows.length_T, self._inputs)
+        for rows_B, feature_BLF in answers(self.model, batches, part.rows.encoded, heads.features):
+            is_read_BL = part.batch(rows_B).targets_B != NO_TARGET
+            feature_W.append(feature_BLF[is_read_BL.to(feature_BLF.device)].float().cpu().numpy())
+            target_W.append(part.batch(rows_B).targets_B[is_read_BL].numpy())
+        return np.concatenate(feature_W), np.concatenate(target_W)
+
     def _shown(self, predicted: Tags) -> list[ShownItem]:
         items = []
         for sentence, predicted_tags in zip(self._sentences.test, predicted, strict=True):
@@ -166,7 +204,10 @@ def _held_out(sentence: Sentence) -> HeldOut:
     return HeldOut(text=" ".join(sentence.words), entities=tuple(entities))
 
 
-def _headline(ours: EntityScores, usual: EntityScores, none: EntityScores) -> Headline:
+def _headline(
+    ours: EntityScores, usual: EntityScores, none: EntityScores, by_probe: EntityScores | None = None
+) -> Headline:
+    lead_low, lead_high = ours.lead_over(usual)
     return Headline(
         metric="f1",
         value=ours.f1,
@@ -176,6 +217,9 @@ def _headline(ours: EntityScores, usual: EntityScores, none: EntityScores) -> He
         baseline_value=usual.f1,
         trivial="no entities",
         trivial_value=none.f1,
+        lead_low=lead_low,
+        lead_high=lead_high,
+        beside=() if by_probe is None else (Beside(name=PROBE, value=by_probe.f1),),
     )
 
 

@@ -4,12 +4,12 @@ Shapes: S sentences, E entity types.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.intervals import bootstrap_interval, paired_interval
 from clozeline.tasks.tagging.schemes import OUTSIDE
 
 Tags = Sequence[Sequence[str]]
@@ -37,6 +37,16 @@ class EntityScores:
     word_accuracy: float
     num_entities: int
     per_type: dict[str, TypeScore]
+    counts_S3: Counts = field(compare=False)
+    """Entities of each sentence: found rightly, found, actual."""
+
+    def f1_on(self, places_S: Counts) -> float:
+        """Return F1 on these sentences."""
+        return _ratios(self.counts_S3[places_S].sum(axis=0))[2]
+
+    def lead_over(self, other: "EntityScores") -> tuple[float, float]:
+        """Return the 95 % interval of the difference in F1 to `other`, paired by sentence."""
+        return paired_interval(self.f1_on, other.f1_on, len(self.counts_S3))
 
 
 def score(actual: Tags, predicted: Tags) -> EntityScores:
@@ -56,6 +66,7 @@ def score(actual: Tags, predicted: Tags) -> EntityScores:
         word_accuracy=float(np.mean([tag == guess for tag, guess in words])),
         num_entities=int(counts_S3[:, 2].sum()),
         per_type={name: _of_type(name, found) for name in types},
+        counts_S3=counts_S3,
     )
 
 

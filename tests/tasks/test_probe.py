@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss as reference_loss
 from torch import nn
 
-from clozeline.tasks.classification.probe import Features, Probe, best_probe, log_loss
+from clozeline.tasks.probe import Features, Probe, best_probe, log_loss
 
 DRAW = np.random.default_rng(0)
 FEATURE_TF: Features = (DRAW.normal(size=(200, 6)) * 3 + 5).astype(np.float32)
@@ -21,7 +21,7 @@ def class_T(num_classes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     return np.digitize(FEATURE_TF[:, 0] + noise_T, np.linspace(3, 7, num_classes - 1))
 
 
-fitted = partial(best_probe, score=lambda probe: 0.0, is_balanced=False, has_bias=True)
+fitted = partial(best_probe, score=lambda probe: 0.0, num_classes=4, has_bias=True)
 
 
 def scaled(feature_TF: Features) -> Features:
@@ -32,9 +32,20 @@ def scaled(feature_TF: Features) -> Features:
 @pytest.mark.parametrize("num_classes", [2, 4])
 def test_classes_get_the_probabilities_of_scikit_learn(num_classes: int) -> None:
     right_T = class_T(num_classes)
-    share_TC = torch.from_numpy(fitted(FEATURE_TF, right_T).logits(FEATURE_TF)).softmax(dim=1)
+    probe = fitted(FEATURE_TF, right_T, num_classes=num_classes)
+    share_TC = torch.from_numpy(probe.logits(FEATURE_TF)).softmax(dim=1)
     reference = LogisticRegression(C=0.01, max_iter=300).fit(scaled(FEATURE_TF), right_T)
     np.testing.assert_allclose(share_TC, reference.predict_proba(scaled(FEATURE_TF)), atol=1e-4)
+
+
+@pytest.mark.parametrize("present", [[3], [1, 3], [0, 1, 4]])
+def test_a_class_without_a_text_is_never_the_likeliest(present: list[int]) -> None:
+    right_T = np.array(present)[np.arange(len(FEATURE_TF)) % len(present)]
+    logits_TC = fitted(FEATURE_TF, right_T, num_classes=6).logits(FEATURE_TF)
+    assert logits_TC.shape == (len(FEATURE_TF), 6)
+    assert set(logits_TC.argmax(axis=1)) <= set(present)
+    known_TK = fitted(FEATURE_TF, np.unique(right_T, return_inverse=True)[1], num_classes=len(present))
+    np.testing.assert_allclose(logits_TC[:, present], known_TK.logits(FEATURE_TF), atol=1e-6)
 
 
 def test_each_label_has_its_own_regression() -> None:
@@ -61,7 +72,7 @@ def test_the_best_probe_is_chosen_and_of_equal_ones_the_most_regularized(
         seen.append(strength(probe))
         return score(probe)
 
-    chosen = best_probe(FEATURE_TF, class_T(3), noted, is_balanced=False, has_bias=True)
+    chosen = best_probe(FEATURE_TF, class_T(3), noted, num_classes=3, has_bias=True)
     assert strength(chosen) == choose(seen)
     assert len(set(seen)) == len(seen) > 1
 
@@ -69,7 +80,7 @@ def test_the_best_probe_is_chosen_and_of_equal_ones_the_most_regularized(
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_an_output_layer_gives_the_logits_of_the_probe(has_bias: bool) -> None:
     output = nn.Linear(6, 3, bias=has_bias)
-    probe = best_probe(FEATURE_TF, class_T(3), strength, is_balanced=False, has_bias=has_bias)
+    probe = best_probe(FEATURE_TF, class_T(3), strength, num_classes=3, has_bias=has_bias)
     probe.write_to(output)
     with torch.inference_mode():
         logits_TC = output(torch.from_numpy(FEATURE_TF))
@@ -84,7 +95,7 @@ def test_balanced_classes_make_rare_ones_likelier() -> None:
 
 def test_the_loss_is_that_of_scikit_learn_without_labels_that_no_training_text_has() -> None:
     right_T = class_T(3)
-    logits_TC = fitted(FEATURE_TF, right_T).logits(FEATURE_TF)
+    logits_TC = fitted(FEATURE_TF, right_T, num_classes=3).logits(FEATURE_TF)
     share_TC = torch.from_numpy(logits_TC).softmax(dim=1).numpy()
     assert log_loss(logits_TC, right_T) == pytest.approx(reference_loss(right_T, share_TC, labels=[0, 1, 2]), rel=1e-5)
     unseen_T = np.where(np.arange(len(right_T)) < 50, 3, right_T)

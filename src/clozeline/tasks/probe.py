@@ -2,12 +2,13 @@
 
 Training starts from it, because a random output layer first distorts what the encoder knows (LP-FT, Kumar et al. 2022).
 
-Shapes: T texts, F features, C classes.
+Shapes: T texts or words, F features, C classes, K classes that occur.
 """
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ _INVERSE_REGULARIZATIONS = (0.01, 0.1, 1.0, 10.0)
 _MOST_STEPS = 100
 _CERTAIN_LOGIT = 10.0
 """Logit of a label that all training texts have; of one that none has, its negative."""
+_MOST_FITTED = 20_000
+"""Texts or words that the probe is fitted on; more add time rather than accuracy."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +52,32 @@ def best_probe(
     targets_T: npt.NDArray[Any],
     score: Callable[[Probe], float],
     *,
-    is_balanced: bool,
+    num_classes: int,
     has_bias: bool,
+    is_balanced: bool = False,
 ) -> Probe:
     """Return the probe with the highest score; of equal ones, the most regularized.
 
     Args:
         targets_T: the class of each text, or with a second axis C 1 for each label of the text.
         score: score on the validation split, such as `-log_loss`.
+        num_classes: number of classes; those without a text are never the likeliest.
     """
     mean_F = feature_TF.mean(axis=0, dtype=np.float64) if has_bias else np.zeros(feature_TF.shape[1])
     scale = float((feature_TF - mean_F).std()) or 1.0
     scaled_TF = (feature_TF - mean_F) / scale
-    fit = _fit_classes if targets_T.ndim == 1 else _fit_labels
+    fit = partial(_fit_classes, num_classes) if targets_T.ndim == 1 else _fit_labels
     fitted = []
     for strength in _INVERSE_REGULARIZATIONS:
         weight_CF, bias_C = fit(scaled_TF, targets_T, _regression(strength, is_balanced, has_bias))
         weight_CF = weight_CF / scale
         fitted.append(Probe(weight_CF, bias_C - weight_CF @ mean_F))
     return max(fitted, key=score)
+
+
+def places_to_fit(num_rows: int) -> npt.NDArray[np.int64]:
+    """Return the places of the rows that the probe is fitted on: all, or an even choice of a large number."""
+    return np.linspace(0, num_rows - 1, min(num_rows, _MOST_FITTED)).astype(np.int64)
 
 
 def log_loss(logits_TC: Logits, targets_T: npt.NDArray[Any]) -> float:
@@ -105,10 +115,17 @@ def _fitted(model: Any, scaled_TF: Scaled, class_T: npt.NDArray[Any]) -> tuple[A
     return model.coef_, np.broadcast_to(model.intercept_, len(model.coef_))
 
 
-def _fit_classes(scaled_TF: Scaled, class_T: npt.NDArray[Any], model: Any) -> tuple[Any, Any]:
-    weight_CF, bias_C = _fitted(model, scaled_TF, class_T)
-    if len(weight_CF) == 1:  # two classes: half of the logit for each
-        return np.concatenate([-weight_CF, weight_CF]) / 2, np.concatenate([-bias_C, bias_C]) / 2
+def _fit_classes(num_classes: int, scaled_TF: Scaled, class_T: npt.NDArray[Any], model: Any) -> tuple[Any, Any]:
+    present_K = np.unique(class_T)
+    if len(present_K) == 1:
+        weight_KF, bias_K = np.zeros((1, scaled_TF.shape[1])), np.zeros(1)
+    else:
+        weight_KF, bias_K = _fitted(model, scaled_TF, class_T)
+        if len(weight_KF) == 1:  # two classes: half of the logit for each
+            weight_KF, bias_K = np.concatenate([-weight_KF, weight_KF]) / 2, np.concatenate([-bias_K, bias_K]) / 2
+    weight_CF = np.zeros((num_classes, scaled_TF.shape[1]))
+    bias_C = np.full(num_classes, bias_K.min() - _CERTAIN_LOGIT)
+    weight_CF[present_K], bias_C[present_K] = weight_KF, bias_K
     return weight_CF, bias_C
 
 
