@@ -91,7 +91,7 @@ def _of_training() -> Sequence[Sequence[str]]:
             "training",
             f"rows from random places: 8 GPUs read {count_of(training.rows_per_second(small))} a second with 17 M",
             "text larger than memory",
-            "a local SSD; shuffled shards, then windows",
+            "a local SSD and several readers; an order by windows",
         ),
         (
             "training",

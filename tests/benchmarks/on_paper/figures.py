@@ -101,6 +101,11 @@ class TrainingFigures:
     step_tokens: Figure = Figure(2**21, "tokens", "assumed", "batch of a step, on any number of GPUs", _CHOICE)
     micro_batch_tokens: Figure = Figure(2**15, "tokens", "assumed", "tokens on a GPU at once", _CHOICE)
     row_tokens: Figure = Figure(512, "tokens", "assumed", "length of a row", _CHOICE)
+    row_reads: Figure = Figure(
+        5.25, "reads", "assumed", "pages of 4 KiB read for a row", "4 of lists, 1.25 of 1 KB of tokens"
+    )
+    ssd_read_us: Figure = Figure(100, "µs", "assumed", "random read of a local SSD (NVMe)", _CHOICE)
+    remote_read_us: Figure = Figure(1_000, "µs", "assumed", "random read of a network disk", _CHOICE)
     target_share: Figure = Figure(0.3, "of tokens", "assumed", "mask rate", "as in ModernBERT (Warner et al. 2024)")
 
 

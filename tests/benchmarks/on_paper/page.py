@@ -10,6 +10,7 @@ from on_paper.figures import CLUSTER, CORPUS, PRICES, SERVING, TRAINING, figures
 from on_paper.simulated import MACHINES, Run, Scenario, runs
 from on_paper.words import bytes_of, count_of, dollars_of, table_of, time_of, two_digits
 
+_READ_US = (TRAINING.ssd_read_us, TRAINING.remote_read_us)
 _GPUS = (1, 8, 64, 256)
 _MARKED = re.compile(r"<!-- scale (\w+):[^\n]*-->\n(.*?)\n<!-- /scale -->", re.DOTALL)
 
@@ -124,7 +125,7 @@ def models() -> str:
         "share of the peak (assumed)",
         f"memory in a step, of {TRAINING.gpu_gb}",
     )
-    header = (*header, "checkpoint", "INT8 file", "rows read by 8 GPUs")
+    header = (*header, "checkpoint", "INT8 file", "rows read by 8 GPUs", "readers of a GPU: SSD, network disk")
     return table_of(
         header,
         [
@@ -137,6 +138,7 @@ def models() -> str:
                 bytes_of(model.checkpoint_bytes),
                 bytes_of(model.count.int8_bytes),
                 f"{count_of(training.rows_per_second(model))}/s",
+                ", ".join(two_digits(training.readers(model, us.value)) for us in _READ_US),
             )
             for name, model in training.MODELS.items()
         ],

@@ -122,5 +122,18 @@ def rows_per_second(model: Model) -> float:
     return GPUS_PER_NODE * _flops(model) / model.flops_per_token / TRAINING.row_tokens.value
 
 
+def page_reads_per_second(model: Model) -> float:
+    """Return the random reads of a node of GPUs, for text that is far larger than memory."""
+    return rows_per_second(model) * TRAINING.row_reads.value
+
+
+def readers(model: Model, read_us: float) -> float:
+    """Return how many processes have to build batches for one GPU, if reading is all they do.
+
+    A page of a mapped file is read when it is touched, so a process has one read under way.
+    """
+    return page_reads_per_second(model) / GPUS_PER_NODE * read_us / 1e6
+
+
 def _flops(model: Model) -> float:
     return TRAINING.peak_flops.value * model.utilization
