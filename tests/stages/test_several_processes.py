@@ -1,4 +1,4 @@
-"""Claim: two processes that share a stage write the figures of one process, to 1e-5."""
+"""Claim: two nodes that share a stage write the figures of one process, to 1e-5."""
 
 import csv
 import json
@@ -14,6 +14,7 @@ import pytest
 
 from clozeline.params import EvaluateParams, PretrainParams
 from tests.clean_text import write_clean_text
+from tests.ports import held_ports
 from tests.stages import in_two_processes
 from tests.stages.finetune.topics import params, topic_records
 from tests.stages.test_evaluate import PARAMS, encoder
@@ -75,19 +76,31 @@ def column(file: Path, name: str) -> list[float]:
         return [float(row[name]) for row in csv.DictReader(stream)]
 
 
-def test_two_processes_evaluate_and_fine_tune_like_one(inputs: dict[str, Path], tmp_path: Path) -> None:
+def agent(port: int, folder: Path) -> "subprocess.Popen[str]":
+    """Start the torchrun of a node with one process."""
+    meeting = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=stages"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *meeting, str(SCRIPT), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_two_nodes_evaluate_and_fine_tune_like_one_process(inputs: dict[str, Path], tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         write_cases(folder, inputs)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, str(SCRIPT), str(two)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    with held_ports() as free_port:
+        port = free_port()
+        agents = [agent(port, two) for _ in range(2)]
+        try:
+            told = "".join(process.communicate(timeout=600)[0] for process in agents)
+        finally:
+            for process in agents:
+                process.terminate()
+    assert [process.returncode for process in agents] == [0, 0], told
     in_two_processes.run(one)
     for name in ("evaluate.json", "tuned/finetune.json"):
         alone, together = figures_of(one / name), figures_of(two / name)
