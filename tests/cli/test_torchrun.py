@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from clozeline.cli import app, torchrun
+from clozeline.cluster import address
 from clozeline.errors import ParamsError, TransientError
 from clozeline.params import PretrainParams
 from tests.ports import held_ports
@@ -77,6 +78,40 @@ def test_a_place_to_meet_that_does_not_answer_is_named() -> None:
     nowhere = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:1 --rdzv-conf is_host=false,read_timeout=1"
     with pytest.raises(TransientError, match=r"(?s)do not find each other.*127\.0\.0\.1:1"):
         torchrun.run_stage("pretrain", [], nowhere)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_for_gang"),
+    [
+        ("--nnodes 2", True),
+        ("--nnodes=1:4 --nproc-per-node 8 --rdzv-conf last_call_timeout=5", True),
+        ("--nproc-per-node 8", False),
+        ("--nnodes 1 --standalone", False),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint node0:29500", False),
+        ("--nnodes 2 --node-rank 1 --master-addr node0", False),
+        ("--nnodes 2 --node-rank 0 --master-addr node0", False),
+    ],
+)
+def test_ray_places_nodes_unless_the_arguments_say_where_they_meet(
+    arguments: str, *, is_for_gang: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster does not answer, so a gang ends at once; a single process or nodes by hand never ask it."""
+    started: list[list[str]] = []
+    monkeypatch.setattr("torch.distributed.run.main", started.append)
+    monkeypatch.setenv(address.VARIABLE, "ray://127.0.0.1:1")
+    if is_for_gang:
+        with pytest.raises(TransientError, match=r"no cluster answers at 127\.0\.0\.1:1"):
+            torchrun.run_stage("pretrain", [], arguments)
+    else:
+        torchrun.run_stage("pretrain", [], arguments)
+    assert bool(started) is not is_for_gang
+
+
+@pytest.mark.parametrize("arguments", ["--nnodes two", "--nnodes 2:1", "--nnodes 2 --nproc-per-node gpu"])
+def test_a_gang_needs_numbers(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(address.VARIABLE, "ray://127.0.0.1:1")
+    with pytest.raises(ParamsError, match="a gang needs the number of nodes"):
+        torchrun.run_stage("pretrain", [], arguments)
 
 
 def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(

@@ -34,8 +34,8 @@ def stage(
     """Run one stage with its section of params.yaml. Called by `dvc repro`, rarely by hand.
 
     With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain`, `evaluate` and `finetune` run in 8
-    processes, one for each GPU of this machine; with more of torchrun's arguments, on several machines that may fail
-    (docs/pretraining.md).
+    processes, one for each GPU of this machine; with more of torchrun's arguments, on several machines that may fail,
+    which Ray finds if `CLOZELINE_CLUSTER` names a cluster (docs/pretraining.md).
 
     Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
     """

@@ -1,0 +1,120 @@
+"""Claim: one command trains on the nodes that Ray places, also if one of them dies, to 1e-5 of one process."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+from clozeline.cluster import address
+from clozeline.params import PretrainParams
+from tests.cli.test_torchrun import start
+from tests.cluster.raylets import free_port, raylet, settings
+from tests.cluster.test_ray_workers import until
+from tests.stages.test_pretrain import project_with
+from tests.training.changes import changed
+
+pytestmark = pytest.mark.slow
+ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=8"
+"""As in tests/training/test_elastic.py: a node that is silent for 8 s counts as dead."""
+GANG = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from clozeline.cluster.ray_gang import Size, placed_gang
+from clozeline.orchestration import supervisor
+
+def run(code):
+    with placed_gang(sys.argv[1], Path.cwd(), Size(2, 2, 1)) as gang:
+        command = [sys.executable, supervisor.__file__, sys.executable, "-c", code]
+        return gang.run(command, {"OF_ALL": "told to all"}, sys.stdout.buffer.write)
+
+def stop():
+    while len(list(Path().glob("running-*"))) < 2:
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+FAILS = '''
+import os, sys
+try:
+    os.mkdir("first")
+except FileExistsError:
+    sys.exit(1)
+print(os.environ["OF_ALL"], flush=True)
+sys.exit(7)
+'''
+LASTS = "import os, time; open(f'running-{os.getpid()}', 'w').close(); time.sleep(600)"
+print(run(FAILS), flush=True)
+threading.Thread(target=stop, daemon=True).start()
+print(run(LASTS), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Two nodes of one CPU each."""
+
+    environment: dict[str, str]
+    address: str
+    second: psutil.Process
+
+    def kill_second(self) -> None:
+        (killed,) = (child for child in self.second.children(recursive=True) if child.name() == "raylet")
+        killed.kill()
+
+
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[Cluster]:
+    port, environment = free_port(), settings()
+    with ExitStack() as opened:
+        log = opened.enter_context((folder / "raylets.log").open("w"))
+        short = opened.enter_context(tempfile.TemporaryDirectory(prefix="ray-"))  # for names of sockets
+        opened.enter_context(
+            raylet(log, environment, "--head", f"--port={port}", f"--temp-dir={short}", "--include-dashboard=false")
+        )
+        second = opened.enter_context(raylet(log, environment, f"--address=127.0.0.1:{port}"))
+        yield Cluster(environment, f"127.0.0.1:{port}", second)
+
+
+def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    params = changed(
+        tiny_pretraining, steps=300, log_every_steps=3, checkpoint_every_steps=10, optimizer__learning_rate=3e-5
+    )
+    one, gang = (project_with(params, tmp_path / name) for name in ("one", "gang"))
+    alone = start(one, tiny_tokens, tiny_tokenizer, "")
+    _, said_alone = alone.communicate()
+    assert alone.returncode == 0, said_alone
+    with two_nodes(tmp_path) as cluster:
+        told = {**cluster.environment, address.VARIABLE: f"ray://{cluster.address}"}
+
+        three = start(gang, tiny_tokens, tiny_tokenizer, "--nnodes 3", **told)
+        _, refused = three.communicate()
+        assert three.returncode == 9, refused
+        assert "the cluster has too few nodes" in refused
+        assert refused.count(": 1 CPUs") == 2
+
+        toys = subprocess.run(
+            [sys.executable, "-c", GANG, cluster.address],
+            cwd=tmp_path, env={**os.environ, **cluster.environment}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert toys.stdout.split("\n") == ["told to all", "7", "143", ""], toys.stderr
+        assert not any(psutil.pid_exists(int(path.name.split("-")[1])) for path in tmp_path.glob("running-*"))
+
+        training = start(gang, tiny_tokens, tiny_tokenizer, ELASTIC, **told)
+        until(lambda: bool(list((gang / "work").glob("*/step-*"))) or training.poll() is not None)
+        cluster.kill_second()
+        _, said = training.communicate(timeout=300)
+        assert training.returncode == 0, said
+    figures = json.loads((gang / "metrics.json").read_text(encoding="utf-8"))
+    assert (figures["world_size_at_start"], figures["world_size_at_end"]) == (2, 1), said
+    alike, expected = (load_file(folder / "encoder" / "model.safetensors") for folder in (gang, one))
+    assert max((alike[name] - expected[name]).abs().max().item() for name in expected) < 1e-5
