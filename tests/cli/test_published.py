@@ -6,9 +6,13 @@ import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.hf_api import RepoFile
 from typer.testing import CliRunner
 
 from clozeline.artifacts.finetune.model.held_out import read_items
@@ -18,6 +22,7 @@ from clozeline.errors import GateError, ParamsError, TransientError
 from clozeline.importing.checkpoint import Described
 from clozeline.importing.sentence_vectors import SentenceVectors
 from clozeline.params import read_params
+from tests.moving_hub import NAME, OLD
 from tests.tiny_packages import (
     classifier_graph,
     write_answerer,
@@ -72,6 +77,27 @@ def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Pat
     assert set(entry.sha256) == {"config.json"}
     assert len(read_items(project / entry.items)) > 200
     assert "clozeline serve dist/my-model" in result.output
+
+
+def test_a_name_on_the_hub_is_written_with_its_commit_and_the_hashes_of_that_commit(
+    project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "My.Model/model.safetensors").write_bytes(b"weights")
+
+    def download(name: str, file: str, revision: str) -> str:
+        if not (found := project / "My.Model" / file).is_file() or (name, revision) != (NAME, OLD):
+            raise EntryNotFoundError.__new__(EntryNotFoundError)
+        return str(found)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(sha=OLD))
+    weights = RepoFile(path="model.safetensors", size=7, oid="0")
+    monkeypatch.setattr("huggingface_hub.HfApi.get_paths_info", lambda *_, **__: [weights])
+    CliRunner().invoke(app, ["import", NAME], catch_exceptions=False)
+    entry = read_params(project / "params.yaml").imports["model"]
+    assert (entry.model, entry.revision, packaged) == (NAME, OLD, ["model"])
+    files = {"config.json": b"{}", "model.safetensors": b"weights"}
+    assert entry.sha256 == {name: sha256(content).hexdigest() for name, content in files.items()}
 
 
 def write_entailment(folder: Path) -> None:

@@ -1,6 +1,7 @@
 import pytest
 
-from clozeline.importing.built_in import built_in_items
+from clozeline.artifacts.finetune.model.held_out import HeldOut
+from clozeline.importing.built_in import are_built_in, built_in_items
 from clozeline.params import read_params
 from tests.trained_models import PROJECT
 
@@ -19,6 +20,12 @@ def test_built_in_items_are_always_the_same_and_enough_for_the_gates(task: str, 
     gates = read_params(PROJECT / "params.yaml").export.gates
     deciding = len({item.model_dump_json() for item in items}) * 7 // 8
     assert deciding >= max(gates.min_metric_items, gates.min_agreement_texts)
+
+
+def test_built_in_items_are_known_in_part_and_beside_others() -> None:
+    items = built_in_items("question-answering", reads_pairs=False)
+    assert are_built_in(items[5:], "question-answering", reads_pairs=False)
+    assert not are_built_in([*items, HeldOut(text="q", right=("a",))], "question-answering", reads_pairs=False)
 
 
 def test_the_answer_to_a_built_in_question_is_in_its_context() -> None:

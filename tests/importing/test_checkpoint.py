@@ -69,6 +69,10 @@ def test_a_classifier_of_entailment_reads_pairs(written: Written, labels: tuple[
         ({}, {}, "token-classification", "--task token-classification; architectures: BertModel"),
         ({}, {"architectures": []}, None, "architectures: none"),
         ({}, {"architectures": ["BertForTokenClassification"]}, None, "the labels LABEL_0, LABEL_1"),
+        ({}, {"vocab_size": "many"}, None, "Field 'vocab_size' expected int, got str"),
+        ({}, {"model_type": ["bert"]}, None, "model_type ['bert']"),
+        ({}, {"id2label": ["bad", "good"]}, None, "a configuration that transformers can build"),
+        ({"tokenizer_config.json": []}, {}, None, "tokenizer_config.json is damaged"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_imported_is_refused(

@@ -48,7 +48,9 @@ def records(path: Path, *lines: Mapping[str, Any]) -> Path:
 def test_labelled_records_become_items(
     tmp_path: Path, task: str, reads_pairs: bool, record: Mapping[str, Any], item: HeldOut
 ) -> None:
-    found = items_of_records(records(tmp_path / "own.jsonl", record, record), task, (), reads_pairs=reads_pairs)
+    labels = ("0", "1") if reads_pairs else ()
+    file = records(tmp_path / "own.jsonl", record, record)
+    found = items_of_records(file, task, labels, reads_pairs=reads_pairs)
     assert found == [item]
 
 
@@ -69,6 +71,12 @@ def test_labels_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None
 def test_a_model_without_labels_takes_text_alone(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--text FILE"):
         items_of_records(tmp_path / "own.jsonl", "fill-mask", (), reads_pairs=False)
+
+
+def test_pairs_of_a_model_with_one_score_have_a_score(tmp_path: Path) -> None:
+    file = records(tmp_path / "own.jsonl", {"sentence1": "a", "sentence2": "b", "score": 0.5})
+    items = items_of_records(file, "text-classification", ("LABEL_0",), reads_pairs=True)
+    assert items == [HeldOut(text="a", second="b", score=0.5)]
 
 
 def test_the_order_of_a_text_decides_nothing(tmp_path: Path) -> None:

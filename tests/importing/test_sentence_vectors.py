@@ -49,6 +49,21 @@ def test_a_module_that_the_graph_does_not_compute_is_refused(written: Written) -
         sentence_vectors(written(files), 32)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("modules.json", ["Transformer"], "'Transformer'"),
+        ("sentence_bert_config.json", {"max_seq_length": "16"}, "max_seq_length: '16'"),
+        ("config_sentence_transformers.json", {"prompts": ["query: "]}, "prompts: \\['query: '\\]"),
+        ("config_sentence_transformers.json", {"default_prompt_name": 1}, "default_prompt_name: 1"),
+    ],
+)
+def test_a_key_of_the_wrong_type_is_refused_by_name(written: Written, name: str, content: Any, told: str) -> None:
+    files = sentence_files({"pooling_mode_mean_tokens": True}) | {name: content}
+    with pytest.raises(ArtifactError, match=f"(?s){name} is damaged.*{told}"):
+        sentence_vectors(written(files), 32)
+
+
 def test_vectors_that_are_not_compared_by_their_angle_are_refused(written: Written) -> None:
     files = sentence_files(
         {"pooling_mode_mean_tokens": True}, **{"config_sentence_transformers.json": {"similarity_fn_name": "dot"}}

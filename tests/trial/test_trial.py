@@ -172,6 +172,15 @@ def test_classifiers_are_compared_on_the_test_items_one_by_one(tmp_path: Path) -
     )
 
 
+def test_texts_without_right_answers_do_not_tell_the_better_sentence_encoder(tmp_path: Path) -> None:
+    write_embedder(tmp_path / "embedder")
+    (tmp_path / "model").mkdir()
+    write_test_items(tmp_path / "model", [HeldOut(text=text) for text in TEXTS])
+    with pytest.raises(IncomparableError) as caught:
+        try_both(tmp_path / "embedder", tmp_path / "embedder", items_of(tmp_path))
+    assert "`clozeline import --labelled FILE`" in str(caught.value.given)
+
+
 def test_a_label_that_is_new_counts_as_missed(tmp_path: Path) -> None:
     package = classifier_in(tmp_path / "classifier")
     known = answers_of(package)

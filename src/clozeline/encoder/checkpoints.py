@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -25,6 +26,8 @@ _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 WEIGHT_FILES = (_WEIGHTS, _INDEX)
 """Files of which a checkpoint has one: all weights, or the list of their shards."""
+_WRONG_VALUES = (AttributeError, KeyError, StrictDataclassError, TypeError, ValueError)
+"""Errors of transformers about values of a configuration."""
 _ELSEWHERE = {
     "pytorch_model.bin": "a pickle, which may hold any code",
     "pytorch_model.bin.index.json": "pickles, which may hold any code",
@@ -60,8 +63,8 @@ class Checkpoint:
             has_weights: whether the weights are inspected too, which on the hub downloads them.
 
         Raises:
-            ArtifactError: it requires code outside transformers that is not `family`, its `model_type` is unknown, or
-                weights are pickled.
+            ArtifactError: it requires code outside transformers that is not `family`, its `model_type` is unknown, a
+                value has the wrong type, or weights are pickled.
         """
         inspect = inspect_model if has_weights else inspect_settings
         inspect(self.name, self.revision)
@@ -69,14 +72,22 @@ class Checkpoint:
         model_type = facts.get("model_type")
         if model_type == OWN_MODEL_TYPE:
             return opened_config(self.name, facts, self.family)
-        if model_type not in CONFIG_MAPPING:
+        if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
             raise ArtifactError(
                 f"{self.name} holds a model that transformers does not know",
                 given=f"model_type {model_type}",
                 expected="a model of a class that transformers has",
                 do="choose another model",
             )
-        return AutoConfig.from_pretrained(**self.where, trust_remote_code=False)
+        try:
+            return AutoConfig.from_pretrained(**self.where, trust_remote_code=False)
+        except _WRONG_VALUES as error:
+            raise ArtifactError(
+                f"{self.name}/config.json is damaged",
+                given=" ".join(str(error).split()),
+                expected="a configuration that transformers can build",
+                do="correct the value that it names, or download or save the model again",
+            ) from error
 
     def file(self, name: str) -> Path | None:
         """Return a local path, downloaded from the hub if necessary; None: the file does not exist.

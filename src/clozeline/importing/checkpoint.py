@@ -184,6 +184,8 @@ def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool)
 
 
 def _check_tokenizer(published: Published, config: Any) -> None:
+    if settings := published.file(_SETTINGS):
+        facts_in(settings)
     tokenizer = _tokenizer(published)
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.vocab_size:

@@ -44,7 +44,8 @@ def items_of_records(
         DataError: the file cannot be read, lacks a field, or has no label that the model knows; or models of this kind
             have no labels.
     """
-    kind = "pairs" if reads_pairs else task
+    known = set(labels)
+    kind = task if not reads_pairs else "pairs" if len(known) > 1 else "scored pairs"
     if kind not in FIELDS:
         raise DataError(
             f"items with labels cannot be used for a model of the kind {task}",
@@ -56,7 +57,6 @@ def items_of_records(
     records = read_records(path, {f"--field {name}": named for name, named in theirs.items()})
     ours = (Record({name: it.values[named] for name, named in theirs.items()}, it.place) for it in records)
     items = _chosen(map(make, ours), MOST_ITEMS, path)
-    known = set(labels)
     given = sorted({label for item in items for label in item.right})
     if known and given and known.isdisjoint(given):
         raise DataError(
@@ -125,16 +125,19 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "feature-extraction": ("sentence1", "sentence2", "score"),
         "text-classification": ("text", "label"),
         "pairs": ("text", "second", "label"),
+        "scored pairs": ("sentence1", "sentence2", "score"),
         "token-classification": ("tokens", "ner_tags"),
         "question-answering": ("question", "context", "answers"),
     }
 )
-"""Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts."""
+"""Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
+of a cross-encoder, which gives two texts one number."""
 _MADE: Final[Mapping[str, Callable[[Record], HeldOut]]] = MappingProxyType(
     {
         "feature-extraction": _scored_pair,
         "text-classification": _labelled,
         "pairs": _labelled_pair,
+        "scored pairs": _scored_pair,
         "token-classification": _tagged,
         "question-answering": _question,
     }

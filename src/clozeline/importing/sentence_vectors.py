@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from clozeline.errors import ArtifactError
-from clozeline.exporting.architectures import facts_in
+from clozeline.exporting.architectures import damaged, facts_in
 from clozeline.foreign.published import POOLING, Published
 
 MODULES: Final = "modules.json"
@@ -25,6 +28,29 @@ _KNOWN: Final = ("Transformer", "Pooling", "Normalize")
 """Modules whose work the graph does."""
 
 
+class _File(BaseModel):
+    """The keys of a file that are read; their types are checked, and other keys are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _Module(_File):
+    type: str
+
+
+class _Prompted(_File):
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: str | None = None
+
+
+class _Length(_File):
+    max_seq_length: PositiveInt | None = None
+
+
+_Form = TypeVar("_Form", bound=_File)
+
+
 @dataclass(frozen=True)
 class SentenceVectors:
     """How a published encoder turns a text into a vector."""
@@ -40,11 +66,13 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
     """Return what the files of sentence-transformers say; None: the model has none.
 
     Raises:
-        ArtifactError: the model has modules that the graph does not compute, or its pooling is unclear.
+        ArtifactError: the model has modules that the graph does not compute, its pooling is unclear, or a key has the
+            wrong type.
     """
     if published.file(MODULES) is None:
         return None
-    modules = [str(module.get("type", "")).rpartition(".")[2] for module in _json(published, MODULES)]
+    listed = [_checked(published, MODULES, _Module, module) for module in _json(published, MODULES)]
+    modules = [module.type.rpartition(".")[2] for module in listed]
     if unknown := [module for module in modules if module not in _KNOWN]:
         raise _refused(
             published,
@@ -52,9 +80,9 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
             f"{', '.join(_KNOWN)} alone",
             f"import another model: {unknown[0]} is not exported",
         )
-    prompted = _json(published, "config_sentence_transformers.json", {})
+    prompted = _read(published, "config_sentence_transformers.json", _Prompted)
     pooling = _json(published, POOLING, {}) if "Pooling" in modules else {}
-    prompts = {name: str(text) for name, text in (prompted.get("prompts") or {}).items() if text}
+    prompts = {name: text for name, text in (prompted.prompts or {}).items() if text}
     if prompts and pooling.get("include_prompt") is False:
         raise _refused(
             published,
@@ -62,19 +90,19 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
             "vectors pooled over the prompt too",
             "import another model: its vectors leave the prompt's tokens out",
         )
-    if prompted.get("similarity_fn_name") == "dot" and "Normalize" not in modules:
+    if prompted.similarity_fn_name == "dot" and "Normalize" not in modules:
         raise _refused(
             published,
             "similarity_fn_name: dot, without a module Normalize",
             "vectors that are compared by their cosine: the graph normalizes them to length 1",
             "import the model of the same family that was trained for cosines (often `…-cos-…`)",
         )
-    default = prompted.get("default_prompt_name")
+    default = prompted.default_prompt_name
     return SentenceVectors(
         pooling=_pooling(published, pooling, hidden_size),
         prompts=prompts,
         default_prompt=default if default in prompts else None,
-        max_length=_json(published, "sentence_bert_config.json", {}).get("max_seq_length"),
+        max_length=_read(published, "sentence_bert_config.json", _Length).max_seq_length,
     )
 
 
@@ -92,6 +120,19 @@ def _pooling(published: Published, facts: Mapping[str, Any], hidden_size: int) -
             "correct the file if you know how the model was trained, or import another model",
         )
     return _MODES[on[0]]
+
+
+def _read(published: Published, name: str, form: type[_Form]) -> _Form:
+    return _checked(published, name, form, _json(published, name, {}))
+
+
+def _checked(published: Published, name: str, form: type[_Form], facts: Any) -> _Form:
+    try:
+        return form.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "an entry"
+        raise damaged(Path(published.name) / name, f"{key}: {first['input']!r}", first["msg"]) from error
 
 
 def _json(published: Published, name: str, otherwise: Any = None) -> Any:

@@ -35,6 +35,7 @@ from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace, tracking_uri
 
 _MOST_DECISIONS: Final = 5
+_BETTER: Final = "train longer or better (or import another model or commit), or change the limit"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class ReleaseRefusedError(GateError):
             f"not good enough to be released: {', '.join(made.name for made in refused)}",
             given="; ".join(f"{made.name} version {made.version}: {gate}" for made, gate in failed),
             expected="every gate of `release` in params.yaml passed",
-            do=f"train longer or better, or change the limit; until then it is models:/{refused[0].name}@{CANDIDATE}",
+            do=f"{_BETTER}; until then it is models:/{refused[0].name}@{CANDIDATE}",
         )
         refusal.releases = tuple(releases)
         return refusal
@@ -291,7 +292,7 @@ def _outcome(
     if version.was_rolled_back:
         return "held", f"{version} was rolled back: `clozeline rollback {version.name} --undo` makes it champion again"
     if failed["refused"]:
-        return "refused", f"{version}: {'; '.join(failed['refused'])}: train longer or better, or change the limit"
+        return "refused", f"{version}: {'; '.join(failed['refused'])}: {_BETTER}"
     accept = "`clozeline release --accept` makes it the champion anyway"
     if not accept_held and (held := [*failed["held"], *doubts]):
         return "held", f"{version}: {'; '.join(held)}: {accept}"

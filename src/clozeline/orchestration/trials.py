@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from clozeline.artifacts.finetune.model.held_out import TEST_FILE
+from clozeline.artifacts.finetune.model.held_out import TEST_FILE, read_items
 from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.paired_figures import PairedFigures
 from clozeline.errors import ArtifactError
-from clozeline.params import FROM_CHAMPION, Params
+from clozeline.importing.built_in import are_built_in
+from clozeline.inference.model_kinds import kind_of
+from clozeline.params import FROM_CHAMPION, ImportParams, Params
 from clozeline.registry import Registered, fetch
 from clozeline.registry.trained import document_keys_of
 from clozeline.storage.atomic import replacing_file
@@ -75,8 +77,23 @@ class Trials:
 
     def _test_items(self) -> str:
         if imported := self.params.imports.get(self.package):
+            if not kind_of(imported.task).is_language_model:
+                self._check_own(imported)
             return imported.items
         return f"models/{self.params.export.models[self.package]}/{TEST_FILE}"
+
+    def _check_own(self, imported: ImportParams) -> None:
+        """Check that the items of an import are the user's.
+
+        Raises:
+            IncomparableError: they are built in.
+        """
+        items = read_items(self.workspace.root / imported.items)
+        if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
+            raise incomparable(
+                f"{imported.items} holds the built-in items, which cannot tell the better model;"
+                " `clozeline import --labelled FILE` takes yours"
+            )
 
     def _items(self) -> TrialItems:
         root = self.workspace.root

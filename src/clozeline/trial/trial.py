@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from clozeline.artifacts.export.manifest import read_manifest
-from clozeline.artifacts.finetune.model.held_out import read_items
+from clozeline.artifacts.finetune.model.held_out import HeldOut, read_items
 from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
 from clozeline.errors import DataError
 from clozeline.evaluation.bootstrap import difference_interval
@@ -80,7 +80,7 @@ def incomparable(given: str) -> IncomparableError:
 def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     path = items.root / items.validation_text
     if not path.is_file():
-        raise incomparable(f"no {items.validation_text}")
+        raise incomparable(f"no {items.validation_text or 'validation text: `clozeline run` makes it of your text'}")
     texts = read_sample(path, items.most).texts
     ours, theirs = (
         losses_of(model, texts, longest=items.longest) for model in opened if isinstance(model, LanguageModel)
@@ -97,15 +97,22 @@ def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigu
     held_out = read_items(items.root / place)[: items.most]
     if not held_out:
         raise incomparable(f"no {place}")
+    unknown = f"{place} has no right answer that both know; `clozeline import --labelled FILE` takes some"
+    if not any(map(_has_answer, held_out)):
+        raise incomparable(unknown)
     sample = Sample(texts=(), labels=(), held_out=held_out, keeps_copies=True)
     (metric, ours), (other_metric, theirs) = (counts_on(model, sample) for model in opened)
     if metric == other_metric and metric.endswith("agreement"):
-        raise incomparable(f"{place} has no right answer that both know; `clozeline import --labelled FILE` takes some")
+        raise incomparable(unknown)
     if metric != other_metric or len(ours.part_T) != len(theirs.part_T):
         raise incomparable(
             f"{metric} of {len(ours.part_T)} items, the champion's {other_metric} of {len(theirs.part_T)}"
         )
     return _paired(metric, [ours, theirs], place, items.root / place)
+
+
+def _has_answer(item: HeldOut) -> bool:
+    return bool(item.right or item.entities) or item.score is not None
 
 
 def _paired(
