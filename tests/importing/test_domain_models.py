@@ -24,6 +24,7 @@ from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from clozeline.foreign.published import Published, published_folder
 from clozeline.importing.checkpoint import Described, described
 from clozeline.params import ImportParams
+from clozeline.planning.chooser import CHOICES
 from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
 
 
@@ -135,3 +136,8 @@ def test_its_answers_are_those_of_stock_transformers(kind: Kind, stock: PreTrain
             theirs = theirs.prediction_logits if isinstance(stock, BertForPreTraining) else theirs.logits
     assert ours.shape[1] > 2
     assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_chooser_has_a_row_of_each() -> None:
+    told = " ".join(choice.why for choice in CHOICES.values())
+    assert [name for name in KINDS if name.partition(",")[0] not in told] == []

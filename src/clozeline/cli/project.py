@@ -23,7 +23,7 @@ def project_here() -> Workspace:
                 "this folder is not a Clozeline project",
                 given=f"no {name} in {workspace.root}",
                 expected="dvc.yaml and params.yaml",
-                do="change to the folder of the project (`cd`)",
+                do="change to the folder of the project (`cd`), or make one: `clozeline init FOLDER`",
             )
     set_defaults(workspace)
     for chatty in ("aiobotocore", "alembic", "botocore", "httpx", "dvc"):
