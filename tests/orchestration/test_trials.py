@@ -1,51 +1,112 @@
-"""A new version of an import is tried on the user's answers, and held without them."""
+"""A new version of an import is tried against the champion on the user's answers, and held without them."""
 
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
+from clozeline.artifacts.export.export_metrics import ExportMetrics
+from clozeline.artifacts.export.manifest import FILES, package_sha256, read_manifest, record_of
 from clozeline.artifacts.finetune.model.held_out import HeldOut
+from clozeline.artifacts.package_metrics import PackageMetrics
 from clozeline.importing.built_in import built_in_items
 from clozeline.importing.items_file import write_items
-from clozeline.orchestration.trials import Trials, Tried
+from clozeline.inference.package import load
+from clozeline.orchestration.releasing import decide
+from clozeline.orchestration.trials import Trials
 from clozeline.params import ImportParams, read_params
-from clozeline.registry import Registered
+from clozeline.registry.decision import Decision
+from clozeline.registry.publishing import Publisher
+from clozeline.tracking.database import experiment_id, prepare
 from clozeline.workspace import Workspace
+from tests.release_project import EXPORT
 from tests.tiny_packages import write_embedder
 from tests.trained_models import PROJECT
 
-CHAMPION = Registered("clozeline-mine", "1", run_id="1", package_sha256="0" * 64, was_rolled_back=False)
-SCORED = [HeldOut(text="the list", second=f"the {word}", score=n) for n, word in enumerate(("list", "file", "open"))]
+NAME, PACKAGE = "clozeline-mine", "dist/mine"
+TEXTS = [f"return the {word} of {one} {other}" for word in ("list", "file") for one in "abcde" for other in "vwxyz"]
+BUILT_IN = built_in_items("feature-extraction", reads_pairs=False)
+PLAIN = [HeldOut(text=text) for text in TEXTS]
+LABELLED = "`clozeline import --labelled FILE`"
 
 
-def tried(root: Path, items: list[HeldOut], monkeypatch: pytest.MonkeyPatch) -> Tried:
-    """Result for the import `mine`, whose package is the champion's too."""
-    write_embedder(root / "dist/mine")
-    (root / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
-    write_items(root / "imports/mine.jsonl", items)
-    monkeypatch.setattr("clozeline.orchestration.trials.fetch", lambda *_: SimpleNamespace(folder=root / "dist/mine"))
-    entry = ImportParams(
-        model="m", revision=None, task="feature-extraction", pooling="mean", prompts={}, default_prompt=None,
-        max_length=16, reads_pairs=False, items="imports/mine.jsonl", sha256={},
-    )  # fmt: skip
-    params = read_params(PROJECT / "params.yaml").model_copy(update={"imports": {"mine": entry}})
-    return Trials(Workspace(root), params, "mine").against(CHAMPION)
+def write_noisy_embedder(folder: Path, noise: float) -> None:
+    """Write the embedder of the tests, with some noise in its table."""
+    write_embedder(folder)
+    graph = onnx.load(folder / FILES.fp32)
+    (table,) = (one for one in graph.graph.initializer if one.name == "embeddings")
+    weights = numpy_helper.to_array(table)
+    shift = noise * np.random.default_rng(1).normal(size=weights.shape)
+    table.CopyFrom(numpy_helper.from_array((weights + shift).astype(np.float32), table.name))
+    onnx.save(graph, folder / FILES.fp32)
+    manifest = read_manifest(folder)
+    files = {**manifest.files, FILES.fp32: record_of(folder / FILES.fp32)}
+    (folder / FILES.manifest).write_text(manifest.model_copy(update={"files": files}).model_dump_json())
 
 
-@pytest.mark.parametrize(
-    "items",
-    [built_in_items("feature-extraction", reads_pairs=False), [HeldOut(text=text) for text in ("the list", "a file")]],
-)
-def test_an_import_without_the_users_answers_is_held_and_learns_how_to_give_them(
-    items: list[HeldOut], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = tried(tmp_path, items, monkeypatch)
-    assert found.figures is None
-    assert "`clozeline import --labelled FILE`" in found.why_not
+def pairs_scored_by(package: Path) -> list[HeldOut]:
+    vectors_TH = load(package, precision="fp32").embed(TEXTS)
+    scores = (vectors_TH * vectors_TH[::-1]).sum(axis=1)
+    both = zip(TEXTS, TEXTS[::-1], scores, strict=True)
+    return [HeldOut(text=one, second=other, score=float(score)) for one, other, score in both]
 
 
-def test_an_import_with_labelled_pairs_is_compared_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tried(tmp_path, SCORED, monkeypatch)
-    assert found.figures is not None
-    assert (found.figures.metric, found.figures.difference) == ("Spearman correlation", 0)
+@dataclass(frozen=True)
+class Imports:
+    """A project that imports a sentence encoder again and again."""
+
+    root: Path
+    publisher: Publisher
+    run_id: str
+
+    def decided(self, noise: float, items: Sequence[HeldOut]) -> Decision:
+        """Register a package whose table has this noise, and decide about it."""
+        shutil.rmtree(self.root / PACKAGE, ignore_errors=True)
+        write_noisy_embedder(self.root / PACKAGE, noise)
+        write_items(self.root / "imports/mine.jsonl", items)
+        entry = ImportParams(
+            model="m", revision=None, task="feature-extraction", pooling="mean", prompts={}, default_prompt=None,
+            max_length=16, reads_pairs=False, items="imports/mine.jsonl", sha256={},
+        )  # fmt: skip
+        params = read_params(PROJECT / "params.yaml").model_copy(update={"imports": {"mine": entry}})
+        sha256 = package_sha256(self.root / PACKAGE)
+        stored = self.root / "work/mlflow/artifacts" / sha256
+        shutil.copytree(self.root / PACKAGE, stored / "artifacts/package")
+        version = self.publisher.registry.register(
+            NAME, source=stored.as_uri(), run_id=self.run_id, package_sha256=sha256, description=""
+        )
+        figures = PackageMetrics(quality=None, export=ExportMetrics.model_validate(EXPORT))
+        return decide(self.publisher, version, params.release, figures, Trials(Workspace(self.root), params, "mine"))
+
+
+@pytest.fixture
+def imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imports:
+    workspace = Workspace(tmp_path)
+    for name, value in workspace.defaults().items():
+        monkeypatch.setenv(name, value)
+    address = workspace.defaults()["MLFLOW_TRACKING_URI"]
+    (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+    client = prepare(address)
+    run_id = client.create_run(experiment_id(client, address)).info.run_id
+    return Imports(tmp_path, Publisher(address), run_id)
+
+
+def test_a_better_import_replaces_the_champion_and_no_other_does(imports: Imports, tmp_path: Path) -> None:
+    write_noisy_embedder(tmp_path / "best", 0.0)
+    scored = pairs_scored_by(tmp_path / "best")
+    assert imports.decided(0.3, scored).outcome == "promoted"
+    better = imports.decided(0.0, scored)
+    assert (better.outcome, better.champion_before) == ("promoted", "1")
+    assert better.trial is not None
+    assert (better.trial.metric, better.trial.num_items) == ("Spearman correlation", len(TEXTS))
+    for items in (BUILT_IN, PLAIN):
+        without = imports.decided(0.1 + len(items) / 1e4, items)
+        assert (without.outcome, LABELLED in without.reason) == ("held", True), without.reason
+    worse = imports.decided(9.0, scored)
+    assert (worse.outcome, worse.champion_before) == ("refused", "2")
+    assert "import another model or commit" in worse.reason
