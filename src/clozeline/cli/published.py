@@ -70,9 +70,8 @@ def import_(
     `imports` of params.yaml, and DVC runs the stage `import@NAME`, so that the package can be made again anywhere.
     INT8 is served if it answers like fp32: on --labelled, on --text, or else on built-in sentences.
 
-    Records of --labelled have the fields text and label; sentence1, sentence2 and score (sentence vectors, and
-    cross-encoders of one score); tokens and ner_tags; question, context and answers; or text, second and label
-    (--pairs).
+    Records of --labelled have the fields text and label; sentence1, sentence2 and score (sentence vectors, one score
+    of a pair); tokens and ner_tags; question, context and answers; or text, second and label (--pairs).
 
     Examples:
 

@@ -285,10 +285,8 @@ def _outcome(
     version: Registered, checked: Sequence[Gate], doubts: Sequence[str], accept_held: bool
 ) -> tuple[Outcome, str]:
     """Return the outcome and its reason. A person overrules every gate but those that refuse."""
-    failed = {
-        outcome: [str(gate) for gate in checked if not gate.is_passed and gate.otherwise == outcome]
-        for outcome in ("refused", "held", "kept")
-    }
+    wrong = [gate for gate in checked if not gate.is_passed]
+    failed = {end: [str(gate) for gate in wrong if gate.otherwise == end] for end in ("refused", "held", "kept")}
     if version.was_rolled_back:
         return "held", f"{version} was rolled back: `clozeline rollback {version.name} --undo` makes it champion again"
     if failed["refused"]:
