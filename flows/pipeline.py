@@ -15,7 +15,7 @@ from clozeline.orchestration.disk_space import require_disk_space
 from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
 from clozeline.orchestration.own_encoder import require_own_encoder
 from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
-from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, RETRIES, tell_errors_plainly
+from clozeline.orchestration.prefect_adapter import RETRIES, STAGES, tell_errors_plainly
 from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import forget_old_runs
@@ -30,11 +30,12 @@ from clozeline.workspace import Workspace, set_defaults
 _SNAPSHOT: Final = "snapshot"
 
 
-@flow(name="pipeline", task_runner=ONE_AT_A_TIME)
+@flow(name="pipeline", task_runner=STAGES)
 def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = None) -> list[StageResult]:
     """Bring every stage of the project up to date, in the order of their dependencies.
 
-    One stage runs at a time, because each uses every core.
+    One stage runs at a time, because each uses every core. With `CLOZELINE_CLUSTER`, independent stages run at the same
+    time, each on a node.
 
     Args:
         project: folder with dvc.yaml and params.yaml.

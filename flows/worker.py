@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from clozeline.orchestration.supervisor import adopt_orphans, end_descendants
+from clozeline.machine.supervisor import adopt_orphans, end_descendants
 
 _PATIENCE_SECONDS: Final = 15.0
 _SET_SIGNAL_OF_PARENTS_DEATH: Final = 1  # <linux/prctl.h>

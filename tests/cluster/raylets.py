@@ -5,8 +5,10 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +18,44 @@ from tests.conftest import PROJECT
 
 _SMALL = ("--num-cpus=1", "--object-store-memory=100000000", "--disable-usage-stats", "--block")
 _MOST_STARTS = 4
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Two nodes with one core each."""
+
+    address: str
+    environment: Mapping[str, str]
+    """What a process needs to work on it."""
+    nodes: tuple[psutil.Process, psutil.Process]
+    """The processes of `ray start`."""
+
+    def node_of(self, pid: int) -> psutil.Process:
+        """Return the node that runs a process."""
+        (found,) = (node for node in self.nodes if pid in {child.pid for child in node.children(recursive=True)})
+        return found
+
+
+@contextmanager
+def cluster_of_two(log: Path) -> Iterator[Cluster]:
+    """Start a head and another node, and end them with the block. Their output goes to `log`."""
+    port, environment = free_port(), settings()
+    with ExitStack() as opened:
+        told = opened.enter_context(log.open("w"))
+        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="ray-"))  # short enough for names of sockets
+        head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        nodes = (
+            opened.enter_context(raylet(told, environment, *head)),
+            opened.enter_context(raylet(told, environment, f"--address=127.0.0.1:{port}")),
+        )
+        address = f"127.0.0.1:{port}"
+        yield Cluster(address, {**environment, "CLOZELINE_CLUSTER": f"ray://{address}"}, nodes)
+
+
+def kill_raylet(node: psutil.Process) -> None:
+    """Kill a node as a machine that loses power would end it."""
+    (found,) = (process for process in node.children(recursive=True) if process.name() == "raylet")
+    found.kill()
 
 
 def free_port() -> int:

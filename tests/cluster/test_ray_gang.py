@@ -29,7 +29,7 @@ GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from clozeline.cluster.ray_gang import Size, placed_gang
-from clozeline.orchestration import supervisor
+from clozeline.machine import supervisor
 
 def run(code):
     with placed_gang(sys.argv[1], Path.cwd(), Size(2, 2, 1)) as gang:

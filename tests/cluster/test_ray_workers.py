@@ -6,10 +6,8 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ import pytest
 from clozeline.params import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
 from tests.clean_text import write_clean_text
-from tests.cluster.raylets import free_port, raylet, settings
+from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.conftest import PROJECT
 from tests.raw_text import take_snapshot
 from tests.text.conftest import params_of
@@ -97,25 +95,16 @@ def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -
 def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
     project: PreprocessParams, tmp_path: Path
 ) -> None:
-    port, environment = free_port(), settings()
-    with ExitStack() as opened:
-        log = opened.enter_context((tmp_path / "raylets.log").open("w"))
-        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="ray-"))  # short enough for names of sockets
-        head = ("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
-        opened.enter_context(raylet(log, environment, *head))
-        node = opened.enter_context(raylet(log, environment, f"--address=127.0.0.1:{port}"))
-        told = {**os.environ, **environment, "CLOZELINE_CLUSTER": f"ray://127.0.0.1:{port}"}
+    with cluster_of_two(tmp_path / "raylets.log") as cluster:
+        told = {**os.environ, **cluster.environment}
         command = [sys.executable, "-c", RUN, project.model_dump_json(), TOKENIZE.model_dump_json()]
-        stage = opened.enter_context(
-            subprocess.Popen(command, cwd=tmp_path, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
-        until(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None)
-        killed = [process for process in node.children(recursive=True) if process.name() == "raylet"]
-        for process in killed:
-            process.kill()
-        told_of, warned = stage.communicate()
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as stage:
+            until(lambda: records(tmp_path / "work-of-cluster") >= 10 or stage.poll() is not None)
+            kill_raylet(cluster.nodes[1])
+            told_of, warned = stage.communicate()
         assert stage.returncode == 0, warned
-    assert len(killed) == 1
     assert digests(tmp_path / "on-cluster") == digests(tmp_path / "out")
     assert (tmp_path / "on-cluster.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
     for name in ("tokenizer", "tokens"):

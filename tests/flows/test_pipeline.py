@@ -26,6 +26,15 @@ from clozeline.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 STAGES = ["upper", "count", "sign@ada", "sign@alan"]
+WAITS_FOR_THE_OTHER = """
+import pathlib, sys, time
+if sys.argv[1] == "sign":
+    pathlib.Path(f"{sys.argv[4]}.begun").touch()
+    deadline = time.monotonic() + 120
+    while len([*pathlib.Path().glob("*.begun")]) < 2:
+        assert time.monotonic() < deadline, "the other stage does not run"
+        time.sleep(0.1)
+"""
 
 
 def outcomes(results: list[StageResult]) -> dict[str, str]:
@@ -156,6 +165,16 @@ def test_a_parent_run_has_the_outcome_of_each_stage_and_the_files_to_reproduce_i
 def test_after_the_flow_dvc_repro_has_nothing_to_do_and_writes_the_same_lock(history: History, toy: Path) -> None:
     assert "up to date" in dvc(history.root, "repro")
     dvc(toy, "repro")
+    assert (toy / "dvc.lock").read_bytes() == (history.root / "dvc.lock").read_bytes()
+
+
+def test_with_a_cluster_independent_stages_run_side_by_side_and_write_the_same_lock(
+    history: History, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of the toy's stages stay here: only `clozeline stage` goes to a node."""
+    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://auto")
+    (toy / "steps.py").write_text(WAITS_FOR_THE_OTHER + (toy / "steps.py").read_text())
+    assert outcomes(pipeline(toy)) == every("executed")
     assert (toy / "dvc.lock").read_bytes() == (history.root / "dvc.lock").read_bytes()
 
 

@@ -26,6 +26,7 @@ OF_THE_FLOWS = ("flows", "orchestration", "versions")
 OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cli/sweep.py": ("sweep",),
     "experiments/proposals.py": ("sweep",),
+    "machine/supervisor.py": ("flows",),
     "tracking/tensorboard_log.py": ("train", "tensorboard"),
 }
 """Files that import what only the extras of few users bring → these extras."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.machine.cores import available_cores
+from clozeline.machine.cores import MOST, available_cores
 
 
 @pytest.fixture
@@ -62,6 +62,13 @@ def test_without_control_groups_only_affinity_limits_the_cores(machine: Path) ->
 
 def test_a_process_pinned_to_one_core_counts_one() -> None:
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-    code += "from clozeline.machine.cores import available_cores; print(available_cores())"
+    code += "from clozeline.machine.cores import MOST, available_cores; print(available_cores())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told == "1\n"
+
+
+def test_a_process_uses_no_more_cores_than_it_is_told_to(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MOST, "3")
+    assert cores(machine, "0::/\n") == 3
+    monkeypatch.setenv(MOST, "300")
+    assert cores(machine, "0::/\n") == 8

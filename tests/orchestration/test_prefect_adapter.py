@@ -21,8 +21,8 @@ from clozeline.orchestration import prefect_adapter
 from clozeline.orchestration.prefect_adapter import (
     HEALTH,
     LOGGERS,
-    ONE_AT_A_TIME,
     SERVER_WITHOUT_SCHEDULES,
+    STAGES,
     AutomationCore,
     WithoutLinks,
     WithoutTraceback,
@@ -65,8 +65,13 @@ def _path() -> dict[str, str]:
     return {"PYTHONPATH": str(Path(clozeline.__file__).parents[1])}
 
 
-def test_one_stage_runs_at_a_time() -> None:
-    assert ONE_AT_A_TIME._max_workers == 1
+def test_a_flow_runs_one_stage_at_a_time_and_several_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's engine starts each flow run with a duplicate of the runner."""
+    assert "self.flow.task_runner.duplicate()" in inspect.getsource(flow_engine)
+    monkeypatch.delenv("CLOZELINE_CLUSTER", raising=False)
+    assert STAGES.duplicate()._max_workers == 1
+    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://auto")
+    assert STAGES.duplicate()._max_workers > 1
 
 
 def test_prefect_still_starts_its_repeated_message_with_the_filtered_prefix() -> None:

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from clozeline.errors import TransientError
-from clozeline.orchestration import server_process, supervisor
+from clozeline.machine import supervisor
+from clozeline.orchestration import server_process
 from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
 from clozeline.workspace import Workspace
 from tests.processes import wait_for

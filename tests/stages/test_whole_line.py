@@ -11,16 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
 from clozeline.workspace import Workspace
+from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
 from tests.prefect_databases import PutDatabase
+from tests.processes import is_alive, wait_for
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
 
 TASKS = ("library",)  # the only one that works with the output of any source
 LAST = "export@library"
+BESIDE = ("evaluate", "finetune@library")
+"""Stages that run at the same time on a cluster."""
 RUNNING = re.compile(r"^Running stage '(.+)':", re.MULTILINE)
 RESTORED = re.compile(r"^Stage '(.+)' is cached - skipping run", re.MULTILINE)
 SHRUNK: Mapping[str, Any] = {
@@ -54,11 +59,11 @@ class Line:
 
     root: Path
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
+    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=self.root,
-            env=environment(self.root),
+            env=environment(self.root) | variables | {"PYTHONPATH": str(self.root / "src")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -84,6 +89,16 @@ class Line:
             self.root / out.path for stage in Lock.read(self.root / "dvc.lock").stages.values() for out in stage.outs
         ]
         return [file for out in outs for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file()]
+
+    def forget(self, *names: str) -> None:
+        """Take stages out of dvc.lock and out of the run cache, with their outputs, as if they had never run."""
+        shutil.rmtree(self.root / ".dvc" / "cache" / "runs")
+        yaml = YAML()
+        lock = yaml.load(self.lock)
+        for out in (self.root / out["path"] for name in names for out in lock["stages"].pop(name)["outs"]):
+            shutil.rmtree(out) if out.is_dir() else out.unlink()
+        with (self.root / "dvc.lock").open("w") as file:
+            yaml.dump(lock, file)
 
     def set_knob(self, section: str, knob: str, value: object) -> None:
         write_params(self.root, {section: {knob: value}}, tasks=TASKS, source=self.root / "params.yaml")
@@ -147,6 +162,34 @@ def test_two_clean_runs_give_the_same_lock(lines: tuple[Line, Line]) -> None:
     first, second = lines
     wanted = {name: stage for name, stage in first.stages.items() if name != "export@encoder"}
     assert json.dumps(second.stages) == json.dumps(wanted), "the same hashes in the same order"
+
+
+def test_stages_on_two_raylets_give_the_same_lock_also_when_one_is_killed(
+    lines: tuple[Line, Line], tmp_path: Path
+) -> None:
+    line = Line(tmp_path / "on a cluster")
+    shutil.copytree(lines[0].root, line.root, symlinks=True)
+    line.forget(*BESIDE, LAST)
+    with cluster_of_two(tmp_path / "raylets.log") as cluster:
+        beside = [line.start("clozeline.versions.reproduce", name, **cluster.environment) for name in BESIDE]
+        wait_for(lambda: all(stage_on(cluster, name) for name in BESIDE), 400)
+        nodes = [node for name in BESIDE for node in stage_on(cluster, name)]
+        kill_raylet(nodes[-1])
+        said = all_said(*beside)
+        all_said(line.start("clozeline.versions.reproduce", LAST, **cluster.environment))
+    assert len(set(nodes)) == 2, said
+    assert "its node ended (attempt 1 of 4)" in said[-1]
+    assert line.lock == lines[0].lock
+
+
+def stage_on(cluster: Cluster, name: str) -> list[psutil.Process]:
+    """Return the node that runs a stage, if one does."""
+    told = ["stage", name.partition("@")[0]]
+    return [
+        node
+        for node in cluster.nodes
+        if any(one.cmdline()[3:5] == told for one in node.children(recursive=True) if is_alive(one.pid))
+    ]
 
 
 def test_no_output_contains_the_path_of_its_project(lines: tuple[Line, Line]) -> None:

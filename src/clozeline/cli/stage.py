@@ -10,7 +10,7 @@ import typer
 
 from clozeline.api.knobs import in_params
 from clozeline.api.stage_call import arguments_for, section_of, stage_named
-from clozeline.cli import torchrun
+from clozeline.cli import cluster_job, torchrun
 from clozeline.cli.start import start_folder
 from clozeline.errors import ClozelineError
 from clozeline.params import read_params
@@ -35,7 +35,8 @@ def stage(
 
     With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain`, `evaluate` and `finetune` run in 8
     processes, one for each GPU of this machine; with more of torchrun's arguments, on several machines that may fail,
-    which Ray finds if `CLOZELINE_CLUSTER` names a cluster (docs/pretraining.md).
+    which Ray finds if `CLOZELINE_CLUSTER` names a cluster (docs/pretraining.md). Without it, a stage runs on a node of
+    that cluster, or spreads its tasks (docs/cluster.md).
 
     Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
     """
@@ -47,6 +48,9 @@ def stage(
     start = start_folder(params, fetches=any(text.startswith("start=") for text in arguments))
     if torchrun.is_wanted(name):
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
+        return
+    if cluster_job.is_wanted(name):
+        cluster_job.run_stage(name, arguments)
         return
     from clozeline.contract.before_training import under_contract
     from clozeline.versions.own_outputs import refuse_own_outputs

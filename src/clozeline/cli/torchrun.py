@@ -14,7 +14,7 @@ import typer
 
 from clozeline.cluster import address as cluster
 from clozeline.errors import ParamsError, TransientError
-from clozeline.orchestration import supervisor
+from clozeline.machine import supervisor
 
 VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""

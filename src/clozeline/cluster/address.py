@@ -34,6 +34,19 @@ def cluster_address() -> str | None:
     return found[1]
 
 
+def reachable_cluster() -> str | None:
+    """Return the address of the cluster as `cluster_address` does, once its head answers.
+
+    Raises:
+        ParamsError: `CLOZELINE_CLUSTER` has another form.
+        TransientError: nothing answers there.
+    """
+    address = cluster_address()
+    if address is not None and address != AUTO:
+        check_reachable(address)
+    return address
+
+
 def check_reachable(address: str) -> None:
     """Raises:
     TransientError: nothing answers at HOST:PORT.

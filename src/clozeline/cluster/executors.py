@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clozeline.cluster.address import AUTO, check_reachable, cluster_address
+from clozeline.cluster.address import reachable_cluster
 from clozeline.machine.cores import available_cores
 from clozeline.machine.workers import Workers, worker_processes
 
@@ -23,13 +23,11 @@ def open_workers(shared: Path, num_processes: int | None = None) -> Iterator[Wor
         TransientError: the cluster does not answer.
         ClusterError: a node has other versions, or does not see `shared`.
     """
-    address = cluster_address()
+    address = reachable_cluster()  # before the import of Ray, which takes seconds
     if address is None:
         with worker_processes(num_processes or available_cores()) as workers:
             yield workers
         return
-    if address != AUTO:
-        check_reachable(address)  # before the import of Ray, which takes seconds
     from clozeline.cluster.ray_workers import ray_workers
 
     with ray_workers(address, shared) as workers:

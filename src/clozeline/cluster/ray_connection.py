@@ -27,10 +27,21 @@ def connection(address: str, shared: Path) -> Iterator[None]:
     Raises:
         ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
     """
-    _connect(address)
-    try:
+    with unchecked_connection(address):
         with token_in(shared) as token:
             check_nodes(_facts_of_nodes(token), facts_of("here", token), shared)
+        yield
+
+
+@contextmanager
+def unchecked_connection(address: str) -> Iterator[None]:
+    """Connect this process to the cluster at `address` for the time of the block.
+
+    Raises:
+        ClusterError: this machine is not a node of it.
+    """
+    _connect(address)
+    try:
         yield
     finally:
         ray.shutdown()

@@ -3,18 +3,21 @@
 import os
 from pathlib import Path
 
+MOST = "CLOZELINE_CORES"
+"""Environment variable with the most cores that a process uses; machines with different numbers then do the same."""
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return the smaller of the CPU affinity and the quota of the control groups, at least 1.
+    """Return the smallest of the CPU affinity, the quota of the control groups, and `MOST`, at least 1.
 
     A quota is rounded down, because the kernel throttles every thread of a group that exceeds it.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [quota for folder in groups_of("cpu", cgroups, membership) if (quota := _quota(folder)) is not None]
-    return max(1, int(min([float(affinity), *quotas])))
+    most = [float(given)] if (given := os.environ.get(MOST)) else []
+    return max(1, int(min([float(affinity), *quotas, *most])))
 
 
 def groups_of(controller: str, cgroups: Path, membership: Path) -> list[Path]:

@@ -29,10 +29,13 @@ def is_killed(exit_code: int) -> bool:
     return exit_code in _EXIT_CODES
 
 
-def failure_of_killed(name: str, exit_code: int, log: str, out_of_memory_kills: int | None) -> ClozelineError:
+def failure_of_killed(
+    name: str, exit_code: int, log: str, out_of_memory_kills: int | None, memory_bytes: int | None = None
+) -> ClozelineError:
     """Return the error for a stage that was killed.
 
     `name`: name of the stage, with its task. `log`: path of its whole output. `out_of_memory_kills`: as in `Ended`.
+    `memory_bytes`: memory of the machine that it ran on; None: this one.
     """
     if out_of_memory_kills == 0:
         return ClozelineError(
@@ -45,9 +48,10 @@ def failure_of_killed(name: str, exit_code: int, log: str, out_of_memory_kills: 
     stage, _, task = name.partition("@")
     setting = _SETTINGS.get(stage)
     advice = _MORE_MEMORY if setting is None else f"{_MORE_MEMORY}; or {setting.format(task=task)}"
+    gib = (memory_bytes or available_bytes()) / _GIB
     return ClozelineError(
         f"stage `{name}` was killed (signal 9): {cause}",
-        given=f"exit code {exit_code}; all programs together may use {available_bytes() / _GIB:.1f} GiB",
+        given=f"exit code {exit_code}; all programs together may use {gib:.1f} GiB",
         expected="enough memory for the stage",
         do=f"{advice}. The output of the stage is in {log}",
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class StageResult:
 
 
 class PipelineRun:
-    """One run of the whole stage graph, one stage at a time."""
+    """One run of the whole stage graph; several threads may bring stages up to date."""
 
     def __init__(self, workspace: Workspace, graph: Sequence[StageNode], processes: StageProcesses) -> None:
         self.graph = graph
@@ -49,6 +50,7 @@ class PipelineRun:
         """Results of the stages that ended, by name."""
         self.workspace = workspace
         self._processes = processes
+        self._alone = threading.Lock()  # DVC is not made for threads
         self._logs = workspace.logs / str(runtime.flow_run.id)
         self._can_restore = any(node.is_changed for node in graph) and fetch_runs(workspace.root)
         self._tags = {
@@ -103,7 +105,8 @@ class PipelineRun:
 
     def _reproduce(self, node: StageNode) -> Outcome:
         root = self.workspace.root
-        run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
+        with self._alone:
+            run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
         environment = stage_environment(self.workspace, self._tracked.environment(run_id))
         if self._can_restore:
             environment[RESTORE_FROM_REMOTE] = "1"

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, Self, TypedDict, cast
 
 from prefect import State
 
@@ -21,13 +21,25 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.types import SecretDict as SecretDict
 from pydantic import SecretStr
 
+from clozeline.cluster.address import cluster_address
 from clozeline.errors import ClozelineError, TransientError
 
 HEALTH: Final = "/api/health"
 """Path of the endpoint that answers when a server is ready."""
 LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
+_MOST_AT_ONCE: Final = 16
+
+
+class _Stages(ThreadPoolTaskRunner[Any]):
+    def duplicate(self) -> Self:
+        """Return the runner of one flow run."""
+        return type(self)(max_workers=1 if cluster_address() is None else _MOST_AT_ONCE)
+
+
 # The cast is needed because Prefect types a runner by its kind of future, while a flow accepts any.
-ONE_AT_A_TIME: Final = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner[Any](max_workers=1))
+STAGES: Final = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
+"""Runs one stage at a time, because each uses every core; with a cluster, all whose inputs are there, up to a limit for
+the processes that wait for nodes."""
 _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Final
 from urllib.request import urlopen
 
 from clozeline.errors import TransientError
-from clozeline.orchestration import supervisor
+from clozeline.machine import supervised
 from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.workspace import Workspace
 
@@ -42,14 +41,12 @@ def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[b
     log = _log_of(server, workspace)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, supervisor.__file__, *server.command],
-            cwd=workspace.root,
-            env=stage_environment(workspace, server.environment),
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,  # so that Ctrl-C reaches only us, and we shut the server down cleanly
+        process = supervised.start(
+            server.command,
+            folder=workspace.root,
+            environment=stage_environment(workspace, server.environment),
+            output=file.fileno(),
+            errors=file.fileno(),
         )
     try:
         yield process

@@ -26,9 +26,9 @@ def failure_of(ended: Ended) -> ClozelineError:
     matches = list(_TOLD.finditer(ended.text))
     if matches and ended.exit_code in _BY_EXIT_CODE:
         last = matches[-1]
-        failure = _BY_EXIT_CODE[ended.exit_code](
-            f"stage `{ended.name}`: {last['problem']}", given=last["given"], expected=last["expected"], do=last["do"]
-        )
+        name = f"stage `{ended.name}`"
+        problem = f"{name}: {last['problem'].removeprefix(f'{name} ')}"  # killed on another machine, it has the name
+        failure = _BY_EXIT_CODE[ended.exit_code](problem, given=last["given"], expected=last["expected"], do=last["do"])
         failure.is_reported = True
         return failure
     if is_killed(ended.exit_code):

@@ -2,23 +2,19 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from clozeline.machine import supervised
 from clozeline.machine.memory import out_of_memory_kills
-from clozeline.orchestration import supervisor
 from clozeline.orchestration.streams import Stream, Transcript, read_all
 from clozeline.orchestration.terminal import terminal_or
 from clozeline.versions import reproduce
 from clozeline.versions.reproduce import Outcome, outcome_of
-
-_ENDS_WITHIN_SECONDS: Final = 9.0  # longer than the supervisor's own shutdown
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class StageProcesses:
         """End every process now, and any later one as soon as it starts."""
         self._is_ending.set()
         for process in list(self._running):
-            _end(process)
+            supervised.end(process)
 
     @contextlib.contextmanager
     def _started(
@@ -90,40 +86,24 @@ class StageProcesses:
     ) -> Iterator[tuple[subprocess.Popen[bytes], list[Stream]]]:
         output_read, output_given = os.pipe()
         errors = terminal_or(output_given)
-        process = subprocess.Popen(
-            [sys.executable, supervisor.__file__, *command],
-            cwd=root,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=output_given,
-            stderr=errors.given,
-            start_new_session=True,
-            pass_fds=self._kept_open,
+        process = supervised.start(
+            command,
+            folder=root,
+            environment=environment,
+            output=output_given,
+            errors=errors.given,
+            kept_open=self._kept_open,
         )
         os.close(output_given)
         errors.close_given()
         self._running.add(process)
         try:
             if self._is_ending.is_set():
-                _end(process)
+                supervised.end(process)
             shown = [] if errors.read is None else [Stream(errors.read, is_terminal=True)]
             yield process, [Stream(output_read, is_terminal=False), *shown]
         finally:
-            _end(process)
+            supervised.end(process)
             self._running.discard(process)
             os.close(output_read)
             errors.close_read()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_ENDS_WITHIN_SECONDS)
-    if process.returncode is None or process.returncode < 0:
-        # The supervisor itself was stopped or killed; its children are in its process group.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert process.stdin
-    process.stdin.close()

@@ -4,6 +4,7 @@
 Each line is a message with the hash of its content, by which it is delivered once (`tracking/delivery.py`).
 """
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -176,6 +177,7 @@ class Outbox:
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # NFS does not append in one step, and stages run on other machines
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 line = b"\n" + line  # a crash or a full disk cut the line before this one

@@ -1,0 +1,90 @@
+"""Claim: a command runs on a node as it would here, ends with the process that sent it, and survives its node."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
+from tests.processes import is_alive, wait_for
+
+pytestmark = pytest.mark.slow
+SEND = """
+import logging, os, sys
+from pathlib import Path
+from clozeline.cluster.ray_jobs import StoppedError, run_job
+
+logging.basicConfig(level=logging.INFO)
+command, environment = [sys.executable, "-c", *sys.argv[2:]], {**os.environ, "NAME": "ours", "HOME": "/of-the-sender"}
+try:
+    ended = run_job(sys.argv[1], Path("work"), command, environment, sys.stdout.buffer.write)
+except StoppedError as stopped:
+    sys.exit(128 + stopped.number)
+sys.exit(ended.exit_code)
+"""
+STAY = """
+import os, subprocess, sys, time
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(f"{os.getpid()} {helper.pid}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(600)
+"""
+ONCE_MORE = f"""
+import os, sys
+print(os.environ["NAME"], os.environ["HOME"], os.getcwd(), os.environ["CLOZELINE_CORES"], flush=True)
+if not os.path.exists("begun"):
+    sys.argv = ["", "begun"]
+    exec({STAY!r})
+print("the second attempt", file=sys.stderr)
+sys.exit(75)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_of_two(tmp_path_factory.mktemp("raylets") / "log") as cluster:
+        yield cluster
+
+
+def send(cluster: Cluster, folder: Path, *command: str) -> subprocess.Popen[str]:
+    told = {**os.environ, **cluster.environment}
+    sender = [sys.executable, "-c", SEND, cluster.address, *command]
+    return subprocess.Popen(sender, cwd=folder, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def pids_in(file: Path) -> list[int]:
+    assert wait_for(file.exists, 300)
+    return [int(pid) for pid in file.read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_commands_run_side_by_side_and_end_with_their_sender(
+    cluster: Cluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    senders = [send(cluster, tmp_path, STAY, name) for name in ("one", "other")]
+    pids = [pids_in(tmp_path / name) for name in ("one", "other")]
+    nodes = {cluster.node_of(command).pid for command, _ in pids}
+    for sender in senders:
+        sender.send_signal(number)
+    outputs = [sender.communicate() for sender in senders]
+    assert len(nodes) == 2, "one command on each node"
+    assert wait_for(lambda: not any(map(is_alive, [*pids[0], *pids[1]])), 30), outputs
+    assert [sender.returncode for sender in senders] == [128 + number if number == signal.SIGTERM else -number] * 2
+
+
+def test_a_command_whose_node_dies_runs_on_another_as_it_would_here(cluster: Cluster, tmp_path: Path) -> None:
+    sender = send(cluster, tmp_path, ONCE_MORE)
+    command, helper = pids_in(tmp_path / "begun")
+    kill_raylet(cluster.node_of(command))
+    output, log = sender.communicate()
+    assert sender.returncode == 75, log
+    ours = [line for line in output.splitlines() if line.startswith(("ours ", "the second "))]  # Ray reports the death
+    assert ours == [f"ours {os.environ['HOME']} {tmp_path} 1"] * 2 + ["the second attempt"]
+    assert not is_alive(command)
+    assert not is_alive(helper)
+    assert "its node ended (attempt 1 of 4)" in log
