@@ -80,6 +80,7 @@ def settings() -> dict[str, str]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_agent_register_timeout_ms": "120000",
+        "RAY_worker_niceness": "0",  # 15 by default, which starves workers on a busy machine
     }
 
 

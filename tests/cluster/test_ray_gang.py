@@ -23,8 +23,8 @@ from tests.stages.test_pretrain import project_with
 from tests.training.changes import changed
 
 pytestmark = pytest.mark.slow
-ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=5,keep_alive_interval=1,keep_alive_max_attempt=8"
-"""As in tests/training/test_elastic.py: a node that is silent for 8 s counts as dead."""
+ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20"
+"""A node that is silent for 15 s counts as dead, and the others wait 20 s more (by default 30 s)."""
 GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path
