@@ -69,7 +69,7 @@ def pipeline(project: Path = Path(), refresh: bool = False, only: str | None = N
         warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
         require_readable_labels(workspace.root, graph, params)
-        require_own_encoder(workspace.root, graph, params)
+        require_own_encoder(workspace, graph, params)
         require_disk_space(workspace.root, graph, params)
         require_start(workspace, graph, params)
         with PipelineRun.open(workspace, graph, kept_open=[lock]) as run:

@@ -33,6 +33,10 @@ class Workspace:
     root: Path
 
     @property
+    def is_in_git(self) -> bool:
+        return any((folder / ".git").exists() for folder in (self.root, *self.root.parents))
+
+    @property
     def work(self) -> Path:
         return self.root / "work"
 

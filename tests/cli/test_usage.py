@@ -1,10 +1,18 @@
 """A command that cannot be understood ends with the four parts of an error, whatever the verb."""
 
+import sys
+from importlib import metadata
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
+from clozeline.cli.run import run
 from clozeline.errors import ParamsError
+from clozeline.params import read_params
+from clozeline.workspace import Workspace
 
 
 @pytest.mark.parametrize(
@@ -39,3 +47,28 @@ def test_a_usage_error_states_what_was_typed_what_was_expected_and_what_to_type(
 
 def test_without_a_verb_the_help_is_shown() -> None:
     assert "Usage: clozeline" in CliRunner().invoke(app, [], prog_name="clozeline").output
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    told = CliRunner().invoke(app, "--version").output
+    assert told.startswith(f"clozeline {metadata.version('clozeline')}, Python 3")
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_run_changes_params_before_anything_runs_and_names_git_only_where_there_is_one(
+    has_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in Workspace(tmp_path).defaults().items():
+        monkeypatch.setenv(name, value)
+    if has_git:
+        (tmp_path / ".git").mkdir()
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "params.yaml").write_text("pretrain:\n  max_length: 48\nfinetune: {}\nexport: {models: {}}\n")
+    (tmp_path / "other.yaml").write_text("pretrain: {max_length: 40, steps: 900}\n")
+    monkeypatch.setattr(sys.modules[run.__module__], "ending_orderly", Mock(side_effect=InterruptedError))
+    result = CliRunner().invoke(app, "run --config other.yaml --set pretrain.steps=500")
+    assert isinstance(result.exception, InterruptedError), "the run begins"
+    params = read_params(tmp_path / "params.yaml")
+    assert (params.pretrain.max_length, params.pretrain.steps) == (40, 500)
+    assert ("git diff" in result.output) is has_git

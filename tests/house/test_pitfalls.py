@@ -1,4 +1,6 @@
-"""tests/pitfalls.md names for each of forty pitfalls a test that it is avoided; these tests check that table."""
+"""tests/pitfalls.md names tests for each of forty pitfalls and for each stumble of beginners; these tests check both
+tables.
+"""
 
 import pytest
 
@@ -7,13 +9,14 @@ from tests.requirement_table import missing, requirements
 MEASURED = ["P1", "P3", "P4", "P5", "P8", "P9", "P21", "P28", "P29", "P32", "P33"]
 """Pitfalls for which a failure of transformers was measured or found by reading."""
 NUMBERS = [f"P{number}" for number in range(1, 41)]
+STUMBLES = [f"S{number}" for number in range(1, 29)]
 
 
 def test_every_pitfall_has_a_row() -> None:
-    assert list(requirements("pitfalls.md")) == NUMBERS
+    assert list(requirements("pitfalls.md")) == NUMBERS + STUMBLES
 
 
-@pytest.mark.parametrize("pitfall", NUMBERS)
+@pytest.mark.parametrize("pitfall", NUMBERS + STUMBLES)
 def test_the_tests_named_for_a_pitfall_exist(pitfall: str) -> None:
     named = requirements("pitfalls.md")[pitfall].tests
     assert named

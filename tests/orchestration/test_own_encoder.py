@@ -5,13 +5,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from clozeline.encoder.families import TokenIds
+from clozeline.encoder.own import fresh_own
 from clozeline.errors import ParamsError
 from clozeline.orchestration.own_encoder import require_own_encoder
 from clozeline.params import Params, read_params
+from clozeline.pretraining import trial_export
 from clozeline.versions.graph import StageNode
+from clozeline.workspace import Workspace
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTED = re.search(
@@ -38,8 +43,8 @@ def params_with(family: str, *, is_exported: bool = False) -> Params:
 
 def test_a_file_that_dvc_does_not_watch_is_refused_with_the_line_to_add(root: Path) -> None:
     with pytest.raises(ParamsError, match=re.escape("`- mine.py` below `deps:` of `pretrain`")):
-        require_own_encoder(root, [NODE], params_with("mine:build"))
-    require_own_encoder(root, [replace(NODE, deps=("mine.py",))], params_with("mine:build"))
+        require_own_encoder(Workspace(root), [NODE], params_with("mine:build"))
+    require_own_encoder(Workspace(root), [replace(NODE, deps=("mine.py",))], params_with("mine:build"))
 
 
 def test_an_encoder_that_cannot_be_exported_is_refused_only_if_models_are_exported(root: Path) -> None:
@@ -47,18 +52,36 @@ def test_an_encoder_that_cannot_be_exported_is_refused_only_if_models_are_export
     branch = "assert int(input_ids.sum()) >= 0\n        is_padding = "
     (root / "mine.py").write_text(source.replace("is_padding = ", branch))
     nodes = [replace(NODE, deps=("mine.py",))]
-    require_own_encoder(root, nodes, params_with("mine:build"))
+    require_own_encoder(Workspace(root), nodes, params_with("mine:build"))
     with pytest.raises(ParamsError, match="cannot be exported to ONNX"):
-        require_own_encoder(root, nodes, params_with("mine:build", is_exported=True))
+        require_own_encoder(Workspace(root), nodes, params_with("mine:build", is_exported=True))
+
+
+def test_an_export_that_succeeded_is_not_tried_again_until_the_code_changes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [replace(NODE, deps=("mine.py",))]
+    params = params_with("mine:build", is_exported=True)
+    work = Workspace(root).work / "pretrain"  # of the stage in dvc.yaml
+    monkeypatch.setattr(trial_export, "_trace", tried := Mock(side_effect=[ValueError("a branch"), None, None]))
+    with pytest.raises(ParamsError, match="a branch"):
+        require_own_encoder(Workspace(root), nodes, params)
+    require_own_encoder(Workspace(root), nodes, params)
+    trial_export.check_export(fresh_own(params.pretrain.model, TokenIds(300, pad_id=0, cls_id=2, sep_id=3)), work)
+    assert tried.call_count == 2, "the stage finds what the flow has found"
+    with (root / "mine.py").open("a") as file:
+        file.write("# edited\n")
+    require_own_encoder(Workspace(root), nodes, params)
+    assert tried.call_count == 3
 
 
 @pytest.mark.parametrize(
     ("family", "is_changed"), [("modernbert", True), ("not_there:build", False)], ids=["no own one", "up to date"]
 )
 def test_nothing_is_tried_without_need(root: Path, family: str, is_changed: bool) -> None:
-    require_own_encoder(root, [replace(NODE, is_changed=is_changed)], params_with(family))
+    require_own_encoder(Workspace(root), [replace(NODE, is_changed=is_changed)], params_with(family))
 
 
 def test_a_missing_module_is_said_before_any_stage(root: Path) -> None:
     with pytest.raises(ParamsError, match="No module named 'not_there'"):
-        require_own_encoder(root, [NODE], params_with("not_there:build"))
+        require_own_encoder(Workspace(root), [NODE], params_with("not_there:build"))

@@ -1,14 +1,33 @@
-"""An encoder of one's own goes through the whole line: trained, fine-tuned, exported, and asked through its package."""
+"""An encoder of one's own goes through the whole line: trained, fine-tuned, exported, registered, served, tried in
+experiments, and measured by GLUE.
+"""
 
 import json
 import re
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import clozeline as cz
+from clozeline.cli import app
+from clozeline.errors import ArtifactError
+from clozeline.experiments.corpus import held
+from clozeline.experiments.experiment import Experiment
+from clozeline.experiments.trainings import TaskTraining
+from clozeline.glue.tasks import TASKS
+from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.serving.app import create_app
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
+from tests.glue.copies import write_official
+from tests.serving.conftest import run_app
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language
 
 PROJECT = Path(__file__).parents[2]
@@ -28,29 +47,90 @@ SHRUNK: dict[str, Any] = {
 }
 
 
-def test_an_own_encoder_is_trained_fine_tuned_exported_and_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass(frozen=True)
+class Line:
+    """A trained encoder of one's own, and a classifier of topics that was fine-tuned from it and exported."""
+
+    encoder: cz.Run
+    topics: cz.Run
+    package: Path
+    records: list[dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+    """The line, in whose folder the tests of this file run."""
     page = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(from torch.*?)```", page, re.DOTALL)
-    (tmp_path / "mine.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for module in ("cluster.executors", "stages.snapshot"):
-        monkeypatch.setattr(f"clozeline.{module}.available_cores", lambda: 1)
+    root = tmp_path_factory.mktemp("own")
+    (root / "mine.py").write_text(source)
     records = toy_language(600)
     config = cz.Config()
     merge(config, SHRUNK)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(root)
+        patch.chdir(root)
+        for module in ("cluster.executors", "stages.snapshot"):
+            patch.setattr(f"clozeline.{module}.available_cores", lambda: 1)
         run = cz.pretrain([record["text"] for record in records], config)
-        assert cz.evaluate(run).perplexity < 250
-        topics = cz.finetune(run, records[:240], kind="classification", label_field="topic")
-        package = cz.export(topics)
-    finally:
-        sys.modules.pop("mine", None)
-    manifest = json.loads((package / "manifest.json").read_text())
+        topics = cz.finetune(run, records[:240], kind="classification", name="topics", label_field="topic")
+        yield Line(run, topics, cz.export(topics), records)
+    sys.modules.pop("mine", None)
+
+
+def test_an_own_encoder_is_trained_fine_tuned_exported_and_asked(line: Line) -> None:
+    assert cz.evaluate(line.encoder).perplexity < 250
+    manifest = json.loads((line.package / "manifest.json").read_text())
     assert manifest["family"] == "clozeline-encoder"
     assert manifest["ladder"], "INT8 was tried"
-    answers = cz.load(package).classify([record["text"] for record in records[240:300]])
-    right = sum(best.label == record["topic"] for (best,), record in zip(answers, records[240:300], strict=True))
+    asked = line.records[240:300]
+    answers = cz.load(line.package).classify([record["text"] for record in asked])
+    right = sum(best.label == record["topic"] for (best,), record in zip(answers, asked, strict=True))
     assert right > 40, "each topic has its own nouns"
+
+
+def test_a_released_own_encoder_answers_over_http(line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    publisher = Publisher(address)
+    publisher.registry.promote(publisher.publish(line.package, "clozeline-topics", Evidence({}, {})))
+    service = Service(Capacity(num_workers=1))
+    monkeypatch.delitem(sys.modules, "mine")
+    monkeypatch.setitem(sys.modules, "mine", None)  # the server has the graph alone
+    service.open(Catalogue([open_source(one, None) for one in parse_sources(["models:/clozeline-topics@champion"])]))
+    asked = [record["text"] for record in line.records[240:260]]
+    with run_app(create_app(service)) as client:
+        answer = client.post("/classify", json={"inputs": asked})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-model-version"] == "1"
+    ours = cz.load(line.package).classify(asked)
+    assert [scores[0]["label"] for scores in answer.json()] == [best.label for (best,) in ours]
+
+
+def test_experiments_train_own_encoders_and_their_tasks(line: Line, tmp_path: Path) -> None:
+    folder = line.encoder.folder
+    corpus = held(folder, tmp_path, with_encoder=True)
+    config = line.topics.config
+    config["finetune"]["topics"]["data"] = str(folder / config["finetune"]["topics"]["data"])
+    task = TaskTraining.of(config, "topics", corpus, tmp_path)
+    looks: list[float] = []
+    assert task.run(lambda step, score: looks.append(score)) == max(looks) > 0.6
+    assert Experiment.of(config, 1, corpus, tmp_path).run().nats_per_byte < 3
+    with (Path.cwd() / "mine.py").open("a") as file:
+        file.write("# edited\n")
+    assert TaskTraining.of(config, "topics", corpus, tmp_path).folder != task.folder, "of other code"
+
+
+def test_glue_is_measured_from_an_own_encoder_that_params_yaml_names(
+    line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    encoder = line.encoder.model.resolve()
+    monkeypatch.chdir(line.encoder.folder)
+    write_official(tmp_path / "glue", [TASKS["rte"]])
+    knobs = [word for knob in ("epochs=1", "max_length=24", "num_threads=1") for word in ("--set", knob)]
+    asked = ["glue", str(tmp_path / "glue"), "--out", str(tmp_path / "work"), "--json", *knobs]
+    result = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert [task["task"] for task in json.loads(result.stdout)["tasks"]] == ["rte"]
+    monkeypatch.chdir(tmp_path)  # outside the project nothing names the code
+    with pytest.raises(ArtifactError, match="whose code the params do not name"):
+        CliRunner().invoke(app, [*asked, "-m", str(encoder)], catch_exceptions=False)

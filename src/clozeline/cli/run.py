@@ -86,5 +86,5 @@ def _change_params(workspace: Workspace, files: Sequence[Path], settings: Sequen
     lines = edit(workspace.root / "params.yaml", changes, source) if changes else []
     for line in lines:
         typer.echo(f"params.yaml: {line}", err=True)
-    if lines:
+    if lines and workspace.is_in_git:
         typer.echo("`git diff params.yaml` shows the changes, `git checkout params.yaml` takes them back", err=True)

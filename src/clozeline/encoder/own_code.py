@@ -6,6 +6,7 @@ Shapes: B rows, L tokens, H hidden.
 import importlib
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from clozeline.encoder.families import TokenIds
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params import ModelParams
+from clozeline.params.model import is_own
 
 _TRIED_TOKENS = 8
 """Length of the rows of the trial in tokens, unless the encoder reads fewer."""
@@ -53,6 +55,18 @@ def sources_of_code(family: str, encoder: nn.Module) -> list[Path]:
     modules = {named, *(kind.__module__ for part in encoder.modules() for kind in type(part).__mro__)}
     own = (sys.modules[name] for name in modules if name.partition(".")[0] == package)
     return sorted(Path(file) for module in own if (file := module.__file__) is not None)
+
+
+def sources_of_family(family: str) -> list[Path]:
+    """Return the files of the top-level module or package that `family` names, without importing it; empty for a
+    family of ours.
+    """
+    found = find_spec(family.partition(":")[0].partition(".")[0]) if is_own(family) else None
+    if found is None:
+        return []
+    if folders := found.submodule_search_locations:
+        return sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
+    return [Path(found.origin)] if found.has_location and found.origin is not None else []
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Self
@@ -20,6 +19,7 @@ from clozeline.api.run import Run, call, written
 from clozeline.artifacts.preprocess import clean_text
 from clozeline.artifacts.record import Record
 from clozeline.contest.contender import Asking, Contender
+from clozeline.encoder.own_code import sources_of_family
 from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums
 from clozeline.experiments.arms import training_of
 from clozeline.experiments.code import code_of_stage
@@ -28,7 +28,6 @@ from clozeline.experiments.stopwatch import Seconds, Stopwatch
 from clozeline.machine.cores import available_cores
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.params import Params
-from clozeline.params.model import is_own
 from clozeline.pretraining.starting import sources_of_start
 from clozeline.storage.atomic import remove_folder, replacing_file
 from clozeline.storage.fingerprints import fingerprint
@@ -148,9 +147,5 @@ class Experiment:
 
 def _sources(params: Params) -> list[Path]:
     """Return the files that decide the result: our code, the model that training starts from, and your own encoder."""
-    family, own = params.pretrain.model.family, None
-    if is_own(family):
-        own = find_spec(family.partition(":")[0].partition(".")[0])
-    file = Path(own.origin) if own is not None and own.origin is not None else None
-    of_family = [] if file is None else sorted(file.parent.rglob("*.py")) if file.stem == "__init__" else [file]
+    of_family = sources_of_family(params.pretrain.model.family)
     return [*code_of_stage("pretrain"), *sources_of_start(params.pretrain.start), *of_family]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from clozeline.api.config import Config
+from clozeline.encoder.own_code import sources_of_family
 from clozeline.errors import DataError, ParamsError, TrainingError
 from clozeline.experiments.arms import training_of
 from clozeline.experiments.code import code_of_stage
@@ -54,7 +55,8 @@ class Sweep:
             "seed": params.seed,
             "corpus": self.corpus.digest,
         }
-        return self.kept / f"sweep-{fingerprint(facts, code_of_stage(self.plan.stage))}"
+        code = [*code_of_stage(self.plan.stage), *sources_of_family(params.pretrain.model.family)]
+        return self.kept / f"sweep-{fingerprint(facts, code)}"
 
     @cached_property
     def trials(self) -> Trials:

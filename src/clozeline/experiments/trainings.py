@@ -13,6 +13,7 @@ from clozeline.api.config import Config
 from clozeline.api.run import Run, call, written
 from clozeline.artifacts.finetune.task_metrics import TaskMetrics
 from clozeline.artifacts.record import MetricFile, Record
+from clozeline.encoder.own_code import sources_of_family
 from clozeline.experiments.code import code_of_stage
 from clozeline.experiments.corpus import Corpus
 from clozeline.experiments.experiment import Experiment
@@ -110,7 +111,8 @@ class TaskTraining:
         own = config.copy()
         own["finetune"] = {task: dict(own["finetune"][task])}
         own["export"]["models"] = {}
-        folder = kept / fingerprint(facts, [*files_of(data), *code_of_stage("finetune")])
+        code = [*code_of_stage("finetune"), *sources_of_family(params.pretrain.model.family)]
+        folder = kept / fingerprint(facts, [*files_of(data), *code])
         return cls(folder, own, task, corpus, data)
 
     def run(self, on_look: OnLook) -> float:
@@ -131,6 +133,7 @@ class TaskTraining:
             self.corpus.encoder,
             self.data,
             self.corpus.clean / "train.parquet",
+            params.pretrain.model.family,
         )
         work = self.folder / "work"
         training = prepare_training(KINDS[section.kind].prepare(inputs), inputs, work)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from clozeline.glue.figures import Figures, TaskFigures, figures_of, summary
 from clozeline.glue.files import TaskFiles, found_in, write_records
 from clozeline.glue.tasks import TASKS, GlueTask
 from clozeline.glue.training import Place, section_of, together, trained
-from clozeline.params import FinetuneParams
+from clozeline.params import FinetuneParams, Params
 from clozeline.params.defaults import default_tree
 from clozeline.params.reading import params_in, read_tree
 from clozeline.params.recipes import laid_over
@@ -55,9 +55,10 @@ def run(asked: Asked) -> tuple[Figures, Path]:
     for files in found:
         num = write_records(files, place.data_of(files.task), asked.limit)
         _LOG.info("%s: %s", files.task.title, ", ".join(f"{rows:,} {part} rows" for part, rows in num.items()))
-    sections, seed = _sections(asked, place, found)
-    seeds = range(seed, seed + asked.num_seeds)
-    measured = [_measured(files.task, sections[files.task.name], seeds, place) for files in found]
+    params = _params(asked, place, found)
+    place = replace(place, family=params.pretrain.model.family)
+    seeds = range(params.seed, params.seed + asked.num_seeds)
+    measured = [_measured(files.task, params.finetune[files.task.name], seeds, place) for files in found]
     figures = summary(asked.model, seeds, asked.limit, measured)
     out = asked.work / asked.model.strip("./").replace("/", "-") / FIGURES
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -106,8 +107,8 @@ def _encoder(name: str) -> Path:
     return folder
 
 
-def _sections(asked: Asked, place: Place, found: Sequence[TaskFiles]) -> tuple[dict[str, FinetuneParams], int]:
-    """Return the params of each task, and the first seed: those of params.yaml, or our defaults outside a project."""
+def _params(asked: Asked, place: Place, found: Sequence[TaskFiles]) -> Params:
+    """Return the params with a section for each task: those of params.yaml, or our defaults outside a project."""
     tree = read_tree(PARAMS) if PARAMS.is_file() else default_tree()
     is_own = Path(asked.model) == OWN_ENCODER
     if ours := sorted(asked.knobs.keys() & _SET_HERE):
@@ -122,8 +123,7 @@ def _sections(asked: Asked, place: Place, found: Sequence[TaskFiles]) -> tuple[d
         files.task.name: section_of(files.task, tree["presets"][files.task.preset], place.data_of(files.task), knobs)
         for files in found
     }
-    params = params_in({**tree, "finetune": sections, "export": {**tree["export"], "models": {}}}, PARAMS)
-    return dict(params.finetune), params.seed
+    return params_in({**tree, "finetune": sections, "export": {**tree["export"], "models": {}}}, PARAMS)
 
 
 def missing_titles(figures: Figures) -> list[str]:

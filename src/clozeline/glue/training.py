@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA
 from clozeline.artifacts.record import MetricFile
+from clozeline.encoder.own_code import sources_of_family
 from clozeline.glue.figures import Answers
 from clozeline.glue.files import DEV, TRAIN, part_of_texts
 from clozeline.glue.tasks import GlueTask
@@ -45,6 +46,8 @@ class Place:
 
     encoder: Path
     work: Path
+    family: str | None = None
+    """`pretrain.model.family` of the project, which opens your own encoder; None: outside a project."""
 
     def data_of(self, task: GlueTask) -> Path:
         """Return the folder of a task's converted data."""
@@ -66,7 +69,8 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, place: Place) -> 
     """
     data = place.data_of(task)
     facts = {"params": params.model_dump(), "seed": seed}
-    key = fingerprint(facts, [*files_of(data), *files_of(place.encoder), *code_of(CODE)])
+    code = [*code_of(CODE), *sources_of_family(place.family or "")]
+    key = fingerprint(facts, [*files_of(data), *files_of(place.encoder), *code])
     kept = place.work / "results" / f"{task.name}-{seed}-{key}.json"
     if kept.is_file():
         _LOG.info("%s, seed %d: finished before, read from %s", task.title, seed, kept)
@@ -76,7 +80,7 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, place: Place) -> 
         pq.write_table(SCHEMA.empty_table(), nothing)
     use_threads(params.num_threads)
     started = time.monotonic()
-    inputs = TaskInputs(params, seed, place.encoder, data, nothing)
+    inputs = TaskInputs(params, seed, place.encoder, data, nothing, place.family)
     work = place.work / "training" / f"{task.name}-{seed}"
     (finished,) = train_each(inputs, work, partial(watched, f"{task.title}, seed {seed}", 1))
     report = finished.report

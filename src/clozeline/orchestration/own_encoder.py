@@ -9,13 +9,14 @@ from clozeline.errors import ParamsError
 from clozeline.params import Params
 from clozeline.params.model import is_own
 from clozeline.versions.graph import StageNode
+from clozeline.workspace import Workspace
 
 _PRETRAIN: Final = "pretrain"
 _VOCAB_SIZE: Final = 256
 """Size of the vocabulary on trial; the real one is known only after `tokenize`."""
 
 
-def require_own_encoder(root: Path, graph: Sequence[StageNode], params: Params) -> None:
+def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> None:
     """Build your own encoder and try it; if models are exported, try to export it too, which takes seconds.
 
     Nothing is checked if `pretrain` is up to date, or starts from a trained model.
@@ -31,12 +32,13 @@ def require_own_encoder(root: Path, graph: Sequence[StageNode], params: Params) 
     from clozeline.encoder.own import fresh_own, sources_of
     from clozeline.pretraining.trial_export import check_export
 
+    root = workspace.root
     if str(root) not in sys.path:
         sys.path.append(str(root))  # as for the stages, which run in the project's folder
     model = fresh_own(params.pretrain.model, TokenIds(_VOCAB_SIZE, pad_id=0, cls_id=2, sep_id=3))
     _require_deps(root, node, sources_of(model))
     if params.export.models:
-        check_export(model)
+        check_export(model, workspace.work / _PRETRAIN)
 
 
 def _require_deps(root: Path, node: StageNode, sources: Sequence[Path]) -> None:

@@ -2,21 +2,31 @@
 
 import logging
 import warnings
+from pathlib import Path
 
 import torch
 
-from clozeline.encoder.own import OwnModel
+from clozeline.encoder.own import OwnModel, sources_of
 from clozeline.errors import ParamsError
+from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
 
 _LOGS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
-def check_export(model: OwnModel) -> None:
-    """Check that your encoder can become a graph for any number and length of texts. It takes seconds.
+def check_export(model: OwnModel, work: Path) -> None:
+    """Check that your encoder can become a graph for any number and length of texts.
+
+    It takes seconds, so a success is recorded in `work`, the folder of stage `pretrain`: the flow checks before the
+    first stage, and the stage then finds the record.
 
     Raises:
         ParamsError: torch cannot trace it, or ONNX has no counterpart of an operation.
     """
+    facts = {"params": model.config.params, "versions": versions_of(("torch", "onnxscript", "onnx"))}
+    key = fingerprint(facts, [*sources_of(model), *code_of(("pretraining/trial_export.py", "encoder/own.py"))])
+    record = work / "exportable" / key
+    if record.exists():
+        return
     was_training = model.training
     try:
         _trace(model.eval())
@@ -30,6 +40,8 @@ def check_export(model: OwnModel) -> None:
         ) from error
     finally:
         model.train(was_training)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.touch()
 
 
 def _trace(model: OwnModel) -> None:

@@ -62,7 +62,7 @@ def run(
         params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work, continues=start is not None
     )
     if isinstance(job.model, OwnModel) and export is not None and export.models:
-        check_export(job.model)
+        check_export(job.model, work)
     if not job.is_first_process:
         job.trained(tokenizer, job.run())
         return

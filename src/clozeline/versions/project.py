@@ -12,6 +12,7 @@ import psutil
 
 from clozeline.errors import StorageError
 from clozeline.storage.atomic import replacing_file
+from clozeline.workspace import Workspace
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -33,9 +34,8 @@ def open_project(
     from dvc.repo import Repo
 
     root = root.resolve()
-    is_in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
     own = {name: dict(section) for name, section in settings.items()}
-    if not is_in_git:
+    if not Workspace(root).is_in_git:
         own.setdefault("core", {})["no_scm"] = True
     repo = Repo(str(root), config=own or None, _wait_for_lock=waits_for_lock)
     _forget_ended_processes(repo)
