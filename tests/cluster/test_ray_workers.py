@@ -30,10 +30,12 @@ from clozeline.cluster.executors import open_workers
 from clozeline.errors import ClusterError
 from clozeline.params import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
+from clozeline.text import portions
 from clozeline.tokenizing import partitions
 from tests.cluster.raylets import full_at_two
 
 logging.basicConfig(level=logging.WARNING)
+portions._PORTION_BYTES = 200_000
 try:
     with open_workers(Path("work-of-cluster")) as workers:
         for number in workers.map(full_at_two, range(9)):

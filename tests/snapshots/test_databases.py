@@ -8,6 +8,7 @@ import pytest
 from clozeline.errors import DataError, TransientError
 from clozeline.params import SourceParams
 from clozeline.snapshots import databases
+from clozeline.text.opening import opened
 from clozeline.text.sources import open_snapshot
 from tests.postgres_server import Postgres, running_postgres
 from tests.raw_text import take_snapshot
@@ -60,7 +61,8 @@ def url_of(server: Postgres) -> str:
 
 
 def texts(raw: Path, params: SourceParams) -> list[tuple[str, str]]:
-    units = open_snapshot(raw, params).units
+    text = open_snapshot(raw, params)
+    units = opened(text.files, text.reading).units
     return [(document.text, document.source) for unit in units for document in unit.documents()]
 
 

@@ -9,13 +9,15 @@ import pytest
 from clozeline.cluster.ledger import Ledger
 from clozeline.machine.workers import Workers
 from clozeline.records.files.meter import Meter
+from clozeline.storage.fingerprints import sha256_of
 from clozeline.text import batches
-from clozeline.text.batches import code_of_batches, prepared
-from clozeline.text.documents import Document, DropReason, RawUnit
+from clozeline.text.batches import ReadText, code_of_batches, prepared
+from clozeline.text.documents import DropReason
 from clozeline.text.files import read_blocks
 from clozeline.text.from_records import TextFields
 from clozeline.text.line_formats import JsonBlock, LineSettings
 from clozeline.text.preparation import PreparationSettings, PreparedBatch, prepare
+from clozeline.text.raw_files import RawFile, RawText, Reading
 from clozeline.text.texts_on_disk import read_texts
 from clozeline.text.wikipedia import WikiPage
 from clozeline.words.shingles import Banding
@@ -24,13 +26,13 @@ SETTINGS = PreparationSettings(20, 500, decode_entities=True, banding=Banding.fi
 
 
 @pytest.fixture
-def documents(words: Callable[[int, int], str]) -> list[Document]:
-    return [*(Document(words(seed, 40), "source", f"t{seed}") for seed in range(200)), Document("short", "source")]
+def documents(words: Callable[[int, int], str]) -> list[str]:
+    return [*(words(seed, 40) for seed in range(200)), "short"]
 
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_BATCH_BYTES", 5_000)
+    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 5_000)
 
 
 @pytest.fixture
@@ -41,33 +43,38 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def run(
-    units: list[RawUnit] | list[Document], folder: Path, settings: PreparationSettings = SETTINGS
-) -> list[PreparedBatch]:
+def run(documents: list[str], folder: Path, settings: PreparationSettings = SETTINGS) -> list[PreparedBatch]:
+    """Prepare a file with a document in each line, with what is kept in `folder`."""
+    path = folder.parent / "raw" / "lines.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{document}\n" for document in documents))
+    file = RawFile(path, path.name, "source", sha256=sha256_of(path))
+    raw = RawText((file,), Reading("files", "text", None, "line"), path.stat().st_size)
     ledger = Ledger(folder, code_of_batches(settings), Workers(None, 1))
-    records = list(prepared(units, settings, ledger))
+    records = list(prepared(raw, settings, ledger, ReadText()))
+    assert sum(record.stored_bytes for record in records) == pytest.approx(raw.total_bytes, abs=len(records))
     ledger.keep_only({record.key for record in records})
     return [PreparedBatch(read_texts(record.texts).to_batches()[0], record.counts) for record in records]
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_kept_batches_equal_computed_ones(documents, computed, tmp_path: Path) -> None:
-    first = run(documents, tmp_path)
+    first = run(documents, tmp_path / "kept")
     assert sum(computed) == len(documents)
     assert len(first) > 5
     computed.clear()
-    assert run(documents, tmp_path) == first
+    assert run(documents, tmp_path / "kept") == first
     assert computed == []
     assert sum(batch.counts.dropped[DropReason.TOO_SHORT] for batch in first) == 1
 
 
 def test_counts_of_a_kept_batch_equal_computed_ones(tmp_path: Path, words) -> None:
     """The long document counts once as read and once as cut; each of its texts has an ordinal."""
-    documents = [Document(words(1, 300), "source", "long"), Document("short", "source")]
-    (computed,) = run(documents, tmp_path)
+    documents = [words(1, 300), "short"]
+    (computed,) = run(documents, tmp_path / "kept")
     assert (computed.counts.num_read, computed.counts.num_split) == (2, 1)
     assert computed.counts.num_ordinals > 3
-    assert run(documents, tmp_path) == [computed]
+    assert run(documents, tmp_path / "kept") == [computed]
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -77,43 +84,43 @@ def test_new_text_recomputes_only_the_neighbouring_batches(
 ) -> None:
     run(documents, tmp_path / "kept")
     computed.clear()
-    grown = [*documents[:place], Document(words(999, 40), "source", "new"), *documents[place:]]
+    grown = [*documents[:place], words(999, 40), *documents[place:]]
     found = run(grown, tmp_path / "kept")
     assert 1 <= sum(computed) < 120
     assert found == run(grown, tmp_path / "empty")
 
 
 def test_a_damaged_batch_is_computed_again(documents, computed, tmp_path: Path) -> None:
-    first = run(documents, tmp_path)
+    first = run(documents, tmp_path / "kept")
     computed.clear()
-    for path in tmp_path.glob("*/*/texts.arrow"):
+    for path in tmp_path.glob("kept/*/*/texts.arrow"):
         content = bytearray(path.read_bytes())
         content[random.Random(1).randrange(len(content))] ^= 1
         path.write_bytes(content)
-    assert run(documents, tmp_path) == first
+    assert run(documents, tmp_path / "kept") == first
     assert sum(computed) == len(documents)
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_only_the_batches_of_the_last_run_are_kept(documents, tmp_path: Path) -> None:
-    run(documents, tmp_path)
-    run(documents[:3], tmp_path)
-    assert len(list(tmp_path.glob("*/*"))) == 1
+    run(documents, tmp_path / "kept")
+    run(documents[:3], tmp_path / "kept")
+    assert len(list(tmp_path.glob("kept/*/*"))) == 1
 
 
 def test_other_settings_recompute_all_batches(documents, computed, tmp_path: Path) -> None:
-    run(documents, tmp_path)
+    run(documents, tmp_path / "kept")
     other = PreparationSettings(30, 500, decode_entities=True, banding=SETTINGS.banding)
-    run(documents, tmp_path, other)
+    run(documents, tmp_path / "kept", other)
     assert sum(computed) == 2 * len(documents)
 
 
 def test_other_code_or_package_versions_recompute_all_batches(documents, computed, tmp_path: Path, monkeypatch) -> None:
-    run(documents, tmp_path)
+    run(documents, tmp_path / "kept")
     monkeypatch.setattr(batches, "_CODE", ("text",))
-    run(documents, tmp_path)
+    run(documents, tmp_path / "kept")
     monkeypatch.setattr(batches, "versions_used", lambda: {"ftfy": "0"})
-    run(documents, tmp_path)
+    run(documents, tmp_path / "kept")
     assert sum(computed) == 3 * len(documents)
 
 

@@ -114,20 +114,24 @@ def test_no_two_splits_hold_similar_texts(tmp_path, params_of, texts) -> None:
 def test_the_output_does_not_depend_on_the_number_of_workers(
     tmp_path, params_of, texts, monkeypatch, num_workers: int
 ) -> None:
-    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 5_000)
-    monkeypatch.setattr("clozeline.text.batches._BATCH_BYTES", 10_000)
     path = write_lines(tmp_path, texts)
     alone = build(path, tmp_path / "alone", params_of())
+    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 5_000)
+    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 10_000)
+    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 20_000)
     many = build(path, tmp_path / "many", params_of(), num_workers=num_workers)
     assert many == alone
     assert digests(tmp_path / "many") == digests(tmp_path / "alone")
 
 
-def test_the_output_does_not_depend_on_the_size_of_batches(tmp_path, params_of, texts, monkeypatch) -> None:
+def test_the_output_does_not_depend_on_the_size_of_portions_and_batches(
+    tmp_path, params_of, texts, monkeypatch
+) -> None:
     path = write_lines(tmp_path, texts)
     build(path, tmp_path / "large", params_of())
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 1_000)
-    monkeypatch.setattr("clozeline.text.batches._MAX_BATCH_UNITS", 1)
+    monkeypatch.setattr("clozeline.text.portions._MAX_BATCH_UNITS", 1)
+    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 3_000)
     build(path, tmp_path / "small", params_of())
     assert digests(tmp_path / "large") == digests(tmp_path / "small")
 
@@ -136,7 +140,7 @@ def test_the_output_does_not_depend_on_batches_kept_by_earlier_runs(
     tmp_path, params_of, texts, words, monkeypatch
 ) -> None:
     monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 2_000)
-    monkeypatch.setattr("clozeline.text.batches._BATCH_BYTES", 10_000)
+    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 10_000)
     build(write_lines(tmp_path, texts[:300]), tmp_path / "before", params_of(), work=tmp_path / "kept")
     path = write_lines(tmp_path, texts)
     grown = build(path, tmp_path / "grown", params_of(), work=tmp_path / "kept")

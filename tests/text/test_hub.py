@@ -8,6 +8,7 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.text.documents import Document
+from clozeline.text.opening import opened
 from clozeline.text.sources import open_snapshot
 from tests.raw_text import take_snapshot
 
@@ -19,8 +20,8 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Documen
     def through_snapshot(params) -> list[Document]:
         raw = tmp_path_factory.mktemp("raw") / "raw"
         take_snapshot(params.source, Path("unread"), raw)
-        units = open_snapshot(raw, params.source).units
-        return [document for unit in units for document in unit.documents()]
+        text = open_snapshot(raw, params.source)
+        return [document for unit in opened(text.files, text.reading).units for document in unit.documents()]
 
     return through_snapshot
 

@@ -10,15 +10,17 @@ from clozeline.snapshots import docstrings
 from clozeline.snapshots.python_docs import documented_modules
 from clozeline.text import sources
 from clozeline.text.documents import Document, DropReason
+from clozeline.text.opening import KINDS, opened
 from tests.raw_text import take_snapshot
 
 
 def documents(raw: Path, params: SourceParams) -> list[Document]:
-    return [document for unit in sources.open_snapshot(raw, params).units for document in unit.documents()]
+    text = sources.open_snapshot(raw, params)
+    return [document for unit in opened(text.files, text.reading).units for document in unit.documents()]
 
 
 def test_every_kind_that_params_allow_can_be_opened() -> None:
-    assert set(get_args(SourceParams.model_fields["kind"].annotation)) == set(sources._OPENERS)
+    assert set(get_args(SourceParams.model_fields["kind"].annotation)) == set(KINDS)
 
 
 def test_a_file_is_read_from_its_snapshot_with_its_name_as_label(tmp_path: Path, params_of) -> None:
@@ -37,10 +39,11 @@ def test_docstrings_keep_library_title_and_entities(tmp_path: Path, params_of, m
     params = params_of(kind="python-docs", path="lock.txt").source
     (tmp_path / "lock.txt").touch()
     take_snapshot(params, tmp_path / "lock.txt", tmp_path / "raw")
-    source = sources.open_snapshot(tmp_path / "raw", params)
+    text = sources.open_snapshot(tmp_path / "raw", params)
+    source = opened(text.files, text.reading)
     found = [document for unit in source.units for document in unit.documents()]
-    assert not source.decode_entities
-    assert source.raw_bytes == sum(module.size_bytes for module in modules)
+    assert not text.decode_entities
+    assert text.raw_bytes == sum(module.size_bytes for module in modules)
     assert source.meter.done_bytes == source.total_bytes
     assert [document.title for document in found[:3]] == ["json", "json.dump", "json.dumps"]
     assert {document.source for document in found} == {"python"}

@@ -22,7 +22,7 @@ def batch_of(texts: list[str], path: Path) -> BatchRecord:
     arrays = [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)]
     table = pa.table(arrays, schema=PREPARED)
     write_texts(path, [table], compression="lz4")
-    return BatchRecord(path.name, path, table.nbytes, False, BatchCounts(len(texts)))
+    return BatchRecord(path.name, path, table.nbytes, 0, False, BatchCounts(len(texts)))
 
 
 @pytest.mark.parametrize("spread_bytes", [1, 10_000_000])

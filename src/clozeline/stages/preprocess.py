@@ -51,15 +51,15 @@ def run(
         DataError: the source is empty, damaged, not of its kind, or too small to split.
         StorageError: the disk is full.
     """
-    source = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
-    texts, named = Forgotten.read(forgotten), names_in_source(raw, params.source)
+    text = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
+    to_forget, named = Forgotten.read(forgotten), names_in_source(raw, params.source)
     try:
         with open_workers(work) as workers, replacing_folder(out) as folder:
             found = build_corpus(
-                source,
+                text,
                 params,
                 seed=seed,
-                forgotten=texts,
+                forgotten=to_forget,
                 out=folder,
                 work=work,
                 workers=workers,
@@ -70,7 +70,6 @@ def run(
         raise DataError(problem, given=given, expected=expected, do=do) from error
     found.write(metrics)
     _LOG.info("%s", found.summary())
-    _tell_shape(source.shapes)
     _warn_of_dropped(found)
     _warn_of_few_validation_texts(found)
 
@@ -83,13 +82,6 @@ def _warn_of_few_validation_texts(found: CorpusMetrics) -> None:
         remedy = by_share if share <= _LARGEST_SHARE else "fp32 is served until there is more text"
         message = "only %d validation texts, and INT8 is proven on at least %d: %s"
         _LOG.warning(message, num_texts, _ENOUGH_FOR_INT8, remedy)
-
-
-def _tell_shape(shapes: Mapping[str, int]) -> None:
-    """Say how plain text was understood, and which knob changes it."""
-    if shapes:
-        understood = " and ".join(f"{number:,} {unit}s" for unit, number in sorted(shapes.items()))
-        _LOG.info("%s, one document each (`preprocess.source.one_document_per` changes that)", understood)
 
 
 def _warn_of_dropped(found: CorpusMetrics) -> None:

@@ -1,29 +1,27 @@
 """Batches of raw units, prepared by workers or kept from an earlier run.
 
-The key of a batch is a digest of its units and of all else that decides what becomes of them. Content also decides
-where a batch ends, so a change of the source leaves the batches before it, and those soon after it, as they were.
+The key of a batch is a digest of its units and of all else that decides what becomes of them.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from hashlib import blake2b
+import shutil
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from clozeline.cluster.ledger import Done, Ledger
 from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
-from clozeline.text.documents import BadRecord, DropReason, RawUnit
+from clozeline.text.documents import BadRecord, DropReason
+from clozeline.text.portions import CutBatch, cut_portions, portions_of, units_of
 from clozeline.text.preparation import Batch, BatchCounts, PreparationSettings, prepare
+from clozeline.text.raw_files import RawText
 from clozeline.text.texts_on_disk import write_texts
 
 _DECISIVE_PACKAGES = ("ftfy", "mwparserfromhell", "numpy", "orjson", "pyarrow", "rensa")
 _CODE = ("artifacts/preprocess/clean_text.py", "records/files", "text", "words")
 """Folders and files of the package that decide a prepared batch."""
-_BATCH_BYTES = 1_000_000
-_MAX_BATCH_UNITS = 2_000
-_KEY_BYTES = 16
 _TEXTS = "texts.arrow"
 
 
@@ -40,6 +38,8 @@ class BatchRecord:
     texts: Path
     text_bytes: int
     """Size of the texts in memory, with their sketches."""
+    stored_bytes: int
+    """Size in the source, as it is stored."""
     is_found: bool
     counts: BatchCounts
 
@@ -49,11 +49,27 @@ def code_of_batches(settings: PreparationSettings) -> str:
     return fingerprint(asdict(settings) | versions_used(), code_of(_CODE))
 
 
-def prepared(units: Iterable[RawUnit], settings: PreparationSettings, ledger: Ledger) -> Iterator[BatchRecord]:
-    """Yield the batches in the order of `units`; each is computed only if no earlier run kept it."""
-    cut = enumerate(_cut(units))
-    items = (_BatchItem(number, digest, Batch(some, settings)) for number, (digest, some) in cut)
-    for record in ledger.run(_prepare, items):
+@dataclass
+class ReadText:
+    """What is known of the raw text when it is read."""
+
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Unit of plain text (line, paragraph, file) → number of documents."""
+    portions: set[str] = field(default_factory=set)
+    """Keys of the portions that a later run need not read again."""
+
+
+def prepared(raw: RawText, settings: PreparationSettings, ledger: Ledger, read: ReadText) -> Iterator[BatchRecord]:
+    """Yield the batches in the order of the text; each is computed only if no earlier run kept it.
+
+    Later portions are cut while the batches of earlier ones are prepared.
+
+    Raises:
+        DataError: the text is damaged, or not of its kind.
+    """
+    cut: deque[CutBatch] = deque()
+    for record in ledger.run(_prepare, _items(raw, settings, ledger, read, cut)):
+        batch = cut.popleft()
         text_bytes, num_ordinals, num_read, num_split, dropped, altered, bad = record.facts
         counts = BatchCounts(
             num_ordinals,
@@ -63,14 +79,32 @@ def prepared(units: Iterable[RawUnit], settings: PreparationSettings, ledger: Le
             altered=Counter(altered),
             bad=[BadRecord(place, reason) for place, reason in bad],
         )
-        yield BatchRecord(record.key, record.folder / _TEXTS, text_bytes, record.is_found, counts)
+        texts = record.folder / _TEXTS
+        yield BatchRecord(record.key, texts, text_bytes, batch.stored_bytes, record.is_found, counts)
+        if batch.frees:
+            shutil.rmtree(batch.frees, ignore_errors=True)
+
+
+def _items(
+    raw: RawText, settings: PreparationSettings, ledger: Ledger, read: ReadText, cut: deque[CutBatch]
+) -> Iterator["_BatchItem"]:
+    """Yield the batches to prepare, and note each in `cut`."""
+    number = 0
+    for portion in cut_portions(portions_of(raw.files, raw.reading), ledger):
+        read.shapes.update(portion.shapes)
+        if not portion.has_copies:
+            read.portions.add(portion.key)
+        for batch in portion.batches:
+            cut.append(batch)
+            yield _BatchItem(number, batch, settings)
+            number += 1
 
 
 @dataclass(frozen=True)
 class _BatchItem:
     number: int
-    digest: str
-    batch: Batch
+    batch: CutBatch
+    settings: PreparationSettings
 
     @property
     def name(self) -> str:
@@ -78,37 +112,11 @@ class _BatchItem:
 
     @property
     def inputs(self) -> list[object]:
-        return [self.digest]
-
-
-def _cut(units: Iterable[RawUnit]) -> Iterator[tuple[str, list[RawUnit]]]:
-    """Yield batches of about equal work, each with a digest of its content.
-
-    From a quarter of the wanted size on, a batch ends at each unit with a chance that grows with the unit; the draw is
-    the unit's digest.
-    """
-    waiting: list[RawUnit] = []
-    digests: list[bytes] = []
-    size = 0.0
-    for unit in units:
-        digest = blake2b(unit.identity(), digest_size=_KEY_BYTES).digest()
-        waiting.append(unit)
-        digests.append(digest)
-        of_unit = unit.size_bytes / _BATCH_BYTES + 1 / _MAX_BATCH_UNITS
-        size += of_unit
-        if size >= 2 or (size >= 0.25 and int.from_bytes(digest[:4]) < 2 * of_unit * 2**32):
-            yield _digest(digests), waiting
-            waiting, digests, size = [], [], 0.0
-    if waiting:
-        yield _digest(digests), waiting
-
-
-def _digest(digests: list[bytes]) -> str:
-    return blake2b(b"".join(digests), digest_size=_KEY_BYTES).hexdigest()
+        return [self.batch.digest]
 
 
 def _prepare(item: _BatchItem, folder: Path) -> Done:
-    done = prepare(item.batch)
+    done = prepare(Batch(units_of(item.batch), item.settings))
     write_texts(folder / _TEXTS, [pa.Table.from_batches([done.texts])], compression="lz4")
     counts = done.counts
     dropped = {reason.value: count for reason, count in counts.dropped.items()}

@@ -1,10 +1,9 @@
-"""Build the clean, split corpus from an opened source, in memory that hardly grows with the text."""
+"""Build the clean, split corpus from raw text, in memory that hardly grows with the text."""
 
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,14 +19,15 @@ from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
 from clozeline.storage.arrays import DiskArrays, chunks
 from clozeline.text.bad_records import BAD_RECORDS, BadRecordWriter
-from clozeline.text.batches import BatchRecord, code_of_batches, prepared, versions_used
+from clozeline.text.batches import BatchRecord, ReadText, code_of_batches, prepared, versions_used
 from clozeline.text.buckets import num_buckets_for
 from clozeline.text.clean_writer import CleanWriter
 from clozeline.text.cleaning import ALTERATIONS
-from clozeline.text.documents import DropReason, Source
+from clozeline.text.documents import DropReason
 from clozeline.text.exact_duplicates import SORTED, BucketItem, sort_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
 from clozeline.text.preparation import PreparationSettings
+from clozeline.text.raw_files import RawText
 from clozeline.text.sketched_buckets import SketchedBucket
 from clozeline.text.sketches import Sketches
 from clozeline.text.splits import KEPT, Decision, SplitShares, check_sides, decide
@@ -46,6 +46,7 @@ class _Counts:
     batches: list[BatchRecord] = field(default_factory=list)
     dropped: Counter[DropReason] = field(default_factory=Counter)
     altered: Counter[str] = field(default_factory=Counter)
+    raw: ReadText = field(default_factory=ReadText)
 
     def dropped_by_reason(self) -> dict[str, int]:
         return {reason.value: self.dropped[reason] for reason in DropReason}
@@ -62,7 +63,7 @@ class _Placed:
 
 
 def build_corpus(
-    source: Source,
+    raw: RawText,
     params: PreprocessParams,
     *,
     seed: int,
@@ -72,7 +73,7 @@ def build_corpus(
     forgotten: Forgotten = NOTHING,
     named: Callable[[str], str] = str,
 ) -> CorpusMetrics:
-    """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
+    """Clean, deduplicate and split all texts of `raw` into the empty folder `out`.
 
     The files of the tasks wait in `work` until the end, arrays in a spool inside `out`, which is removed then. The
     result depends neither on `workers`, which are released before the writing, nor on what earlier runs left in
@@ -83,12 +84,12 @@ def build_corpus(
     """
     spool = out / "spool"
     spool.mkdir()
-    settings = PreparationSettings.of(params, source, forgotten)
+    settings = PreparationSettings.of(params, forgotten, decode_entities=raw.decode_entities)
     ledger = Ledger(work, code_of_batches(settings), workers)
     with BadRecordWriter(out / BAD_RECORDS, named) as bad:
-        counts = _read(source, settings, ledger, bad)
-    buckets = _buckets(source, seed, counts, ledger)
-    _check_any(buckets, counts, source, params)
+        counts = _read(raw, settings, ledger, bad)
+    buckets = _buckets(raw, seed, counts, ledger)
+    _check_any(buckets, counts, raw, params)
     sketches = Sketches.of(buckets, Banding.finding(params.same_side_similarity).num_bands, spool / "sketches")
     decision = _decide(sketches, params, counts, ledger)
     workers.release()
@@ -97,7 +98,8 @@ def build_corpus(
     shutil.rmtree(spool)
     num_found = sum(batch.is_found for batch in counts.batches)
     _LOG.info("%d of %d batches of text kept from earlier runs", num_found, len(counts.batches))
-    ledger.keep_only({batch.key for batch in counts.batches})
+    _tell_shape(counts.raw.shapes)
+    ledger.keep_only(counts.raw.portions | {batch.key for batch in counts.batches})
     return CorpusMetrics(
         documents_read=counts.read,
         documents_split=counts.split,
@@ -112,12 +114,11 @@ def build_corpus(
     )
 
 
-def _read(source: Source, settings: PreparationSettings, ledger: Ledger, bad: BadRecordWriter) -> _Counts:
+def _read(raw: RawText, settings: PreparationSettings, ledger: Ledger, bad: BadRecordWriter) -> _Counts:
     counts = _Counts()
-    bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
-    with closing(source.units), bar:
-        shown = 0
-        for batch in prepared(source.units, settings, ledger):
+    with ProgressBar("Reading (kB)", raw.total_bytes // 1000) as bar:
+        stored_bytes = 0
+        for batch in prepared(raw, settings, ledger, counts.raw):
             counts.batches.append(batch)
             counts.read += batch.counts.num_read
             counts.split += batch.counts.num_split
@@ -125,16 +126,23 @@ def _read(source: Source, settings: PreparationSettings, ledger: Ledger, bad: Ba
             counts.dropped += batch.counts.dropped
             counts.altered += batch.counts.altered
             bad.append(batch.counts.bad)
-            bar.advance(source.meter.done_bytes // 1000 - shown, ledger.workers.note)
-            shown = source.meter.done_bytes // 1000
+            stored_bytes += batch.stored_bytes
+            bar.advance(stored_bytes // 1000 - bar.done, ledger.workers.note)
     return counts
 
 
-def _check_any(buckets: list[SketchedBucket], counts: _Counts, source: Source, params: PreprocessParams) -> None:
+def _tell_shape(shapes: Mapping[str, int]) -> None:
+    """Say how plain text was understood, and which knob changes it."""
+    if shapes:
+        understood = " and ".join(f"{number:,} {unit}s" for unit, number in sorted(shapes.items()))
+        _LOG.info("%s, one document each (`preprocess.source.one_document_per` changes that)", understood)
+
+
+def _check_any(buckets: list[SketchedBucket], counts: _Counts, raw: RawText, params: PreprocessParams) -> None:
     if not counts.read:
         raise DataError(
             f"{params.source.place}: the source holds no text",
-            given=f"0 texts in {source.total_bytes:,} bytes",
+            given=f"0 texts in {raw.total_bytes:,} bytes",
             expected="at least one text",
             do="add text, or correct `source`",
         )
@@ -147,9 +155,9 @@ def _check_any(buckets: list[SketchedBucket], counts: _Counts, source: Source, p
         )
 
 
-def _buckets(source: Source, seed: int, counts: _Counts, ledger: Ledger) -> list[SketchedBucket]:
+def _buckets(raw: RawText, seed: int, counts: _Counts, ledger: Ledger) -> list[SketchedBucket]:
     """Exchange the texts of the batches, and return the buckets that have any, without exact duplicates."""
-    num_buckets = num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes)
+    num_buckets = num_buckets_for(raw.raw_bytes)
     found: dict[int, BucketItem] = {}
     for record in ledger.run_all(spread, spread_items(counts.batches, num_buckets), "Spreading"):
         for part, number in enumerate(record.facts):

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from clozeline.params import SourceParams
 from clozeline.records.files.json_values import parsed
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import Block, read_blocks
 from clozeline.text.documents import Document, DropReason, RawUnit, Source
-from clozeline.text.files import RawFile, total_bytes_of
+from clozeline.text.raw_files import RawFile, Reading, total_bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,13 @@ class DocstringBlock:
                 yield Document(record["text"], record["source"], record["title"], dropped)
 
 
-def read_docstrings(files: Sequence[RawFile], params: SourceParams) -> Source:
-    """Open shards of docstrings. Entities stay as they are, because the text may be about them."""
+def read_docstrings(files: Sequence[RawFile], reading: Reading) -> Source:
+    """Open shards of docstrings; `reading` has nothing for them."""
     meter = Meter()
     return Source(
         units=(unit for file in files for unit in _blocks(file, meter)),
         total_bytes=total_bytes_of(files),
         meter=meter,
-        decode_entities=False,
     )
 
 

@@ -89,7 +89,7 @@ class RawUnit(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """An opened source: its units in a stable order, and the progress of reading."""
+    """Opened files: their units in a stable order, and the progress of reading."""
 
     units: Generator[RawUnit, None, None]
     total_bytes: int
@@ -97,7 +97,3 @@ class Source:
     meter: Meter = field(default_factory=Meter)
     shapes: Counter[str] = field(default_factory=Counter)
     """Unit of plain text (line, paragraph, file) → number of documents that were read so far."""
-    decode_entities: bool = True
-    """Whether HTML entities in the text are dirt; false where the text may be about entities."""
-    raw_bytes: int | None = None
-    """Size of the text as its origin stores it, by which buckets are cut; 0 if unknown, None: `total_bytes`."""

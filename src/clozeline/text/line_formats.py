@@ -5,7 +5,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from clozeline.errors import DataError
@@ -71,7 +71,7 @@ def read_json_lines(
 
 @dataclass(frozen=True, slots=True)
 class JsonBlock:
-    """Lines of a JSON Lines file. The reading process finds the line ends; a worker parses the lines."""
+    """Lines of a JSON Lines file. The reading task finds the line ends; another one parses the lines."""
 
     block: Block
     settings: LineSettings
@@ -82,6 +82,10 @@ class JsonBlock:
 
     def identity(self) -> bytes:
         return pickle.dumps((self.block.content, self.block.first_line == 1, self.settings.label, self.settings.fields))
+
+    def later(self, num_lines: int) -> "JsonBlock":
+        """Return the block as that many lines later in the file."""
+        return replace(self, block=self.block.later(num_lines))
 
     def documents(self) -> Iterator[Document]:
         bad: list[DataError] = []

@@ -13,7 +13,7 @@ from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, TEXT, TITL
 from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.records.files.identity import KEY_BYTES, content_key
 from clozeline.text.cleaning import alterations, clean, split_long
-from clozeline.text.documents import BadRecord, Document, DropReason, RawUnit, Source
+from clozeline.text.documents import BadRecord, Document, DropReason, RawUnit
 from clozeline.text.sketch_columns import with_sketches
 from clozeline.words.shingles import Banding
 
@@ -47,11 +47,11 @@ class PreparationSettings:
     forgotten: Forgotten = NOTHING
 
     @classmethod
-    def of(cls, params: "PreprocessParams", source: Source, forgotten: Forgotten) -> Self:
+    def of(cls, params: "PreprocessParams", forgotten: Forgotten, *, decode_entities: bool) -> Self:
         return cls(
             min_characters=params.min_characters,
             max_characters=params.max_characters,
-            decode_entities=source.decode_entities,
+            decode_entities=decode_entities,
             banding=Banding.finding(params.same_side_similarity),
             min_words=params.min_words,
             max_words=params.max_words,

@@ -1,29 +1,15 @@
-"""Table of the kinds of source: how the files of a snapshot are read."""
+"""The files of a snapshot as raw text, and their names in the source."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 from clozeline.artifacts.snapshot.manifest import Snapshot
 from clozeline.errors import ArtifactError
 from clozeline.params import SourceParams
-from clozeline.text.docstrings import read_docstrings
-from clozeline.text.documents import Source
-from clozeline.text.files import RawFile, read_files
-from clozeline.text.wikipedia import read_dumps
-
-Opener = Callable[[Sequence[RawFile], SourceParams], Source]
-
-_OPENERS: dict[str, Opener] = {
-    "python-docs": read_docstrings,
-    "files": read_files,
-    "wikipedia-xml": read_dumps,
-    "hub": read_files,
-    "sql": read_files,
-}
+from clozeline.text.raw_files import RawFile, RawText, Reading
 
 
-def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = False) -> Source:
+def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = False) -> RawText:
     """Open the snapshot in `folder`, whose texts come in the order in which they were first seen.
 
     `quarantines`: whether a bad record of a file is set aside, instead of stopping the reading.
@@ -40,8 +26,11 @@ def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = Fal
             do="run stage snapshot again (`dvc repro -f snapshot`), or correct `source.kind`",
         )
     label = {"hub": snapshot.place, "sql": "sql"}.get(snapshot.kind)
-    files = [RawFile(folder / file.object_name, file.name, label or file.name, quarantines) for file in snapshot.files]
-    return replace(_OPENERS[snapshot.kind](files, params), raw_bytes=snapshot.raw_bytes)
+    files = tuple(
+        RawFile(folder / file.object_name, file.name, label or file.name, quarantines, file.sha256)
+        for file in snapshot.files
+    )
+    return RawText(files, Reading.of(params), snapshot.raw_bytes)
 
 
 def names_in_source(folder: Path, params: SourceParams) -> Callable[[str], str]:

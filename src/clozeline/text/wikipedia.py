@@ -8,11 +8,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from clozeline.errors import DataError
-from clozeline.params import SourceParams
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import decompressed
 from clozeline.text.documents import Document, DropReason, Source
-from clozeline.text.files import RawFile, total_bytes_of
+from clozeline.text.raw_files import RawFile, Reading, total_bytes_of
 from clozeline.text.wikitext import CANONICAL_MEDIA_NAMES, plain_text
 
 _ARTICLE_NAMESPACE = "0"
@@ -45,8 +44,8 @@ class WikiPage:
         return (Document(plain_text(self.wikitext, self.media_names), self.label, self.title),)
 
 
-def read_dumps(files: Sequence[RawFile], params: SourceParams) -> Source:
-    """Open dumps, compressed or not; `params` has nothing for them.
+def read_dumps(files: Sequence[RawFile], reading: Reading) -> Source:
+    """Open dumps, compressed or not; `reading` has nothing for them.
 
     Raises:
         DataError: raised while reading: a file is not a complete dump.

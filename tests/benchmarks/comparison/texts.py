@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from clozeline.params import Params
 from clozeline.text.documents import Document
+from clozeline.text.opening import opened
 from clozeline.text.sources import open_snapshot
 from comparison.stages import KEPT, PROJECT, params_tree, run_stage
 
@@ -115,7 +116,8 @@ def raw_texts(source: Source, every: int) -> Path:
 def _raw_documents(source: Source) -> Iterator[Document]:
     settings = Params.model_validate(params_tree(source.changes)).preprocess.source
     raw = _taken(source, KEPT / f"{source.name}-{_digest(params_tree(source.changes)['preprocess'])}")
-    for unit in open_snapshot(raw, settings).units:
+    text = open_snapshot(raw, settings)
+    for unit in opened(text.files, text.reading).units:
         yield from (document for document in unit.documents() if document.dropped is None)
 
 

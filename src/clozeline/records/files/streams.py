@@ -7,7 +7,7 @@ import io
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -143,10 +143,21 @@ class Block:
 
     content: bytes
     start: _Start
+    is_stored: bool = False
+    """Whether the file holds these bytes as they are: then a copy for another process names their place only."""
 
     @property
     def first_line(self) -> int:
         return self.start.line
+
+    def later(self, num_lines: int) -> "Block":
+        """Return the block as that many lines later in the file."""
+        return replace(self, start=replace(self.start, line=self.start.line + num_lines))
+
+    def __reduce__(self) -> tuple[Callable[..., "Block"], tuple[object, ...]]:
+        if self.is_stored:
+            return _stored_block, (self.start, len(self.content))
+        return Block, (self.content, self.start)
 
     def lines(self, on_bad: OnBad = stop) -> Iterator[str]:
         """Yield the lines like `read_lines`; some come without their line end.
@@ -169,17 +180,35 @@ class Block:
             return None
 
 
-def read_blocks(path: Path, meter: Meter, left_out_by: str | None = None) -> Generator[Block, None, None]:
-    """Yield a file as blocks of whole lines; `left_out_by` as in `read_lines`.
+def _stored_block(start: _Start, num_bytes: int) -> Block:
+    with start.path.open("rb") as file:
+        file.seek(start.byte)
+        return Block(file.read(num_bytes), start, is_stored=True)
+
+
+def read_blocks(
+    path: Path, meter: Meter, left_out_by: str | None = None, start: int = 0, end: int | None = None
+) -> Generator[Block, None, None]:
+    """Yield a file as blocks of whole lines, or the lines that begin in a range of the bytes of a plain file.
+
+    The lines of a later range are counted from 2, because line 1 is that of the file.
+
+    Args:
+        left_out_by: as in `read_lines`.
 
     Raises:
         DataError: its compressed data are damaged.
     """
+    is_stored = compression_of(path) is None
     with decompressed(path, meter) as stream:
         line, offset = 1, 0
-        while content := stream.read(_BLOCK_BYTES):
-            content += stream.readline()
-            yield Block(content, _Start(path, left_out_by, line, offset))
+        if start:
+            stream.seek(start - 1)
+            line, offset = 2, start - 1 + len(stream.readline())
+        while content := stream.read(_BLOCK_BYTES if end is None else min(_BLOCK_BYTES, max(end - offset, 0))):
+            if not content.endswith(b"\n"):
+                content += stream.readline()
+            yield Block(content, _Start(path, left_out_by, line, offset), is_stored)
             line += content.count(b"\n")
             offset += len(content)
 

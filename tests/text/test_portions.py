@@ -1,0 +1,115 @@
+"""Claim: raw text that is read in portions, by any number of tasks, is the text of the files, with its places."""
+
+import gzip
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from clozeline.cluster.ledger import Ledger
+from clozeline.machine.workers import Workers
+from clozeline.records.files.meter import Meter
+from clozeline.records.files.streams import read_blocks
+from clozeline.storage.fingerprints import sha256_of
+from clozeline.text.batches import ReadText, prepared
+from clozeline.text.documents import Document
+from clozeline.text.opening import opened
+from clozeline.text.portions import cut_portions, portions_of, units_of
+from clozeline.text.preparation import PreparationSettings
+from clozeline.text.raw_files import RawFile, RawText, Reading
+from clozeline.words.shingles import Banding
+
+READING = Reading("files", "text", None, "paragraph")
+LINES = [json.dumps({"text": f"{number % 17 * 'é'} text {number}"}) + "\n" * (1 + number % 3) for number in range(60)]
+SETTINGS = PreparationSettings(1, 500, decode_entities=True, banding=Banding.finding(0.5))
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 300)
+    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 100)
+    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 40)
+
+
+def raw_file(path: Path, content: bytes, *, quarantines: bool = False) -> RawFile:
+    path.write_bytes(content)
+    return RawFile(path, path.name, path.name, quarantines, sha256_of(path))
+
+
+def documents_in_portions(files: list[RawFile], work: Path) -> list[Document]:
+    ledger = Ledger(work, "code", Workers(None, 1))
+    batches = [batch for portion in cut_portions(portions_of(files, READING), ledger) for batch in portion.batches]
+    return [document for batch in batches for unit in units_of(batch) for document in unit.documents()]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_of_lines_hold_each_line_once_with_its_number(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    content = b"".join(b"x" * draw.choice([0, 0, 1, 5, 30]) + b"\n" for _ in range(40)) + b"y" * draw.randrange(3)
+    (tmp_path / "lines").write_bytes(content)
+    cuts = [0, *sorted(draw.sample(range(1, len(content)), 6)), len(content)]
+    found, lines_before = b"", 0
+    for start, end in pairwise(cuts):
+        blocks = list(read_blocks(tmp_path / "lines", Meter(), start=start, end=end))
+        for block in blocks:
+            assert content[block.start.byte :].startswith(block.content)
+            later = block.later(lines_before - 1) if start else block
+            assert later.first_line == content[: block.start.byte].count(b"\n") + 1
+        found += b"".join(block.content for block in blocks)
+        lines_before = found.count(b"\n")
+    assert found == content
+
+
+def test_portions_hold_the_documents_of_the_files_in_their_order(tmp_path: Path) -> None:
+    files = [
+        raw_file(tmp_path / "a.jsonl", "".join(LINES).encode()),
+        raw_file(tmp_path / "b.txt", b"one\n\ntwo\nthree\n\n" * 30),
+        raw_file(tmp_path / "c.jsonl.gz", gzip.compress("".join(LINES[:30]).encode())),
+        *(raw_file(tmp_path / f"{number}.csv", b"text\nsome\n") for number in range(9)),
+        raw_file(tmp_path / "none.jsonl", b""),
+    ]
+    portions = portions_of(files, READING)
+    assert len([item for item in portions if item.files[0].name == "a.jsonl"]) > 5
+    assert max(len(item.files) for item in portions) > 5, "small files share a portion"
+    whole = [document for unit in opened(files, READING).units for document in unit.documents()]
+    assert documents_in_portions(files, tmp_path / "work") == whole
+
+
+def test_bad_records_of_later_portions_have_their_line_in_the_file(tmp_path: Path) -> None:
+    lines = [line.strip() for line in LINES]
+    bad = {7: "[1]", 31: '{"text": 1}', 32: '{"body": ""}', 58: "{"}
+    for line, content in bad.items():
+        lines[line - 1] = content
+    content = "\n".join(lines).encode()
+    files = [
+        raw_file(tmp_path / "a.jsonl", b"{}\n[]\n", quarantines=True),
+        raw_file(tmp_path / "b.jsonl", content, quarantines=True),
+        raw_file(tmp_path / "c.jsonl", b'{"text": ""}\n{}\n', quarantines=True),
+    ]
+    found = documents_in_portions(files, tmp_path / "work")
+    places = [document.bad.place.removeprefix(f"{tmp_path}/") for document in found if document.bad]
+    of_b = [f"b.jsonl, line {line}" for line in bad]
+    assert places == ["a.jsonl, line 1", "a.jsonl, line 2", *of_b, "c.jsonl, line 2"]
+
+
+def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "".join(LINES).encode()
+    files = (raw_file(tmp_path / "a.jsonl", content), raw_file(tmp_path / "b.jsonl.gz", gzip.compress(content)))
+    ledger, read = Ledger(tmp_path / "work", "code", Workers(None, 1)), ReadText()
+    first = list(prepared(RawText(files, READING, 0), SETTINGS, ledger, read))
+    assert sum(record.counts.num_read for record in first) == 2 * len(LINES)
+    pickles = list((tmp_path / "work").glob("*/*/units-*.pickle"))
+    assert {path.parent.name for path in pickles} == read.portions, "copies are removed when they are prepared"
+    assert not any(b" text 1" in path.read_bytes() for path in pickles)
+    names: list[str] = []
+    monkeypatch.setattr(
+        "clozeline.text.portions.opened",
+        lambda some, reading: names.extend(file.name for file in some) or opened(some, reading),
+    )
+    again = list(prepared(RawText(files, READING, 0), SETTINGS, ledger, ReadText()))
+    assert [record.key for record in again] == [record.key for record in first]
+    assert set(names) == {"b.jsonl.gz"}
