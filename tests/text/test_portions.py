@@ -6,6 +6,8 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from clozeline.cluster.ledger import Ledger
@@ -38,9 +40,9 @@ def raw_file(path: Path, content: bytes, *, quarantines: bool = False) -> RawFil
     return RawFile(path, path.name, path.name, quarantines, sha256_of(path))
 
 
-def documents_in_portions(files: list[RawFile], work: Path) -> list[Document]:
+def documents_in_portions(files: list[RawFile], work: Path, reading: Reading = READING) -> list[Document]:
     ledger = Ledger(work, "code", Workers(None, 1))
-    batches = [batch for portion in cut_portions(portions_of(files, READING), ledger) for batch in portion.batches]
+    batches = [batch for portion in cut_portions(portions_of(files, reading), ledger) for batch in portion.batches]
     return [document for batch in batches for unit in units_of(batch) for document in unit.documents()]
 
 
@@ -92,6 +94,20 @@ def test_bad_records_of_later_portions_have_their_line_in_the_file(tmp_path: Pat
     places = [document.bad.place.removeprefix(f"{tmp_path}/") for document in found if document.bad]
     of_b = [f"b.jsonl, line {line}" for line in bad]
     assert places == ["a.jsonl, line 1", "a.jsonl, line 2", *of_b, "c.jsonl, line 2"]
+
+
+def test_row_groups_of_parquet_are_read_each_once_with_their_rows(tmp_path: Path) -> None:
+    texts = [None if number in (3, 71) else f"text {number}" for number in range(90)]
+    table = pa.table({"other": list(range(90)), "text": [7] * 90, "label": texts})
+    pq.write_table(table, tmp_path / "bad", row_group_size=7)
+    pq.write_table(table.rename_columns(["other", "number", "text"]), tmp_path / "good", row_group_size=7)
+    bad = raw_file(tmp_path / "bad.parquet", (tmp_path / "bad").read_bytes(), quarantines=True)
+    good = raw_file(tmp_path / "good.parquet", (tmp_path / "good").read_bytes())
+    assert len(portions_of([good, bad], READING)) > 10
+    found = documents_in_portions([good, bad], tmp_path / "work")
+    assert [document.text for document in found[:90]] == [text or "" for text in texts]
+    places = [document.bad.place for document in found if document.bad]
+    assert places == [f"{bad.path}, row {row}" for row in range(1, 91)]
 
 
 def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(

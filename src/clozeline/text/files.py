@@ -45,9 +45,10 @@ def read_files(files: Sequence[RawFile], reading: Reading) -> Source:
     )
 
 
-def is_in_blocks(file: RawFile) -> bool:
-    """Return whether the file is read in blocks of lines, so that a range of its bytes can be read too."""
-    return _FORMATS.get(format_of(Path(file.name))) is _in_blocks and compression_of(file.path) is None
+def has_ranges(file: RawFile) -> bool:
+    """Return whether a range of the file's bytes can be read: the lines, or the row groups, that begin in it."""
+    read = _FORMATS.get(format_of(Path(file.name)))
+    return read is _in_rows or (read is _in_blocks and compression_of(file.path) is None)
 
 
 def _units(file: RawFile, reading: Reading, meter: Meter, shapes: Counter[str]) -> Iterator[RawUnit]:
@@ -58,7 +59,7 @@ def _units(file: RawFile, reading: Reading, meter: Meter, shapes: Counter[str]) 
 
 def _in_rows(file: RawFile, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
     bad: list[DataError] = []
-    rows = read_parquet(file.path, settings.fields.by_knob, meter)
+    rows = read_parquet(file.path, settings.fields.by_knob, meter, file.start, file.end)
     yield from documents_of(rows, settings.fields, settings.label, bad.append if settings.quarantines else stop)
     yield from (Document.in_place_of(error, settings.label) for error in bad)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from clozeline.text.docstrings import read_docstrings
 from clozeline.text.documents import Source
-from clozeline.text.files import is_in_blocks, read_files
+from clozeline.text.files import has_ranges, read_files
 from clozeline.text.raw_files import RawFile, Reading
 from clozeline.text.wikipedia import read_dumps
 
@@ -22,7 +22,7 @@ class _Kind:
     is_divisible: Callable[[RawFile], bool] = _never
 
 
-_FILES: Final = _Kind(read_files, is_in_blocks)
+_FILES: Final = _Kind(read_files, has_ranges)
 KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
     {
         "python-docs": _Kind(read_docstrings),

@@ -27,8 +27,14 @@ def format_of(path: Path) -> str:
     return PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSION_SUFFIXES else name.suffix
 
 
-def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRecord]:
+def read_parquet(
+    path: Path, fields: Fields, meter: Meter, start: int = 0, end: int | None = None
+) -> Iterator[PlacedRecord]:
     """Read the named columns, with a thousand rows in memory at a time.
+
+    Args:
+        start: first byte of the range in which the row groups to read begin.
+        end: first byte behind the range; None: the end of the file.
 
     Raises:
         DataError: the file is damaged, or has no such columns.
@@ -37,8 +43,12 @@ def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRec
     try:
         with pq.ParquetFile(path) as table:
             check_fields(table.schema_arrow.names, fields, path)
-            row = 0
-            for batch in table.iter_batches(_PARQUET_ROWS, columns=[*fields.values()], use_threads=False):
+            groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+            places = [group.column(0).data_page_offset for group in groups]
+            chosen = [number for number, place in enumerate(places) if start <= place and (end is None or place < end)]
+            row = sum(group.num_rows for group in groups[: chosen[0]]) if chosen else 0
+            columns = [*fields.values()]
+            for batch in table.iter_batches(_PARQUET_ROWS, chosen, columns=columns, use_threads=False):
                 for values in batch.to_pylist():
                     row += 1
                     yield f"{file}, row {row}", values
