@@ -135,7 +135,7 @@ def _tell_shape(shapes: Mapping[str, int]) -> None:
     """Say how plain text was understood, and which knob changes it."""
     if shapes:
         understood = " and ".join(f"{number:,} {unit}s" for unit, number in sorted(shapes.items()))
-        _LOG.info("%s, one document each (`preprocess.source.one_document_per` changes that)", understood)
+        _LOG.info("%s, one document each (`source.one_document_per` changes that)", understood)
 
 
 def _check_any(buckets: list[SketchedBucket], counts: _Counts, raw: RawText, params: PreprocessParams) -> None:
