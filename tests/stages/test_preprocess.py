@@ -83,7 +83,7 @@ def test_the_stage_writes_the_splits_and_an_account_of_every_text(tmp_path: Path
     assert metrics["documents_in"] == 100 == metrics["kept"] + sum(metrics["dropped"].values())
     assert metrics["versions"]["rensa"]
     assert "100 texts in = 100 kept + none dropped" in caplog.text
-    assert "100 paragraphs, one document each (`preprocess.source.one_document_per` changes that)" in caplog.text
+    assert "100 paragraphs, one document each (`source.one_document_per` changes that)" in caplog.text
 
 
 @pytest.mark.parametrize(
