@@ -1,8 +1,10 @@
 """Claim: raw text that is read in portions, by any number of tasks, is the text of the files, with its places."""
 
+import bz2
 import gzip
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.cluster.ledger import Ledger
+from clozeline.errors import DataError
 from clozeline.machine.workers import Workers
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import read_blocks
@@ -22,6 +25,7 @@ from clozeline.text.portions import cut_portions, portions_of, units_of
 from clozeline.text.preparation import PreparationSettings
 from clozeline.text.raw_files import RawFile, RawText, Reading
 from clozeline.words.shingles import Banding
+from tests.text.test_wikipedia import HEAD, TAIL, page
 
 READING = Reading("files", "text", None, "paragraph")
 LINES = [json.dumps({"text": f"{number % 17 * 'é'} text {number}"}) + "\n" * (1 + number % 3) for number in range(60)]
@@ -108,6 +112,40 @@ def test_row_groups_of_parquet_are_read_each_once_with_their_rows(tmp_path: Path
     assert [document.text for document in found[:90]] == [text or "" for text in texts]
     places = [document.bad.place for document in found if document.bad]
     assert places == [f"{bad.path}, row {row}" for row in range(1, 91)]
+
+
+def dump_of(num_pages: int) -> bytes:
+    return (
+        HEAD + "".join(page(f"P{n}", f"'''page''' {n} &lt;page> [[Datei:x]]") for n in range(num_pages)) + TAIL
+    ).encode()
+
+
+def in_streams(content: bytes, num_bytes: int) -> bytes:
+    return b"".join(bz2.compress(content[at : at + num_bytes]) for at in range(0, len(content), num_bytes))
+
+
+@pytest.mark.parametrize("portion_bytes", [97, 150, 401])
+@pytest.mark.parametrize("stream_bytes", [None, 33, 700, 100_000])
+def test_ranges_of_a_dump_hold_each_page_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion_bytes: int, stream_bytes: int | None
+) -> None:
+    """Whatever the streams of a bz2 file are: those of a parallel compressor end within a page, or within its tag."""
+    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", portion_bytes)
+    content = dump_of(25)
+    file = raw_file(tmp_path / "d.xml", in_streams(content, stream_bytes) if stream_bytes else content)
+    reading = replace(READING, kind="wikipedia-xml")
+    assert len(portions_of([file], reading)) > 1
+    found = documents_in_portions([file], tmp_path / "work", reading)
+    assert found == [Document(f"page {number} <page> ", "d.xml", f"P{number}") for number in range(25)]
+
+
+@pytest.mark.parametrize("stream_bytes", [None, 700])
+def test_a_dump_that_is_cut_off_is_named_by_its_last_range(tmp_path: Path, stream_bytes: int | None) -> None:
+    content = dump_of(25)
+    packed = in_streams(content, stream_bytes) if stream_bytes else content
+    file = raw_file(tmp_path / "d.xml", packed[:-60])
+    with pytest.raises(DataError, match=r"d\.xml: "):
+        documents_in_portions([file], tmp_path / "work", replace(READING, kind="wikipedia-xml"))
 
 
 def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(

@@ -7,6 +7,7 @@ from typing import Final
 
 from clozeline.text.docstrings import read_docstrings
 from clozeline.text.documents import Source
+from clozeline.text.dump_ranges import has_ranges as dump_has_ranges
 from clozeline.text.files import has_ranges, read_files
 from clozeline.text.raw_files import RawFile, Reading
 from clozeline.text.wikipedia import read_dumps
@@ -27,7 +28,7 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
     {
         "python-docs": _Kind(read_docstrings),
         "files": _FILES,
-        "wikipedia-xml": _Kind(read_dumps),
+        "wikipedia-xml": _Kind(read_dumps, dump_has_ranges),
         "hub": _FILES,
         "sql": _FILES,
     }

@@ -1,8 +1,8 @@
 """Portions of raw text: a task reads one, and cuts it into batches, so that no process reads all of the text.
 
-A portion is a range of a file of JSON Lines or Parquet, another file as a whole, or several small files. Files and
-sizes decide it, never the number of workers. The batches of a portion hold its units in their order, as pickles: a
-worker reads what the file holds as it is from there, and other units (decompressed, parsed) from the pickle.
+A portion is a range of a file of JSON Lines or Parquet, or of a dump, another file as a whole, or several small files.
+Files and sizes decide it, never the number of workers. The batches of a portion hold its units in their order, as
+pickles: a worker reads what the file holds as it is from there, and other units (decompressed, parsed) from the pickle.
 """
 
 import pickle

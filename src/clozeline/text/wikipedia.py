@@ -5,12 +5,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from xml.etree import ElementTree
 
 from clozeline.errors import DataError
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import decompressed
 from clozeline.text.documents import Document, DropReason, Source
+from clozeline.text.dump_ranges import range_of_dump
 from clozeline.text.raw_files import RawFile, Reading, total_bytes_of
 from clozeline.text.wikitext import CANONICAL_MEDIA_NAMES, plain_text
 
@@ -52,27 +54,36 @@ def read_dumps(files: Sequence[RawFile], reading: Reading) -> Source:
     """
     meter = Meter()
     return Source(
-        units=(page for file in files for page in _pages(file.path, file.label, meter)),
+        units=(page for file in files for page in _pages(file, meter)),
         total_bytes=total_bytes_of(files),
         meter=meter,
     )
 
 
-def _pages(file: Path, label: str, meter: Meter) -> Iterator[WikiPage]:
+def _pages(file: RawFile, meter: Meter) -> Iterator[WikiPage]:
+    if file.end is not None:
+        stream = range_of_dump(file.path, file.start, file.end)
+        if stream is not None:
+            yield from _pages_of(stream, file, f" of the range from byte {file.start:,}")
+        return
+    with decompressed(file.path, meter) as stream:
+        yield from _pages_of(stream, file, "")
+
+
+def _pages_of(stream: BinaryIO, file: RawFile, where: str) -> Iterator[WikiPage]:
     media_names = set(CANONICAL_MEDIA_NAMES)
     num_pages = 0
-    with decompressed(file, meter) as stream:
-        try:
-            for element in _elements(ElementTree.iterparse(stream, events=("start", "end"))):
-                if _name(element) == "namespace" and element.get("key") in _MEDIA_NAMESPACES:
-                    media_names.add((element.text or "").lower())
-                elif _name(element) == "page":
-                    num_pages += 1
-                    yield _page(element, label, frozenset(media_names))
-        except ElementTree.ParseError as error:
-            raise _not_a_dump_error(file, f"{error}, after {num_pages} pages") from error
-    if not num_pages:
-        raise _not_a_dump_error(file, "XML without a <page>")
+    try:
+        for element in _elements(ElementTree.iterparse(stream, events=("start", "end"))):
+            if _name(element) == "namespace" and element.get("key") in _MEDIA_NAMESPACES:
+                media_names.add((element.text or "").lower())
+            elif _name(element) == "page":
+                num_pages += 1
+                yield _page(element, file.label, frozenset(media_names))
+    except ElementTree.ParseError as error:
+        raise _not_a_dump_error(file.path, f"{error}, after {num_pages} pages{where}") from error
+    if not num_pages and file.end is None:
+        raise _not_a_dump_error(file.path, "XML without a <page>")
 
 
 def _elements(events: Iterator[tuple[str, ElementTree.Element]]) -> Iterator[ElementTree.Element]:

@@ -66,12 +66,13 @@ def decompressed(path: Path, meter: Meter) -> Iterator[BinaryIO]:
     """
     with path.open("rb") as file:
         decompress = _DECOMPRESSORS[_compression_of(file.peek(4)[:4])]
-        with decompress(file) as stream, meter.reading(file), _damage_named(path, file):
+        with decompress(file) as stream, meter.reading(file), damage_named(path, file):
             yield stream
 
 
 @contextmanager
-def _damage_named(path: Path, file: BinaryIO) -> Iterator[None]:
+def damage_named(path: Path, file: BinaryIO) -> Iterator[None]:
+    """Raise a DataError in place of the error of damaged compressed data."""
     try:
         yield
     except (EOFError, zlib.error, OSError) as error:
