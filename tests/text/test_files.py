@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ from clozeline.text.raw_files import RawFile, Reading
 
 def read(path, params) -> list[Document]:
     source = open_files(path, params.source)
-    documents = [document for unit in source.units for document in unit.documents()]
+    with closing(source.units):
+        documents = [document for unit in source.units for document in unit.documents()]
     assert source.meter.done_bytes == source.total_bytes
     return documents
 

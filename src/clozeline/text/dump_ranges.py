@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from clozeline.records.files.bz2_streams import streams_from
 from clozeline.records.files.streams import compression_of
+from clozeline.text.bz2_streams import streams_from
 from clozeline.text.raw_files import RawFile
 
 _PAGE: Final = b"<page>"
