@@ -33,6 +33,8 @@ _MOST_STARTS: Final = 4
 _UNSPECIFIC: Final = (0, 1, TransientError.exit_code)
 """Exit codes of an agent whose peer has failed."""
 _SIGNALLED: Final = 128
+_BY_A_SHELL: Final = ("/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & wait $!', "sh")
+"""Ray kills (-9) the children of a process that it ends: here a shell, so that the supervisor can end the rest."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class _Agent:
     ) -> None:
         own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # Ray sets it
         self._process = subprocess.Popen(
-            command,
+            [*_BY_A_SHELL, *command],
             cwd=folder,
             env={**theirs, **own, "PET_LOCAL_ADDR": nodes()[this_node()], **for_all},
             stdin=subprocess.PIPE,
