@@ -15,20 +15,24 @@ token; `own_20` gets 20 times as many. `cpu_seconds` are those of the training a
 Each seed draws its own labels and articles and trains anew. The ratio is the mean figure of the three tasks, adapted /
 published. Which recipe counts as adapted is decided by the validation parts, not by the test parts. The output is a
 readable table, then the line. The data lie beside the project, or in the folder that CLOZELINE_BENCHMARK_LABELLED
-names; without them there is nothing to measure.
+names; without them there is nothing to measure. It takes hours. The figures of each seed and recipe are kept, so
+the same command goes on where it was stopped, as long as code and data are the same.
 """
 
 import argparse
+import json
 import logging
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from clozeline.storage.atomic import replacing_file
+from clozeline.storage.fingerprints import code_of, fingerprint
 from clozeline.tasks.similarity.belonging import BelongingPairs
 from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads
@@ -38,6 +42,7 @@ from comparison.biomedical import articles, search_parts
 from comparison.finetuning import params_of, run_stage
 from comparison.labelled import DATA_VARIABLE, Parts, Sizes, entity_parts, few_label_parts
 from comparison.machine import available_cores
+from comparison.stages import KEPT
 from comparison.texts import write_clean
 from comparison.their_tasks import PARTS
 
@@ -118,14 +123,27 @@ def main() -> None:
 
 
 def measured(names: Sequence[str], settings: Settings, tokens: int, seed: int) -> Iterator[tuple[str, Figures]]:
-    """Yield the figures of each recipe."""
+    """Yield the figures of each recipe, those of an earlier run if it measured them by the same code."""
     parts = settings.parts(seed)
+    files = [*code_of(["."]), *_own_code(), *(file for it in parts.values() for file in sorted(it.folder.iterdir()))]
     with TemporaryDirectory() as folder:
         budget = Budget(tokens, seed, settings.num_threads, parts["search"].folder, Path(folder) / "encoders")
         for name in names:
-            figures = judged(RECIPES[name](budget), parts, settings, seed, Path(folder) / name)
+            key = fingerprint({**asdict(settings), "tokens": tokens, "seed": seed, "recipe": name}, files)
+            kept = KEPT / "worth" / f"{key}.json"
+            if kept.exists():
+                figures = Figures(**json.loads(kept.read_bytes()))
+            else:
+                figures = judged(RECIPES[name](budget), parts, settings, seed, Path(folder) / name)
+                with replacing_file(kept) as beside:
+                    beside.write_text(json.dumps(asdict(figures)), encoding="utf-8")
             _LOG.info("seed %d, %s: %s", seed, name, figures)
             yield name, figures
+
+
+def _own_code() -> list[Path]:
+    here = Path(__file__)
+    return [here, *sorted((here.parent / "comparison").rglob("*.py"))]
 
 
 def judged(made: Made, parts: Mapping[str, Parts], settings: Settings, seed: int, out: Path) -> Figures:
