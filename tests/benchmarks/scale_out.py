@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,14 +140,8 @@ def _raylets(folder: Path) -> Iterator[Mapping[str, str]]:
     """Start two nodes with a core each; yield the environment of the stages that use them."""
     sys.path.append(str(PROJECT))
     nodes = import_module("tests.cluster.raylets")
-    port, environment = nodes.free_port(), nodes.settings()
-    with ExitStack() as opened:
-        log = opened.enter_context((folder / "raylets.log").open("w"))
-        sockets = opened.enter_context(TemporaryDirectory(prefix="ray-"))  # short enough for names of sockets
-        head = ("--head", f"--port={port}", f"--temp-dir={sockets}", "--include-dashboard=false")
-        for arguments in (head, (f"--address=127.0.0.1:{port}",)):
-            opened.enter_context(nodes.raylet(log, environment, *arguments))
-        yield {**environment, "CLOZELINE_CLUSTER": f"ray://127.0.0.1:{port}"}
+    with nodes.cluster_of_two(folder / "raylets.log") as cluster:
+        yield cluster.environment
 
 
 def _spent() -> float:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.drill.cluster import drill_cluster
 from tests.drill.kills import Tally, drill_pushes, drill_runs
 from tests.drill.outages import drill_mlflow, drill_prefect
 
@@ -24,6 +25,9 @@ def main() -> int:
         parts: dict[str, Callable[[], None]] = {
             "runs": lambda: drill_runs(folder / "runs", rounds, seed, tally),
             "pushes": lambda: drill_pushes(folder / "pushes", max(rounds // 2, 1), seed, tally),
+            "kills of a cluster": lambda: drill_cluster(
+                folder / "cluster", max(rounds // 4, 1), seed, arguments.cluster_megabytes, tally
+            ),
             "an outage of MLflow": lambda: drill_mlflow(folder / "mlflow", seconds, tally),
             "an outage of Prefect's server, and a worker that is killed": lambda: drill_prefect(
                 folder / "prefect", seconds, tally
@@ -43,7 +47,8 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.drill", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="kills of runs; half as many of pushes")
+    parser.add_argument("--rounds", type=int, default=20, help="kills of runs; of pushes half, of clusters a quarter")
+    parser.add_argument("--cluster-megabytes", type=int, default=64, help="text that two raylets prepare")
     parser.add_argument("--seed", type=int, default=1, help="of the moments and the ways")
     parser.add_argument("--outage-seconds", type=float, default=600, help="for which each server is away")
     return parser.parse_args()

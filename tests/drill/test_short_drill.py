@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.drill.__main__ import attempt
+from tests.drill.executions import repeated
 from tests.drill.kills import Tally, drill_pushes, drill_runs
 
 
@@ -13,6 +14,11 @@ def test_repeating_a_killed_run_and_a_killed_push_finishes_both(tmp_path: Path) 
     assert tally.faults == []
     assert tally.counts == {"rounds": 2, "survived": 2, "orphans": 0, "different_bytes": 0}
     assert tally.all_survived
+
+
+def test_a_task_that_ran_although_it_was_recorded_is_found() -> None:
+    found = [("batch 0", False, True), ("batch 1", True, False), ("batch 0", True, True)]
+    assert repeated(found) == ["batch 0"]
 
 
 def test_a_part_that_cannot_go_on_is_counted_and_does_not_end_the_drill() -> None:
