@@ -1,5 +1,6 @@
 """`Config`: the defaults of params.yaml, edited key by key."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,11 @@ def test_a_written_config_is_read_back_equal(config: Config, tmp_path: Path) -> 
 def test_a_section_shows_its_values(config: Config) -> None:
     assert "warmup_fraction: 0.0238" in repr(config.pretrain.schedule)
     assert "pretrain" in repr(config)
+
+
+def test_another_process_gets_the_same_params(config: Config) -> None:
+    config.pretrain.steps = 500
+    sent, section = pickle.loads(pickle.dumps((config, config.pretrain.schedule)))  # noqa: S301  # our own bytes
+    assert isinstance(sent, Config)
+    assert sent.checked == config.checked
+    assert repr(section) == repr(config.pretrain.schedule)

@@ -44,7 +44,7 @@ class Trained:
 
 
 def ablated(monkeypatch: pytest.MonkeyPatch, trained: Trained, num_seeds: int = 5) -> Ablation:
-    monkeypatch.setattr(ablation, "_result", lambda arm, seed, corpus, kept: trained.result(arm.name, seed))
+    monkeypatch.setattr(ablation, "_result", lambda item: trained.result(item.arm, item.seed))
     config = Config()
     arms = [Arm(name, config, config.checked) for name in "AB"]
     return ablate(arms, num_seeds, CORPUS, config.checked, Path("kept"))
@@ -85,9 +85,9 @@ def test_a_failed_training_names_its_arm_and_its_seed(monkeypatch: pytest.Monkey
 def test_arms_with_another_vocabulary_get_tokens_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     read: dict[str, str] = {}
 
-    def result(arm: Arm, seed: int, corpus: Corpus, kept: Path) -> Result:
-        read[arm.name] = corpus.digest
-        return Trained(0, 0, 0, []).result("A", seed)
+    def result(item: ablation._Item) -> Result:
+        read[item.arm] = item.experiment.corpus.digest
+        return Trained(0, 0, 0, []).result("A", item.seed)
 
     def own_tokens(corpus: Corpus, config: Config, kept: Path) -> Corpus:
         return Corpus(corpus.clean, kept / "tokens", kept / "tokenizer", f"{config.tokenize.vocab_size} words")

@@ -112,6 +112,16 @@ class Knobs(MutableMapping[str, Any]):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Knobs":
         return Knobs(deepcopy(self._tree), self._place)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self._tree, self._place)
+
+
+def _restored(kind: type[Knobs], tree: dict[str, Any], place: Place) -> Knobs:
+    """Return params that another process has sent."""
+    made = kind.__new__(kind)
+    Knobs.__init__(made, tree, place)
+    return made
+
 
 class Config(Knobs):
     """All params of a run, as in params.yaml; `config.pretrain.steps = 500` sets one.

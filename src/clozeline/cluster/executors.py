@@ -10,12 +10,13 @@ from clozeline.machine.workers import Workers, worker_processes
 
 
 @contextmanager
-def open_workers(shared: Path, num_processes: int | None = None) -> Iterator[Workers]:
+def open_workers(shared: Path, num_processes: int | None = None, *, trains: bool = False) -> Iterator[Workers]:
     """Yield processes of this machine, or the nodes of the cluster at `CLOZELINE_CLUSTER`. The results are the same.
 
     Args:
         shared: folder of the project, which every node has to see at the same path.
         num_processes: of this machine; one for each core by default.
+        trains: whether a task is a training, which takes all cores of a node and a GPU where there are any.
 
     Raises:
         ParamsError: the address has another form.
@@ -30,5 +31,5 @@ def open_workers(shared: Path, num_processes: int | None = None) -> Iterator[Wor
         return
     from clozeline.cluster.ray_workers import ray_workers
 
-    with ray_workers(address, shared) as workers:
+    with ray_workers(address, shared, trains=trains) as workers:
         yield workers

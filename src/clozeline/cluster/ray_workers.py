@@ -44,11 +44,13 @@ class _Task:
 class RayWorkers(Workers):
     """Maps functions over items on the nodes of a cluster."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, trains: bool = False) -> None:
         super().__init__(None, 1)
         self._folder = folder
+        self._trains = trains
         self._nodes: dict[str, str] = {}
-        self._num_cpus = 1
+        self._num_slots = 1
+        self._needs: dict[str, float] = {"num_cpus": 1}
         self._looked_at = -_LOOK_SECONDS
         self._attempt = ray.remote(num_cpus=1, max_retries=0)(_attempt)
         self._num_repeated = 0
@@ -68,9 +70,9 @@ class RayWorkers(Workers):
         for number, item in enumerate(items):
             task = _Task(number, item)
             waiting.append(task)
-            running[self._submitted(function, task)] = task
             self._look()
-            while len(waiting) >= self._num_cpus * IN_FLIGHT_PER_WORKER:
+            running[self._submitted(function, task)] = task
+            while len(waiting) >= self._num_slots * IN_FLIGHT_PER_WORKER:
                 yield self._next_result(function, waiting, running)
         while waiting:
             yield self._next_result(function, waiting, running)
@@ -95,7 +97,9 @@ class RayWorkers(Workers):
     def _submitted(self, function: Callable[[Item], Result], task: _Task) -> Any:
         others = [node for node in self._nodes if task.failed_on and node not in task.failed_on]
         where = NodeAffinitySchedulingStrategy(others[0], soft=True) if others else "SPREAD"
-        return self._attempt.options(scheduling_strategy=where).remote(str(self._folder), function, task.item)
+        return self._attempt.options(scheduling_strategy=where, **self._needs).remote(
+            str(self._folder), function, task.item
+        )
 
     def _outcome_of(self, function: Callable[[Item], Result], task: _Task, done: Any) -> _Outcome | None:
         """Return the outcome of an attempt; None if the task has to be repeated."""
@@ -137,19 +141,23 @@ class RayWorkers(Workers):
             return
         check_head()
         self._nodes = nodes()
-        self._num_cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        cpus = [node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        if self._trains and cpus:
+            has_gpu = bool(ray.cluster_resources().get("GPU"))
+            self._needs = {"num_cpus": max(1, int(min(cpus))), **({"num_gpus": 1} if has_gpu else {})}
+        self._num_slots = max(1, int(sum(cpus) // self._needs["num_cpus"]))
         self._looked_at = time.monotonic()
 
 
 @contextmanager
-def ray_workers(address: str, shared: Path) -> Iterator[RayWorkers]:
+def ray_workers(address: str, shared: Path, *, trains: bool = False) -> Iterator[RayWorkers]:
     """Yield the nodes of the cluster at `address`, after a check of each.
 
     Raises:
         ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
     """
     with connection(address, shared):
-        yield RayWorkers(Path.cwd())
+        yield RayWorkers(Path.cwd(), trains=trains)
 
 
 def _attempt(folder: str, function: Callable[[Any], Any], item: Any) -> _Outcome:

@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from clozeline.cluster.executors import open_workers
 from clozeline.contest.comparison import PairedTest
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.experiments.arms import Arm
@@ -80,7 +81,8 @@ def check_seeds(num_seeds: int) -> None:
 
 
 def ablate(arms: Sequence[Arm], num_seeds: int, corpus: Corpus, base: Params, kept: Path) -> Ablation:
-    """Train both arms from each seed, and compare them. What an earlier call finished is not done again.
+    """Train both arms from each seed, here or on a cluster, and compare them. What an earlier call finished is not done
+    again.
 
     Args:
         num_seeds: seeds from `seed` of params.yaml on.
@@ -92,26 +94,42 @@ def ablate(arms: Sequence[Arm], num_seeds: int, corpus: Corpus, base: Params, ke
     """
     seeds = tuple(range(base.seed, base.seed + num_seeds))
     corpora = [corpus if arm.params.tokenize == base.tokenize else tokenized(corpus, arm.config, kept) for arm in arms]
+    # Every other seed begins with the second arm: a machine that slows down does not favour one of them.
+    items = [
+        _Item(place, arms[place].name, seed, Experiment.of(arms[place].config, seed, corpora[place], kept))
+        for turn, seed in enumerate(seeds)
+        for place in ((0, 1) if turn % 2 == 0 else (1, 0))
+    ]
     found: list[list[Result]] = [[], []]
-    for turn, seed in enumerate(seeds):
-        # Every other seed begins with the second arm: a machine that slows down does not favour one of them.
-        for place in (0, 1) if turn % 2 == 0 else (1, 0):
-            result = _result(arms[place], seed, corpora[place], kept)
-            found[place].append(result)
+    with open_workers(kept, 1, trains=True) as workers:
+        for item, result in zip(items, workers.map(_result, items), strict=True):
+            found[item.place].append(result)
             _LOG.info(
                 "%d of %d: %s from seed %d: %.4f nats per byte, %.1f s",
-                *(len(found[0]) + len(found[1]), 2 * num_seeds, "AB"[place], seed),
+                *(len(found[0]) + len(found[1]), len(items), "AB"[item.place], item.seed),
                 *(result.nats_per_byte, result.seconds.wall),
             )
     return _compared(arms, seeds, *found, num_samples=base.evaluate.num_bootstrap_samples)
 
 
-def _result(arm: Arm, seed: int, corpus: Corpus, kept: Path) -> Result:
-    experiment = Experiment.of(arm.config, seed, corpus, kept)
+@dataclass(frozen=True)
+class _Item:
+    place: int
+    """0: the first arm."""
+    arm: str
+    seed: int
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm} from seed {self.seed}"
+
+
+def _result(item: _Item) -> Result:
     try:
-        return experiment.run()
+        return item.experiment.run()
     except ClozelineError as error:
-        named = f"`{arm.name}` from seed {seed}: {error.problem}"
+        named = f"`{item.arm}` from seed {item.seed}: {error.problem}"
         raise type(error)(named, given=error.given, expected=error.expected, do=error.do) from error
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from clozeline.api.config import Config
+from clozeline.cluster.executors import open_workers
 from clozeline.encoder.own_code import sources_of_family
 from clozeline.errors import DataError, ParamsError, TrainingError
 from clozeline.experiments.arms import training_of
@@ -19,7 +21,9 @@ from clozeline.experiments.experiment import Experiment
 from clozeline.experiments.plan import SweepPlan, Value, value_in, with_values
 from clozeline.experiments.trainings import EncoderTraining, TaskTraining, Training
 from clozeline.experiments.trials import TrialRecord, Trials
+from clozeline.machine.workers import Workers
 from clozeline.storage.fingerprints import fingerprint
+from clozeline.tracking.outbox import OUTBOX, RUN
 
 _LOG = logging.getLogger(__name__)
 _LASTING: Final = ("trials",)
@@ -91,25 +95,59 @@ class Sweep:
 
 
 def run_trials(sweep: Sweep, logged: Logged) -> None:
-    """Run trials until there are as many as the plan asks for. Several processes may do so at once.
+    """Run trials, each here or on a node of a cluster, until there are as many as the plan asks for.
+
+    Several processes may do so at once.
 
     Raises:
         ClozelineError: a training failed for a reason that the values of the trial do not explain.
     """
-    while True:
-        with sweep.trials.claimed(sweep.plan.trials, sweep.values) as trial:
-            if trial is None:
-                return
-            with logged(trial) as end:
-                ended = _run(sweep, trial)
-                sweep.trials.write(ended)
-                end(ended)
-            _tell(sweep, ended)
-            _forget_beaten(sweep)
+    with open_workers(sweep.kept, 1, trains=True) as workers:
+        while True:
+            with sweep.trials.claimed(sweep.plan.trials, sweep.values) as trial:
+                if trial is None:
+                    return
+                with logged(trial) as end:
+                    ended = _ended(sweep, trial, workers)
+                    sweep.trials.write(ended)
+                    end(ended)
+                _tell(sweep, ended)
+                _forget_beaten(sweep)
 
 
-def _run(sweep: Sweep, trial: TrialRecord) -> TrialRecord:
+@dataclass(frozen=True)
+class _Item:
+    """A trial for the process that trains it."""
+
+    sweep: Sweep
+    number: int
+    training: Training
+    curves_to: Mapping[str, str]
+    """Environment by which the training's curves go to the run of the trial."""
+
+    @property
+    def name(self) -> str:
+        return f"trial {self.number + 1}"
+
+
+def _ended(sweep: Sweep, trial: TrialRecord, workers: Workers) -> TrialRecord:
+    try:
+        training = sweep.training(trial.values)  # here: its folder is named by the cores of this machine
+        sweep.trials.write(trial.changed(experiment=training.folder.name))
+        curves_to = {name: os.environ[name] for name in (OUTBOX, RUN) if name in os.environ}
+        (ended,) = workers.map(_trained, [_Item(sweep, trial.number, training, curves_to)])
+        return ended
+    except (ParamsError, TrainingError, DataError) as error:  # these values do not work together
+        if trial.number == 0:
+            raise
+        return sweep.trials.at(trial.number).changed(state="failed", reason=f"{error.problem}: {error.given}")
+
+
+def _trained(item: _Item) -> TrialRecord:
     from clozeline.experiments import proposals
+
+    sweep = item.sweep
+    trial = sweep.trials.at(item.number)  # with the looks of an attempt whose node died
 
     def on_look(step: int, figure: float) -> None:
         nonlocal trial
@@ -119,18 +157,13 @@ def _run(sweep: Sweep, trial: TrialRecord) -> TrialRecord:
         if sweep.plan.pruning and trial.number and proposals.is_hopeless(sweep.plan, sweep.trials.read(), trial):
             raise PrunedError
 
+    os.environ.update(item.curves_to)
     try:
-        training = sweep.training(trial.values)
-        trial = trial.changed(experiment=training.folder.name)
-        value = training.run(on_look)
+        value = item.training.run(on_look)
         return trial.changed(state="finished", value=value)
     except PrunedError:
-        training.forget()
+        item.training.forget()
         return trial.changed(state="pruned")
-    except (ParamsError, TrainingError, DataError) as error:  # these values do not work together
-        if trial.number == 0:
-            raise
-        return trial.changed(state="failed", reason=f"{error.problem}: {error.given}")
 
 
 def _tell(sweep: Sweep, trial: TrialRecord) -> None:

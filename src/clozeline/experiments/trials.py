@@ -47,8 +47,11 @@ class Trials:
         files = sorted(self.folder.glob("[0-9]*.json"))
         return [TrialRecord.model_validate_json(file.read_bytes()) for file in files]
 
+    def at(self, number: int) -> TrialRecord:
+        return TrialRecord.model_validate_json(self._file(number).read_bytes())
+
     def write(self, trial: TrialRecord) -> None:
-        with replacing_file(self.folder / f"{trial.number:04}.json") as beside:
+        with replacing_file(self._file(trial.number)) as beside:
             beside.write_text(trial.model_dump_json() + "\n", encoding="utf-8")
 
     @contextmanager
@@ -70,6 +73,9 @@ class Trials:
         finally:
             if claim is not None:
                 claim.close()
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:04}.json"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
