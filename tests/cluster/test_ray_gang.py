@@ -29,12 +29,10 @@ GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from clozeline.cluster.ray_gang import Size, placed_gang
-from clozeline.machine import supervisor
 
 def run(code):
     with placed_gang(sys.argv[1], Path.cwd(), Size(2, 2, 1)) as gang:
-        command = [sys.executable, supervisor.__file__, sys.executable, "-c", code]
-        return gang.run(command, {"OF_ALL": "told to all"}, sys.stdout.buffer.write)
+        return gang.run([sys.executable, "-c", code], {"OF_ALL": "told to all"}, sys.stdout.buffer.write)
 
 def stop():
     while len(list(Path().glob("running-*"))) < 2:
@@ -112,7 +110,10 @@ def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
         training = start(gang, tiny_tokens, tiny_tokenizer, ELASTIC, **told)
         until(lambda: bool(list((gang / "work").glob("*/step-*"))) or training.poll() is not None)
         cluster.kill_second()
-        _, said = training.communicate(timeout=300)
+        try:
+            _, said = training.communicate(timeout=300)
+        finally:
+            training.terminate()
         assert training.returncode == 0, said
     figures = json.loads((gang / "metrics.json").read_text(encoding="utf-8"))
     assert (figures["world_size_at_start"], figures["world_size_at_end"]) == (2, 1), said

@@ -14,7 +14,6 @@ import typer
 
 from clozeline.cluster import address as cluster
 from clozeline.errors import ParamsError, TransientError
-from clozeline.machine import supervisor
 
 VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
@@ -129,7 +128,7 @@ def _run_gang(head: str, stage: list[str], torchrun_arguments: str) -> int:
         size = ["--nnodes", f"{least}:{gang.num_nodes}"]
         all_of_it = shlex.join(["--max-restarts", _RESTARTS, *given, *size, *meeting])
         own = {name: value for name, value in os.environ.items() if name.startswith(_OURS)}
-        command = [sys.executable, supervisor.__file__, sys.executable, "-m", "clozeline", "stage", *stage]
+        command = [sys.executable, "-m", "clozeline", "stage", *stage]
         environment = {**own, VARIABLE: all_of_it, cluster.VARIABLE: ""}
         return gang.run(command, environment, _show)
 

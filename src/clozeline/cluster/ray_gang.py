@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from clozeline.cluster.ray_connection import check_head, connection, first_line, gone, named, nodes, this_node
 from clozeline.errors import ClusterError, TransientError
+from clozeline.machine import supervisor
 
 _LOG = logging.getLogger(__name__)
 _PLACING_SECONDS: Final = 60.0
@@ -33,8 +35,12 @@ _MOST_STARTS: Final = 4
 _UNSPECIFIC: Final = (0, 1, TransientError.exit_code)
 """Exit codes of an agent whose peer has failed."""
 _SIGNALLED: Final = 128
-_BY_A_SHELL: Final = ("/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & wait $!', "sh")
+_BELOW_A_SHELL: Final = ("/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & wait $!', "sh")
 """Ray kills (-9) the children of a process that it ends: here a shell, so that the supervisor can end the rest."""
+_AT_ONCE: Final = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
+"""The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
+Otherwise it would start them again, and other nodes would wait for them.
+"""
 
 
 @dataclass(frozen=True)
@@ -198,19 +204,22 @@ class _Agent:
     ) -> None:
         own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # Ray sets it
         self._process = subprocess.Popen(
-            [*_BY_A_SHELL, *command],
+            [*_BELOW_A_SHELL, sys.executable, supervisor.__file__, *_AT_ONCE, *command],
             cwd=folder,
             env={**theirs, **own, "PET_LOCAL_ADDR": nodes()[this_node()], **for_all},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        self._patience_seconds = 0.0  # the first answer says that this agent runs, and has to be ended
 
     def read(self) -> _Heard:
         """Return what was written since the last call, after 2 s at most; the exit code comes when there is no more."""
         assert self._process.stdout
         output = self._process.stdout.fileno()
-        if not select.select([output], [], [], _READ_SECONDS)[0]:
+        has_more = select.select([output], [], [], self._patience_seconds)[0]
+        self._patience_seconds = _READ_SECONDS
+        if not has_more:
             return _Heard(this_node(), b"", None)
         written = os.read(output, 1 << 16)
         return _Heard(this_node(), written, None if written else self._process.wait())
