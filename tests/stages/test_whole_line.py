@@ -170,9 +170,10 @@ def test_stages_on_two_raylets_give_the_same_lock_also_when_one_is_killed(
     line = Line(tmp_path / "on a cluster")
     shutil.copytree(lines[0].root, line.root, symlinks=True)
     line.forget(*BESIDE, LAST)
-    with cluster_of_two(tmp_path / "raylets.log") as cluster:
+    with cluster_of_two(tmp_path / "raylets.log", code=line.root / "src") as cluster:
         beside = [line.start("clozeline.versions.reproduce", name, **cluster.environment) for name in BESIDE]
-        wait_for(lambda: all(stage_on(cluster, name) for name in BESIDE), 400)
+        is_running = wait_for(lambda: all(stage_on(cluster, name) for name in BESIDE), 400)
+        assert is_running, all_said(*beside)
         nodes = [node for name in BESIDE for node in stage_on(cluster, name)]
         kill_raylet(nodes[-1])
         said = all_said(*beside)
