@@ -28,7 +28,7 @@ class Cluster:
     environment: Mapping[str, str]
     """What a process needs to work on it."""
     nodes: tuple[psutil.Process, psutil.Process]
-    """The processes of `ray start`."""
+    """The processes of `ray start`: the head, without which no cluster is left, and the other node."""
 
     def node_of(self, pid: int) -> psutil.Process:
         """Return the node that runs a process."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
-from tests.processes import is_alive, wait_for
+from tests.process_states import is_alive, wait_for
 
 pytestmark = pytest.mark.slow
 SEND = """

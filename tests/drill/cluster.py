@@ -20,7 +20,7 @@ from tests.conftest import PROJECT
 from tests.drill.executions import executions, params_of_text, repeated
 from tests.drill.kills import Tally
 from tests.drill.project import orphans
-from tests.processes import wait_for
+from tests.process_states import wait_for
 from tests.raw_text import take_snapshot
 
 RUN: Final = """

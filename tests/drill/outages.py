@@ -11,7 +11,7 @@ from tests.drill.prefect import Prefect, prefect_over
 from tests.drill.project import digest, make_project, orphans, processes_in, require_clean, run_command, said
 from tests.mlflow_server import MlflowServer
 from tests.ports import held_ports
-from tests.processes import wait_for
+from tests.process_states import wait_for
 
 _LONGEST_SECONDS = 1800.0
 _STEP_SECONDS = 0.25

@@ -21,7 +21,7 @@ import psutil
 
 from tests.drill.project import environment
 from tests.ports import held_ports
-from tests.processes import wait_for
+from tests.process_states import wait_for
 
 CHECKOUT = Path(__file__).parents[2]
 _LONGEST_SECONDS = 1800.0

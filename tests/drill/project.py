@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.workspace import Workspace
-from tests.processes import wait_for
+from tests.process_states import wait_for
 from tests.toy_project import DVC_YAML, STEPS, make_toy
 
 STAGES = ("upper", "train", "count", "sign@ada", "sign@alan")

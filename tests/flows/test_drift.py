@@ -13,7 +13,7 @@ from clozeline.errors import GateError, ParamsError
 from clozeline.flows import drift as room
 from clozeline.flows.drift import drift
 from clozeline.serving import KEYS_VARIABLE
-from tests.processes import wait_for
+from tests.process_states import wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 Asked = Callable[[int, int], None]

@@ -14,7 +14,7 @@ import pytest
 
 from clozeline.workspace import Workspace
 from tests.prefect_databases import PutDatabase
-from tests.processes import stage_pids, start_of_long_stage, wait_for
+from tests.process_states import stage_pids, start_of_long_stage, wait_for
 
 EXIT_CODES = {signal.SIGKILL: -9, signal.SIGHUP: 128 + 15, signal.SIGINT: 128 + 2, signal.SIGTERM: 128 + 15}
 

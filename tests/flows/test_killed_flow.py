@@ -12,7 +12,7 @@ from prefect.settings import PREFECT_API_URL
 
 from clozeline.flows.pipeline import pipeline
 from clozeline.workspace import Workspace
-from tests.processes import is_alive, stage_pids, start_of_long_stage, wait_for
+from tests.process_states import is_alive, stage_pids, start_of_long_stage, wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.infra.prefect_project import Server
-from tests.processes import wait_for
+from tests.process_states import wait_for
 from tests.webhooks import Webhooks
 
 pytestmark = pytest.mark.deployment

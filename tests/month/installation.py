@@ -14,7 +14,7 @@ from tests.mlflow_server import MlflowServer
 from tests.month.project import make_project
 from tests.object_store import KEYS, ObjectStore
 from tests.ports import held_ports
-from tests.processes import wait_for
+from tests.process_states import wait_for
 from tests.webhooks import Webhooks
 
 _LONGEST_SECONDS = 1800.0

@@ -15,7 +15,7 @@ from tests.month.installation import Installation
 from tests.month.players import PLAYERS, Month
 from tests.month.project import prepare
 from tests.month.scenario import ENDINGS, Night
-from tests.processes import wait_for
+from tests.process_states import wait_for
 from tests.toy_line import copy_project
 
 _MODEL: Final = "clozeline-encoder"

@@ -20,7 +20,7 @@ from tests.drill.project import wait_for_stage
 from tests.month.installation import Installation
 from tests.month.scenario import STAGES, Event, Night
 from tests.ports import held_ports
-from tests.processes import wait_for
+from tests.process_states import wait_for
 from tests.toy_line import toy_language
 
 _DAY_HOURS: Final = 24

@@ -18,7 +18,7 @@ from clozeline.errors import TransientError
 from clozeline.orchestration import local_servers
 from clozeline.workspace import Workspace
 from tests.prefect_databases import PutDatabase
-from tests.processes import is_alive, wait_for
+from tests.process_states import is_alive, wait_for
 
 CODE = """
 from pathlib import Path

@@ -14,7 +14,7 @@ from clozeline.machine import supervisor
 from clozeline.orchestration import server_process
 from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
 from clozeline.workspace import Workspace
-from tests.processes import wait_for
+from tests.process_states import wait_for
 
 NO_HTTP = f"""
 import socket, sys

@@ -15,7 +15,7 @@ from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.orchestration.stage_process import Ended, StageProcesses
 from clozeline.workspace import Workspace
-from tests.processes import is_alive, stage_pids, start_of_long_stage, wait_for
+from tests.process_states import is_alive, stage_pids, start_of_long_stage, wait_for
 
 
 def reproduce(root: Path, name: str, processes: StageProcesses | None = None) -> tuple[Ended, list[str]]:

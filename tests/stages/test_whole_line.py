@@ -19,7 +19,7 @@ from clozeline.artifacts.lock import Lock
 from clozeline.workspace import Workspace
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
 from tests.prefect_databases import PutDatabase
-from tests.processes import is_alive, wait_for
+from tests.process_states import is_alive, wait_for
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
 
 TASKS = ("library",)  # the only one that works with the output of any source

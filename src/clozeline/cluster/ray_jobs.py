@@ -48,7 +48,7 @@ class StoppedError(Exception):
     """A signal asked this process to end; its command has ended."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"signal {number}")
+        super().__init__(number)
         self.number = number
 
 
