@@ -62,6 +62,11 @@ def pids_in(file: Path) -> list[int]:
     return [int(pid) for pid in file.read_text().split()]
 
 
+def end(sender: subprocess.Popen[str]) -> None:
+    sender.terminate()
+    sender.communicate()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_commands_run_side_by_side_and_end_with_their_sender(
     cluster: Cluster, tmp_path: Path, number: signal.Signals
@@ -78,9 +83,15 @@ def test_commands_run_side_by_side_and_end_with_their_sender(
 
 
 def test_a_command_whose_node_dies_runs_on_another_as_it_would_here(cluster: Cluster, tmp_path: Path) -> None:
+    with_head, beside = [send(cluster, tmp_path, STAY, name) for name in ("one", "other")]
+    if cluster.node_of(pids_in(tmp_path / "one")[0]) != cluster.nodes[0]:
+        with_head, beside = beside, with_head
+    pids_in(tmp_path / "other")
+    end(beside)  # now there is room on the second node alone
     sender = send(cluster, tmp_path, ONCE_MORE)
     command, helper = pids_in(tmp_path / "begun")
-    kill_raylet(cluster.node_of(command))
+    end(with_head)
+    kill_raylet(cluster.nodes[1])
     output, log = sender.communicate()
     assert sender.returncode == 75, log
     ours = [line for line in output.splitlines() if line.startswith(("ours ", "the second "))]  # Ray reports the death
