@@ -166,3 +166,18 @@ def test_a_signal_ends_all_processes(
     checkpoints = sorted((folder / "work").glob("*/step-*"))
     time.sleep(1)
     assert sorted((folder / "work").glob("*/step-*")) == checkpoints, "a process is still running"
+
+
+def test_a_failed_process_keeps_its_exit_code_whatever_the_end_of_the_interpreter_does(tmp_path: Path) -> None:
+    """Gloo's threads abort it now and then; here a function called at the end does."""
+    fails = "import atexit, os; atexit.register(os.abort); from clozeline.cli import main; main()"
+    process = subprocess.run(
+        [sys.executable, "-c", fails, "stage", "pretrain", "out=encoder"],
+        cwd=tmp_path,
+        env={**os.environ, "RANK": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == ParamsError.exit_code, process.stderr
+    assert "params.yaml" in process.stderr

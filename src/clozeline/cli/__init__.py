@@ -35,6 +35,7 @@ from clozeline.cli import (
     status,
     sweep,
     tag_and_answer,
+    torchrun,
     ui,
 )
 from clozeline.cli.extras import telling_of_extras
@@ -106,6 +107,8 @@ def main() -> None:
     except ClozelineError as error:
         if not error.is_reported:
             typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        if torchrun.is_inside():
+            torchrun.end_at_once(error.exit_code)
         sys.exit(error.exit_code)
 
 

@@ -3,11 +3,13 @@
 On a Ray cluster one command is enough: it places an agent on each node, which then runs the command of that node.
 """
 
+import logging
 import os
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 from uuid import uuid4
 
 import typer
@@ -37,6 +39,18 @@ def is_wanted(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
 def is_inside(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether torchrun started this process."""
     return any(name in environment for name in _INSIDE)
+
+
+def end_at_once(exit_code: int) -> NoReturn:
+    """End a process of a group that failed, without the interpreter's clean-up.
+
+    Gloo's threads abort a process that ends as a member of a group, now and then, and its exit code is lost. A failed
+    process cannot leave the group either, because leaving waits for the others.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def refuse_for(command: str, environment: Mapping[str, str] = os.environ) -> None:
