@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -229,6 +230,14 @@ def test_what_was_accepted_for_the_text_and_other_tasks_is_kept(accepted: Path) 
     assert after.text == before.text
     assert after.labels["other"] == other
     assert after.labels["more"].num_texts == 1
+
+
+def test_tasks_that_train_side_by_side_are_all_recorded(tmp_path: Path) -> None:
+    profile = LabelProfile(num_texts=1, num_conflicts=0, texts_by_label={"good": 1}, test_rows={})
+    tasks = [f"task {number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda task: Accepted.add(tmp_path, labels={task: profile}), tasks))
+    assert set(Accepted.read(tmp_path).labels) == set(tasks)
 
 
 def test_test_rows_that_a_growing_split_pushes_out_do_not_count_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:

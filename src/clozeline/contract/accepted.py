@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -10,8 +11,10 @@ from clozeline.contract.label_profile import LabelProfile
 from clozeline.contract.text_profile import TextProfile
 from clozeline.errors import ArtifactError
 from clozeline.storage.atomic import replacing_file
+from clozeline.storage.locks import alone
 
 FILE: Final = "contract.lock"
+_NO_LABELS: Final[Mapping[str, LabelProfile]] = MappingProxyType({})
 
 
 class Accepted(BaseModel):
@@ -42,6 +45,17 @@ class Accepted(BaseModel):
                 expected="the file that a training writes",
                 do="restore it (`git checkout contract.lock`), or remove it to accept the data of the next run",
             ) from error
+
+    @classmethod
+    def add(
+        cls, root: Path, *, text: TextProfile | None = None, labels: Mapping[str, LabelProfile] = _NO_LABELS
+    ) -> None:
+        """Add profiles to the file, or replace them. Stages that run side by side add one after the other."""
+        lock = root / "work" / "contract.alone"
+        lock.parent.mkdir(exist_ok=True)
+        with alone(lock):
+            before = cls.read(root)
+            cls(text=text or before.text, labels={**before.labels, **labels}).write(root)
 
     def write(self, root: Path) -> None:
         with replacing_file(root / FILE) as beside:

@@ -34,7 +34,7 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
             _require("the text", list(text_clauses(params.contract, text, Accepted.read(root).text)))
         yield
         if text is not None:
-            Accepted.read(root).model_copy(update={"text": text}).write(root)
+            Accepted.add(root, text=text)
         return
     section = params.finetune.get(task or "") if stage == "finetune" else None
     if task is None or data is None or not isinstance(section, LABELLED) or section.hub is not None:
@@ -44,8 +44,7 @@ def under_contract(stage: str, task: str | None, data: Path | None, params: Para
     known = Accepted.read(root).labels.get(task)
     _require(f"the labels of task `{task}`", list(label_clauses(params.contract, labels, known)))
     yield
-    accepted = Accepted.read(root)
-    accepted.model_copy(update={"labels": {**accepted.labels, task: labels}}).write(root)
+    Accepted.add(root, labels={task: labels})
 
 
 def _text_profile(root: Path) -> TextProfile | None:

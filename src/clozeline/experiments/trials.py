@@ -2,7 +2,7 @@
 
 import fcntl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -10,6 +10,7 @@ from typing import IO, Literal
 from clozeline.artifacts.record import Record
 from clozeline.experiments.plan import Value
 from clozeline.storage.atomic import replacing_file
+from clozeline.storage.locks import alone
 
 State = Literal["running", "finished", "pruned", "failed"]
 
@@ -77,11 +78,8 @@ class Trials:
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:04}.json"
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with (self.folder / "lock").open("w", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _alone(self) -> AbstractContextManager[None]:
+        return alone(self.folder / "lock")
 
     def _orphan(self) -> tuple[TrialRecord | None, IO[str] | None]:
         for trial in self.read():

@@ -1,7 +1,6 @@
 """MLflow's database: created, or upgraded to the schema of the installed MLflow, before anything runs in parallel."""
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clozeline.errors import ArtifactError, TransientError
+from clozeline.storage.locks import alone
 from clozeline.tracking.addresses import database_of, files_beside
 from clozeline.tracking.mlflow_adapter import client_of_database, is_of_a_server, refusal_in
 
@@ -35,8 +35,7 @@ def prepare(tracking_uri: str) -> MlflowClient:
     if database is None:
         return MlflowClient(tracking_uri, registry_uri=tracking_uri)
     database.parent.mkdir(parents=True, exist_ok=True)
-    with database.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(database.with_suffix(".lock")):
         _require_sound(database)
         return client_of_database(tracking_uri)
 

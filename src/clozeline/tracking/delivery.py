@@ -1,16 +1,16 @@
 """Delivers the outbox to MLflow: in order, each message once, from a thread of its own that nothing waits for."""
 
-import fcntl
 import logging
 import shutil
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Final, Literal, Protocol
 
 from mlflow.exceptions import MlflowException
 
+from clozeline.storage.locks import alone
 from clozeline.tracking.machine import PREFIX
 from clozeline.tracking.mlflow_messages import POINTS_PER_CALL, MlflowMessages, UnknownRunError
 from clozeline.tracking.outbox import Curve, File, Message, Outbox, Point
@@ -74,12 +74,9 @@ class Delivery:
             shutil.rmtree(self._outbox.folder / "files", ignore_errors=True)
             self._offset = 0
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Exclude the thread of an earlier flow of this workspace that may still be sending."""
-        with (self._outbox.folder / "delivery.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return alone(self._outbox.folder / "delivery.lock")
 
     def _read(self) -> None:
         delivered = set()
