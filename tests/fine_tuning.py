@@ -22,6 +22,7 @@ def fine_tune(
     data: Path,
     seed: int = 7,
     pretraining_texts: Sequence[str] = ("something else",),
+    only_seed: int | None = None,
 ) -> Path:
     """Run the stage and return `out` with all its outputs. Its working files lie beside `out` for all runs."""
     seen = out.parent / "pretraining.parquet"
@@ -41,6 +42,7 @@ def fine_tune(
         classes=out / "classes.csv",
         examples=out / "examples",
         work=out.parent / "work",
+        only_seed=only_seed,
     )
     return out
 

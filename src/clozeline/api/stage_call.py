@@ -64,12 +64,12 @@ def arguments_for(
         "export": params.export,
     }
     wanted = {key: one for key, one in inspect.signature(run).parameters.items() if key not in _FROM_PYTHON}
-    paths = {
-        key: root / value if wanted[key].annotation is Path else value for key, value in given.items() if key in wanted
-    }
+    readers: dict[object, Callable[[str], object]] = {Path: root.joinpath, int | None: int}
+    paths = {key: readers.get(wanted[key].annotation, str)(text) for key, text in given.items() if key in wanted}
     of_start = {"start": start} if "start" in paths else {}
     arguments = {key: value for key, value in (known | paths | of_start).items() if key in wanted}
-    if set(given) - set(wanted) - selects or set(wanted) - set(arguments):
+    required = {key for key, parameter in wanted.items() if parameter.default is parameter.empty}
+    if set(given) - set(wanted) - selects or required - set(arguments):
         raise ParamsError(
             f"stage `{name}` was called with the wrong arguments",
             given=" ".join(texts),

@@ -19,7 +19,7 @@ from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.csv_files import write_csv, write_records
 from clozeline.tasks.best_look import BestLook, Trained, are_alike, best_of
 from clozeline.tasks.card import CARD, card_of
-from clozeline.tasks.seeds import Finished, is_better, over_seeds, train_each
+from clozeline.tasks.seeds import Finished, is_better, over_seeds, train_each, train_one
 from clozeline.tasks.sources import at_commit, hub_commit
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
@@ -50,6 +50,7 @@ def run(
     examples: Path,
     work: Path,
     family: str | None = None,
+    only_seed: int | None = None,
 ) -> None:
     """Train `task` on `data` from each of its seeds; write the best model to `out`, its figures to `metrics`.
 
@@ -58,7 +59,8 @@ def run(
     none). Some test items go to `examples`, in readable form. Of several processes, the first one writes.
 
     `pretraining_text` is read only to count test texts that the encoder has seen; `work` holds the checkpoints of an
-    unfinished training. `family`: `pretrain.model.family`, which opens your own encoder.
+    unfinished training. `family`: `pretrain.model.family`, which opens your own encoder. With `only_seed`, one of the
+    seeds is trained and nothing written but its checkpoint: a later call goes on from it.
 
     Raises:
         ArtifactError: the encoder is damaged, or a checkpoint belongs to another run.
@@ -70,8 +72,12 @@ def run(
     use_threads(params.num_threads)
     commit = Group.join().of_the_first(hub_commit(params))
     inputs = TaskInputs(at_commit(params, commit), seed, encoder, data, pretraining_text, family)
+    train = partial(watched, task, params.num_seeds)
+    if only_seed is not None:
+        train_one(inputs, only_seed, work / task, train)
+        return
     kept, values, checkpoints = None, [], []
-    for finished in train_each(inputs, work / task, partial(watched, task, params.num_seeds)):
+    for finished in train_each(inputs, work / task, train):
         values.append(finished.report.headline.value)
         checkpoints.append(finished.checkpoints)
         kept = finished if is_better(finished, kept) else kept

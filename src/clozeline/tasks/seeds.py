@@ -51,6 +51,16 @@ def over_seeds(best_seed: int, values: Sequence[float]) -> OverSeeds:
     )
 
 
+def train_one(inputs: TaskInputs, seed: int, work: Path, run: Watched) -> None:
+    """Train from one seed and leave the checkpoint of the finished training, from which `train_each` goes on.
+
+    Raises:
+        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestLook.run`.
+    """
+    _, training = _prepared(inputs, seed, work)
+    run(training, seed)
+
+
 def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finished]:
     """Train from each seed, starting with `inputs.seed`, and yield each finished training; of several processes that
     train together, only the first one tests the models and yields.
@@ -60,10 +70,8 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
     Raises:
         ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestLook.run`.
     """
-    for seed in range(inputs.seed, inputs.seed + inputs.params.num_seeds):
-        seeded = replace(inputs, seed=seed)
-        task = KINDS[inputs.params.kind].prepare(seeded)
-        training = prepare_training(task, seeded, work)
+    for seed in seeds_of(inputs):
+        task, training = _prepared(inputs, seed, work)
         trained = run(training, seed)
         if not training.loop.hardware.processes.is_first:
             continue
@@ -74,6 +82,16 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         if is_as_fitted and isinstance(task, StartsFitted):
             report = replace(report, headline=report.headline.model_copy(update={"method": task.fitted}))
         yield Finished(seed, task, trained, report, training.loop.checkpoints)
+
+
+def seeds_of(inputs: TaskInputs) -> range:
+    return range(inputs.seed, inputs.seed + inputs.params.num_seeds)
+
+
+def _prepared(inputs: TaskInputs, seed: int, work: Path) -> tuple[Task, BestLook]:
+    seeded = replace(inputs, seed=seed)
+    task = KINDS[inputs.params.kind].prepare(seeded)
+    return task, prepare_training(task, seeded, work)
 
 
 def is_better(one: Finished, other: Finished | None) -> bool:

@@ -23,6 +23,7 @@ def run(small_encoder: Path, tmp_path: Path) -> Finetune:
         encoder: Path = small_encoder,
         seed: int = 7,
         pretraining_texts: Sequence[str] = ("something else",),
+        only_seed: int | None = None,
         **changes: object,
     ) -> Path:
         return fine_tune(
@@ -32,6 +33,7 @@ def run(small_encoder: Path, tmp_path: Path) -> Finetune:
             data=tmp_path / "data.parquet",
             seed=seed,
             pretraining_texts=pretraining_texts,
+            only_seed=only_seed,
         )
 
     return run

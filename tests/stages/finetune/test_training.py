@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.training.loop import Loop
 from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import Finetune
 
@@ -36,6 +37,18 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bytes(
     assert len(list((tmp_path / "work" / "small").glob("*/step-*"))) == 1
     assert contents(run("parts")) == contents(whole)
     assert next(asked) == 6
+    assert list((tmp_path / "work" / "small").iterdir()) == []
+
+
+def test_seeds_trained_alone_in_any_order_give_the_bytes_of_one_run(
+    run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run("whole", epochs=2, num_seeds=3)
+    for seed in (9, 7, 8):
+        run("parts", epochs=2, num_seeds=3, only_seed=seed)
+        assert not (tmp_path / "parts").exists()
+    monkeypatch.setattr(Loop, "run", None)  # whatever is left to train would fail
+    assert contents(run("parts", epochs=2, num_seeds=3)) == contents(whole)
     assert list((tmp_path / "work" / "small").iterdir()) == []
 
 
