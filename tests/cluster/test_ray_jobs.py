@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,15 +17,27 @@ pytestmark = pytest.mark.slow
 SEND = """
 import logging, os, sys
 from pathlib import Path
-from clozeline.cluster.ray_jobs import StoppedError, run_job
+from clozeline.cluster.ray_jobs import StoppedError, run_jobs
 
 logging.basicConfig(level=logging.INFO)
-command, environment = [sys.executable, "-c", *sys.argv[2:]], {**os.environ, "NAME": "ours", "HOME": "/of-the-sender"}
+commands = [[sys.executable, "-c", sys.argv[2], name] for name in sys.argv[3:] or [""]]
+environment = {**os.environ, "NAME": "ours", "HOME": "/of-the-sender"}
 try:
-    ended = run_job(sys.argv[1], Path("work"), command, environment, sys.stdout.buffer.write)
+    ended = run_jobs(sys.argv[1], Path("work"), commands, environment, sys.stdout.buffer.write)
 except StoppedError as stopped:
     sys.exit(128 + stopped.number)
-sys.exit(ended.exit_code)
+sys.exit(max(one.exit_code for one in ended))
+"""
+SAY = """
+import os, sys, time
+os.close(os.open(sys.argv[1], os.O_CREAT))
+while not (os.path.exists("one") and os.path.exists("other")):
+    time.sleep(0.1)
+for _ in range(200):
+    os.write(1, sys.argv[1].encode())
+    os.write(1, b" says so\\n")
+os.write(1, b"end of " + sys.argv[1].encode())
+sys.exit(3 if sys.argv[1] == "one" else 0)
 """
 STAY = """
 import os, subprocess, sys, time
@@ -80,6 +93,19 @@ def test_commands_run_side_by_side_and_end_with_their_sender(
     assert len(nodes) == 2, "one command on each node"
     assert wait_for(lambda: not any(map(is_alive, [*pids[0], *pids[1]])), 30), outputs
     assert [sender.returncode for sender in senders] == [128 + number if number == signal.SIGTERM else -number] * 2
+
+
+def test_commands_of_one_sender_run_side_by_side_and_their_lines_do_not_mix(cluster: Cluster, tmp_path: Path) -> None:
+    sender = send(cluster, tmp_path, SAY, "one", "other")
+    output, log = sender.communicate()
+    assert sender.returncode == 3, log
+    said = Counter(output.splitlines())
+    assert {line: said[line] for line in said if line.endswith(("so", "one", "other"))} == {
+        "one says so": 200,
+        "other says so": 200,
+        "end of one": 1,
+        "end of other": 1,
+    }
 
 
 def test_a_command_whose_node_dies_runs_on_another_as_it_would_here(cluster: Cluster, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -21,24 +21,30 @@ def is_wanted(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
     return stage in _STAGES and not torchrun.is_inside(environment) and cluster_address() is not None
 
 
-def run_stage(stage: str, arguments: list[str]) -> None:
+def run_stage(stage: str, arguments: list[str], seeds: Sequence[int] = ()) -> None:
     """Run the stage on a node.
 
+    Several seeds of a fine-tuning are trained side by side first; the stage then goes on from their checkpoints.
+
     Raises:
-        ClozelineError: it was killed there; or the cluster cannot be used, as in `ray_jobs.run_job`.
+        ClozelineError: it was killed there; or the cluster cannot be used, as in `ray_jobs.run_jobs`.
         typer.Exit: with the exit code of the stage, or of the signal that stopped us both.
     """
     address = reachable_cluster()
     assert address is not None
-    from clozeline.cluster.ray_jobs import StoppedError, run_job
+    from clozeline.cluster.ray_jobs import StoppedError, run_jobs
     from clozeline.orchestration.killed_stage import failure_of_killed, is_killed
 
     here = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "clozeline", "stage", stage, *arguments]
+    of_seeds = [[*command, f"only_seed={seed}"] for seed in seeds] if len(seeds) > 1 else []
     try:
-        ended = run_job(address, Path("work"), command, here, _write)
+        found = run_jobs(address, Path("work"), of_seeds, here, _write) if of_seeds else []
+        if not any(one.exit_code for one in found):
+            found = run_jobs(address, Path("work"), [command], here, _write)
     except StoppedError as stopped:
         raise typer.Exit(_SIGNALLED + stopped.number) from stopped
+    ended = next((one for one in found if one.exit_code), found[0])
     if is_killed(ended.exit_code):
         task = next((f"@{value}" for name, _, value in (one.partition("=") for one in arguments) if name == "task"), "")
         where = f"the lines above (node {ended.node})"

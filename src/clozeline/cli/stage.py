@@ -1,7 +1,7 @@
 """`clozeline stage`: the command that dvc.yaml calls."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final
@@ -13,7 +13,7 @@ from clozeline.api.stage_call import arguments_for, section_of, stage_named
 from clozeline.cli import cluster_job, torchrun
 from clozeline.cli.start import start_folder
 from clozeline.errors import ClozelineError
-from clozeline.params import read_params
+from clozeline.params import Params, read_params
 from clozeline.tracking.tensorboard_log import require_tensorboard
 
 PARAMS = Path("params.yaml")
@@ -50,7 +50,7 @@ def stage(
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
         return
     if cluster_job.is_wanted(name):
-        cluster_job.run_stage(name, arguments)
+        cluster_job.run_stage(name, arguments, _seeds(name, params, arguments))
         return
     from clozeline.contract.before_training import under_contract
     from clozeline.versions.own_outputs import refuse_own_outputs
@@ -70,3 +70,10 @@ def stage(
     except ClozelineError as error:
         place = ".".join(filter(None, (section_of(name), given.get("task"))))
         raise in_params(error, PARAMS, place, given["params"]) from error
+
+
+def _seeds(stage: str, params: Params, arguments: Sequence[str]) -> range:
+    """Return the seeds of a fine-tuning; none of other stages."""
+    task = next((text.removeprefix("task=") for text in arguments if text.startswith("task=")), "")
+    section = params.finetune.get(task) if stage == "finetune" else None
+    return range(0) if section is None else range(params.seed, params.seed + section.num_seeds)

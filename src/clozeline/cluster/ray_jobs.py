@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,18 @@ class _Watch:
         self._number = number
 
 
+class _Lines:
+    """Passes on whole lines, so that those of several commands do not mix; an empty chunk is the end."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._rest = b""
+
+    def __call__(self, chunk: bytes) -> None:
+        whole, newline, self._rest = (self._rest + (chunk or (self._rest and b"\n"))).rpartition(b"\n")
+        self._write(whole + newline)
+
+
 @dataclass(frozen=True)
 class _Job:
     command: Sequence[str]
@@ -145,6 +158,24 @@ class _Job:
     shared: Path
     write: Callable[[bytes], object]
     watch: _Watch
+
+    def run(self) -> JobEnded:
+        """Run the command to its end, on another node if its node ends before."""
+        faults: list[str] = []
+        while len(faults) < _MOST_ATTEMPTS:
+            try:
+                return self.attempt()
+            except LocalRayletDiedError as error:
+                raise gone(error) from error
+            except RayError as error:
+                faults.append(first_line(error))
+                _LOG.warning("its node ended (attempt %d of %d): %s", len(faults), _MOST_ATTEMPTS, faults[-1])
+        raise ClusterError(
+            f"{len(faults)} nodes ended while they ran one command",
+            given="; ".join(dict.fromkeys(faults)),
+            expected="a node that lives until the command ends",
+            do="see what ended them (memory?; `ray status` lists the nodes that are left), then run again",
+        )
 
     def attempt(self) -> JobEnded:
         """Run the command to its end on one node.
@@ -156,7 +187,9 @@ class _Job:
             environment = {**self.environment, MOST: f"{room.cpus:.0f}"}
             self.watch.answer(process.start.remote(self.command, str(Path.cwd()), environment))
             try:
-                while chunk := self.watch.answer(process.read.remote()):
+                chunk = None
+                while chunk != b"":
+                    chunk = self.watch.answer(process.read.remote())
                     self.write(chunk)
                 ended: JobEnded = self.watch.answer(process.ended.remote())
                 return ended
@@ -192,16 +225,17 @@ class _Job:
         return True
 
 
-def run_job(
+def run_jobs(
     address: str,
     shared: Path,
-    command: Sequence[str],
+    commands: Sequence[Sequence[str]],
     environment: Mapping[str, str],
     write: Callable[[bytes], object],
-) -> JobEnded:
-    """Run `command` in the current folder on a node of the cluster at `address`; `write` gets its output.
+) -> list[JobEnded]:
+    """Run `commands` side by side in the current folder, each on a node of the cluster at `address`.
 
-    It may use as many cores as the smallest node has, so that its results do not depend on the node.
+    `write` gets their output, of several by whole lines. Each may use as many cores as the smallest node has, so that
+    its results do not depend on the node.
 
     Raises:
         ClusterError: this machine is not a node; the chosen node has other versions, or does not see the folder
@@ -209,23 +243,12 @@ def run_job(
         TransientError: the cluster is gone, or none of its nodes runs commands.
         StoppedError: this process got SIGTERM or SIGINT.
     """
-    with unchecked_connection(address), _Watch.open() as watch:
-        job = _Job(command, environment, shared, write, watch)
-        faults: list[str] = []
-        while len(faults) < _MOST_ATTEMPTS:
-            try:
-                return job.attempt()
-            except LocalRayletDiedError as error:
-                raise gone(error) from error
-            except RayError as error:
-                faults.append(first_line(error))
-                _LOG.warning("its node ended (attempt %d of %d): %s", len(faults), _MOST_ATTEMPTS, faults[-1])
-        raise ClusterError(
-            f"{len(faults)} nodes ended while they ran one command",
-            given="; ".join(dict.fromkeys(faults)),
-            expected="a node that lives until the command ends",
-            do="see what ended them (memory?; `ray status` lists the nodes that are left), then run again",
-        )
+    with unchecked_connection(address), _Watch.open() as watch, ThreadPoolExecutor(len(commands)) as threads:
+        jobs = [
+            _Job(command, environment, shared, write if len(commands) == 1 else _Lines(write), watch)
+            for command in commands
+        ]
+        return list(threads.map(_Job.run, jobs))
 
 
 def _room() -> _Room:

@@ -19,12 +19,13 @@ from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.csv_files import write_csv, write_records
 from clozeline.tasks.best_look import BestLook, Trained, are_alike, best_of
 from clozeline.tasks.card import CARD, card_of
-from clozeline.tasks.seeds import Finished, is_better, over_seeds, train_each, train_one
+from clozeline.tasks.seeds import Finished, Watched, is_better, over_seeds, train_each, train_one
 from clozeline.tasks.sources import at_commit, hub_commit
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
+from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.curves import CurvePoint
 from clozeline.words.contamination import Contamination, contamination, in_batches
 
@@ -72,15 +73,11 @@ def run(
     use_threads(params.num_threads)
     commit = Group.join().of_the_first(hub_commit(params))
     inputs = TaskInputs(at_commit(params, commit), seed, encoder, data, pretraining_text, family)
-    train = partial(watched, task, params.num_seeds)
+    watch = partial(watched, task, params.num_seeds)
     if only_seed is not None:
-        train_one(inputs, only_seed, work / task, train)
+        train_one(inputs, only_seed, work / task, watch)
         return
-    kept, values, checkpoints = None, [], []
-    for finished in train_each(inputs, work / task, train):
-        values.append(finished.report.headline.value)
-        checkpoints.append(finished.checkpoints)
-        kept = finished if is_better(finished, kept) else kept
+    kept, values, checkpoints = _train(inputs, work / task, watch)
     if kept is None:  # the first process has it
         return
     in_train = contamination(kept.report.test_rows, in_batches(kept.report.train_rows))
@@ -92,13 +89,23 @@ def run(
         card_of(task, inputs, found).save(folder / CARD)
     write_records(curve, CurvePoint, kept.trained.curve)
     write_records(looks, ScoredLook, kept.trained.looks)
-    _write_tables(kept.report, confusion, classes)
+    _write_tables(kept.report, confusion, classes, examples)
     found.write(metrics)
-    with replacing_folder(examples) as folder:
-        write_shown_items(folder, kept.report.examples)
     for of_seed in checkpoints:
         of_seed.remove()
     _log_headline(task, kept.report)
+
+
+def _train(
+    inputs: TaskInputs, work: Path, watch: Watched
+) -> tuple[Finished | None, Sequence[float], Sequence[Checkpoints]]:
+    """Return the best training, the figure of each seed, and the checkpoints of each."""
+    kept, values, checkpoints = None, [], []
+    for finished in train_each(inputs, work, watch):
+        values.append(finished.report.headline.value)
+        checkpoints.append(finished.checkpoints)
+        kept = finished if is_better(finished, kept) else kept
+    return kept, values, checkpoints
 
 
 def _log_headline(task: str, report: TaskReport) -> None:
@@ -184,11 +191,13 @@ def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, objec
     return TaskMetrics.model_validate({**known, **report.figures, **beside})
 
 
-def _write_tables(report: TaskReport, confusion: Path, classes: Path) -> None:
+def _write_tables(report: TaskReport, confusion: Path, classes: Path, examples: Path) -> None:
     write_records(confusion, AnswerRow, (AnswerRow(*answer) for answer in report.confusion))
     columns = tuple(next(iter(report.per_class.values()), _NO_COLUMNS))
     rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
     write_csv(classes, (CLASS, *columns), rows)
+    with replacing_folder(examples) as folder:
+        write_shown_items(folder, report.examples)
 
 
 class _Watch(Callback):
