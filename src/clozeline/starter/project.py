@@ -21,9 +21,10 @@ _HERE: Final = Path(__file__).parent
 _IN_IMAGES: Final = {
     "infra/Dockerfile": (
         (
-            "RUN pip install -r requirements.lock\nCOPY . ./\nRUN pip install --no-deps -e .\n",
+            "RUN pip install -r requirements.lock -r infra/ray.lock\nCOPY . ./\nRUN pip install --no-deps -e .\n",
             "COPY wheels ./wheels\n"
-            'RUN pip install -c requirements.lock "$(ls wheels/clozeline-*.whl)[train,flows]"\nCOPY . ./\n',
+            'RUN pip install -c requirements.lock -r infra/ray.lock "$(ls wheels/clozeline-*.whl)[train,flows]"\n'
+            "COPY . ./\n",
         ),
         (
             "COPY pyproject.toml README.md LICENSE ./\nCOPY src ./src\nRUN pip install -c requirements.lock .\n",
