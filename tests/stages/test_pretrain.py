@@ -15,6 +15,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from clozeline.params import PretrainParams
 from clozeline.stages import pretrain
 from clozeline.tokens.info import INFO_NAME, TokensInfo
+from clozeline.tokens.shards import TokenShards
+from tests.conftest import TokensMaker, counting_documents
 from tests.model_cards import card_in
 
 PROJECT = Path(__file__).parents[2]
@@ -88,6 +90,26 @@ def test_the_card_of_a_causal_model_says_that_it_continues_texts(
     card = card_in(tmp_path / "encoder")
     assert card.facts["pipeline_tag"] == "text-generation"
     assert "fills no blanks" in card.sections["Limits of the encoder"]
+
+
+def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without_workers(
+    tiny_pretraining: PretrainParams,
+    make_tokens: TokensMaker,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokens = make_tokens(counting_documents(2500, seed=0), counting_documents(40, seed=1))
+    assert len(TokensInfo.read(tokens).splits["train"].shards) == 6
+    monkeypatch.setattr("clozeline.tokens.order.WINDOW_TOKENS", 20_000)
+    read: list[int] = []
+    monkeypatch.setattr(TokenShards, "read_ahead", lambda shards, ordinals: read.extend(ordinals))
+    for folder, num_workers in (("alone", 0), ("workers", 2)):
+        read.clear()
+        params = tiny_pretraining.model_copy(update={"steps": None, "epochs": 1.0, "num_workers": num_workers})
+        run_stage(params, tokens, tiny_tokenizer, tmp_path / folder)
+        assert set(read) == set(range(6))
+    assert outputs(tmp_path / "alone") == outputs(tmp_path / "workers")
 
 
 @pytest.mark.parametrize(("stated", "told"), [({"license": "cc-by-4.0"}, "cc-by-4.0"), ({}, "not stated")])

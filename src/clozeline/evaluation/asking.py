@@ -13,7 +13,8 @@ from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
 from clozeline.processes.group import ALONE, Group
 from clozeline.tokens.masking import Ids, Masked
-from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, RowTokens, sorted_plan
+from clozeline.tokens.order import sorted_plan
+from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, RowTokens
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ A batch is a pure function of its index in the sequence, so workers, processes a
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import Objective, TargetBatch
 from clozeline.pretraining.word_dropout import WordDropout
 from clozeline.tokens.masking import Masker
-from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Turn, cursor, shuffled_plan
+from clozeline.tokens.order import Turn, cursor, shuffled_plan
+from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS
 from clozeline.training.micro_batches import share_of
 from clozeline.training.state import Batch
 
@@ -39,11 +41,11 @@ class Feed:
     @cached_property
     def batches_per_epoch(self) -> int:
         """Number of batches in the first epoch; other epochs differ by a few."""
-        return shuffled_plan(self.split.rows.length_R, self.batch_tokens, self.seed, epoch=0).num_batches
+        return _num_batches(self.split, self.batch_tokens, self.seed)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
         """Return an endless iterator of batches. Starting late costs no extra time."""
-        turns = cursor(self.split.rows.length_R, self.batch_tokens, self.seed, epoch, index)
+        turns = self._turns_from(epoch, index)
         if self.num_workers == 0:
             return map(self.batch, turns)
         # A separate generator: by default the loader seeds its workers from the global one.
@@ -56,6 +58,15 @@ class Feed:
             generator=torch.Generator(),
         )
         return iter(loader)
+
+    def _turns_from(self, epoch: int, index: int) -> Iterator[Turn]:
+        """Yield the turns; text of more than one window is read ahead, in order, while earlier rows are used."""
+        shards = self.split.shards
+        length_R, blocks = self.split.rows.length_R, self.split.blocks
+        for turn in cursor(length_R, self.batch_tokens, self.seed, epoch, index, blocks):
+            if turn.blocks_ahead:
+                Thread(target=shards.read_ahead, args=[turn.blocks_ahead], name="read-ahead", daemon=True).start()
+            yield turn
 
     def batch(self, turn: Turn) -> Batch[TargetBatch]:
         """Make the whole batch, so that all its targets are counted, then take this process's rows."""
@@ -86,14 +97,19 @@ class Feed:
 def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int:
     """Return the number of steps that read about `num_tokens` real tokens, by the mean fill of the first epoch."""
     length_R = split.rows.length_R
-    num_batches = shuffled_plan(length_R, batch_tokens, seed, epoch=0).num_batches
+    num_batches = _num_batches(split, batch_tokens, seed)
     tokens_per_epoch = int(length_R.sum()) + NUM_BOUNDARY_TOKENS * len(length_R)
     return max(-(-num_tokens * num_batches // tokens_per_epoch), 1)
 
 
 def steps_of_epochs(epochs: float, split: Split, batch_tokens: int, seed: int) -> int:
     """Return the number of steps that read the rows about `epochs` times, by the batches of the first epoch."""
-    return max(round(epochs * shuffled_plan(split.rows.length_R, batch_tokens, seed, epoch=0).num_batches), 1)
+    return max(round(epochs * _num_batches(split, batch_tokens, seed)), 1)
+
+
+def _num_batches(split: Split, batch_tokens: int, seed: int) -> int:
+    """Return the number of batches of the first epoch."""
+    return shuffled_plan(split.rows.length_R, batch_tokens, seed, 0, split.blocks).num_batches
 
 
 class _Turns(Dataset[Batch[TargetBatch]]):

@@ -12,7 +12,8 @@ from torch import nn
 from clozeline.errors import DataError
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import Objective, TargetBatch
-from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, sorted_plan
+from clozeline.tokens.order import sorted_plan
+from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS
 from clozeline.training.curves import Quality
 from clozeline.training.hardware import Hardware
 

@@ -7,7 +7,7 @@ the ends of its rows. The contents of a shard depend only on the documents and o
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,7 @@ from clozeline.storage.fingerprints import sha256_of
 from clozeline.tokens.info import REBUILD, ShardInfo, ShardPaths, TokensInfo
 from clozeline.words.numbers.runs import IndexArray, run_positions
 
+_READ_BYTES = 1 << 22
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
@@ -33,7 +34,7 @@ class TokenShards:
 
     def __init__(self, folder: Path, split: str, info: TokensInfo) -> None:
         self._folder = folder
-        self._split = split
+        self.split = split
         self.info = info
         shards = info.splits[split].shards
         self._paths = [ShardPaths.of(folder, split, ordinal) for ordinal in range(len(shards))]
@@ -65,19 +66,19 @@ class TokenShards:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path, str]]:
         """Let a worker process open the files itself: a pickled memory map would carry the whole corpus."""
-        return type(self).open, (self._folder, self._split)
+        return type(self).open, (self._folder, self.split)
 
     @property
     def num_documents(self) -> int:
-        return self.info.splits[self._split].num_documents
+        return self.info.splits[self.split].num_documents
 
     @property
     def num_tokens(self) -> int:
-        return self.info.splits[self._split].num_tokens
+        return self.info.splits[self.split].num_tokens
 
     @property
     def text_bytes(self) -> int:
-        return self.info.splits[self._split].text_bytes
+        return self.info.splits[self.split].text_bytes
 
     @property
     def vocab_size(self) -> int:
@@ -108,13 +109,21 @@ class TokenShards:
             taken_N[here_N] = self._tokens[ordinal][positions_N[here_N] - self._starts[ordinal]]
         return taken_N
 
+    def read_ahead(self, ordinals: Sequence[int]) -> None:
+        """Read whole shards, so that the kernel has them in memory when rows are taken from random places in them."""
+        buffer = bytearray(_READ_BYTES)
+        for ordinal in ordinals:
+            with self._paths[ordinal].tokens.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+
     def verify(self) -> None:
         """Read every file and compare its sha256 with tokens.json.
 
         Raises:
             ArtifactError: a file was changed; the message names the first one.
         """
-        for paths, shard in zip(self._paths, self.info.splits[self._split].shards, strict=True):
+        for paths, shard in zip(self._paths, self.info.splits[self.split].shards, strict=True):
             _expect_sha256(paths.tokens, shard.tokens_sha256)
             _expect_sha256(paths.offsets, shard.offsets_sha256)
             _expect_sha256(paths.document_bytes, shard.bytes_sha256)

@@ -89,9 +89,9 @@ def _of_training() -> Sequence[Sequence[str]]:
         ),
         (
             "training",
-            f"rows from random places: 8 GPUs read {count_of(training.rows_per_second(small))} a second with 17 M",
-            "text larger than memory",
-            "a local SSD and several readers; an order by windows",
+            f"tokens, read in order: 8 GPUs take {count_of(training.rows_per_second(small))} rows a second with 17 M",
+            "a network disk that many nodes share",
+            "a local SSD",
         ),
         (
             "training",
