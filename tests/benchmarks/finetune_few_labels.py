@@ -5,7 +5,8 @@ CLOZELINE_BENCHMARK_LABELLED names; without them a generated one) gives 2,000 la
 validation. Each round draws its own texts and is trained with its own seed. The ratio is the accuracy of the model that
 the stage keeps / that of logistic regression on the frozen encoder, both means over the data sets; the goal is 1. For
 each set the line has both accuracies of each round, that of TF-IDF, the mean difference with its standard error, the
-CPU seconds of the stage, and how often no epoch was better than the probe, so that the probe was kept.
+CPU seconds of the stage, the learning rate that was kept, and how often no epoch was better than the probe, so that the
+probe was kept.
 """
 
 import argparse
@@ -40,6 +41,8 @@ class Round:
     cpu_seconds: float
     """CPU time of the whole stage, with its baselines and the search for contamination."""
     keeps_probe: bool
+    learning_rate: float
+    """The one that was kept of those that were tried."""
 
 
 def main() -> None:
@@ -79,6 +82,7 @@ def measured(parts: Parts, knobs: Mapping[str, Any], seed: int) -> Round:
         tfidf=figures["baseline_tfidf_accuracy"],
         cpu_seconds=process_time() - started,
         keeps_probe=figures["best_epoch"] == 0,
+        learning_rate=figures["learning_rate"],
     )
     _LOG.info("%s, seed %d: %s", parts.data, seed, found)
     return found
@@ -110,6 +114,7 @@ def _facts(rounds: Sequence[Round]) -> dict[str, Any]:
         "difference": round(fmean(differences), 4),
         "standard_error": None if error is None else round(error, 4),
         "cpu_seconds": [round(found.cpu_seconds, 1) for found in rounds],
+        "learning_rates": [found.learning_rate for found in rounds],
         "probe_kept": sum(found.keeps_probe for found in rounds),
     }
 

@@ -52,7 +52,7 @@ def test_an_invalid_default_is_reported_under_finetune_defaults(edited: Editor) 
 
 
 def test_defaults_of_an_unknown_kind_are_refused(edited: Editor) -> None:
-    told = message(edited("  classification:\n    text_field", "  clasification:\n    text_field"))
+    told = message(edited("  classification:\n    rate_factors", "  clasification:\n    rate_factors"))
     assert "unknown key `finetune_defaults.clasification`" in told
     assert "one of: shared, classification" in told
     assert "rename it to `classification`" in told

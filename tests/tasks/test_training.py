@@ -58,7 +58,9 @@ def test_embeddings_of_words_outside_the_training_texts_stay_unchanged(
     inputs = inputs_of("classification", case, encoder, tmp_path / "data.jsonl", epochs=1)
     assert inputs.params.optimizer.weight_decay > 0
     before = table_of(prepare("classification", case, encoder, tmp_path / "data.jsonl")).clone()
-    finished = next(train_each(inputs, tmp_path / "work", lambda it, seed: it.run(Callback(), lambda look: None)))
+    finished = next(
+        train_each(inputs, tmp_path / "work", lambda it, seed: it.chosen().run(Callback(), lambda look: None))
+    )
     has_changed = (table_of(finished.task) != before).any(dim=1)
     assert set(has_changed.nonzero().flatten().tolist()) == tokens_of(finished.task)
 

@@ -137,11 +137,11 @@ class TaskTraining:
         )
         work = self.folder / "work"
         training = prepare_training(KINDS[section.kind].prepare(inputs), inputs, work)
-        trained = training.run(Callback(), lambda look: on_look(look.step, look.validation_score))
+        trained = training.chosen().run(Callback(), lambda look: on_look(look.step, look.validation_score))
         score = _Score(validation_score=best_of(trained.looks).validation_score)
         with replacing_file(file) as beside:
             beside.write_text(score.model_dump_json() + "\n", encoding="utf-8")
-        training.loop.checkpoints.remove()
+        training.forget()
         return score.validation_score
 
     def forget(self) -> None:

@@ -96,7 +96,7 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, place: Place) -> 
     )
     kept.parent.mkdir(parents=True, exist_ok=True)
     found.write(kept)
-    finished.checkpoints.remove()
+    finished.forget()
     return found
 
 

@@ -1,6 +1,6 @@
 """Optimizer and learning rate, shared by `pretrain` and every task of `finetune`."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from clozeline.params.section import BelowOne, Fraction, NotNegative, Positive, Section, Share, set_for
 
@@ -20,6 +20,15 @@ class OptimizerParams(Section):
     rules = (
         ("kind matrix_learning_rate", set_for("muon"), "set `matrix_learning_rate` for `muon`, null for any other"),
     )
+
+    def times(self, factor: float) -> Self:
+        """Return the same with `factor` times the learning rates."""
+        matrix = self.matrix_learning_rate
+        changed = {
+            "learning_rate": factor * self.learning_rate,
+            "matrix_learning_rate": None if matrix is None else factor * matrix,
+        }
+        return self.model_copy(update=changed)
 
 
 class ScheduleParams(Section):

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,8 @@ from clozeline.processes.group import Group
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.csv_files import write_csv, write_records
-from clozeline.tasks.best_look import BestLook, Trained, are_alike, best_of
+from clozeline.tasks.best_look import Trained, are_alike, best_of
+from clozeline.tasks.best_rate import BestRate
 from clozeline.tasks.card import CARD, card_of
 from clozeline.tasks.seeds import Finished, Watched, is_better, over_seeds, train_each, train_one
 from clozeline.tasks.sources import at_commit, hub_commit
@@ -25,7 +26,6 @@ from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
-from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.curves import CurvePoint
 from clozeline.words.contamination import Contamination, contamination, in_batches
 
@@ -77,7 +77,7 @@ def run(
     if only_seed is not None:
         train_one(inputs, only_seed, work / task, watch)
         return
-    kept, values, checkpoints = _train(inputs, work / task, watch)
+    kept, values, forget = _train(inputs, work / task, watch)
     if kept is None:  # the first process has it
         return
     in_train = contamination(kept.report.test_rows, in_batches(kept.report.train_rows))
@@ -91,21 +91,21 @@ def run(
     write_records(looks, ScoredLook, kept.trained.looks)
     _write_tables(kept.report, confusion, classes, examples)
     found.write(metrics)
-    for of_seed in checkpoints:
-        of_seed.remove()
+    for forget_seed in forget:
+        forget_seed()
     _log_headline(task, kept.report)
 
 
 def _train(
     inputs: TaskInputs, work: Path, watch: Watched
-) -> tuple[Finished | None, Sequence[float], Sequence[Checkpoints]]:
-    """Return the best training, the figure of each seed, and the checkpoints of each."""
-    kept, values, checkpoints = None, [], []
+) -> tuple[Finished | None, Sequence[float], Sequence[Callable[[], None]]]:
+    """Return the best training, the figure of each seed, and functions that remove the checkpoints."""
+    kept, values, forget = None, [], []
     for finished in train_each(inputs, work, watch):
         values.append(finished.report.headline.value)
-        checkpoints.append(finished.checkpoints)
+        forget.append(finished.forget)
         kept = finished if is_better(finished, kept) else kept
-    return kept, values, checkpoints
+    return kept, values, forget
 
 
 def _log_headline(task: str, report: TaskReport) -> None:
@@ -154,7 +154,8 @@ def _contamination(
     }
 
 
-def watched(task: str, num_seeds: int, training: BestLook, seed: int) -> Trained:
+def watched(task: str, num_seeds: int, rates: BestRate, seed: int) -> Trained:
+    training = rates.chosen()
     if not training.loop.hardware.processes.is_first:
         return training.run(Callback(), lambda look: None)
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
@@ -182,6 +183,7 @@ def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, objec
     epoch, score, report = kept.best.epoch, kept.best.validation_score, kept.report
     known = {
         "headline": report.headline,
+        "learning_rate": kept.trained.learning_rate,
         "best_epoch": int(epoch) if epoch.is_integer() else epoch,
         "validation_score": score if math.isfinite(score) else None,
         "over_seeds": over_seeds(kept.seed, values) if len(values) > 1 else None,

@@ -21,6 +21,8 @@ class Trained:
     looks: list[ScoredLook]
     curve: list[CurvePoint]
     """Training curve, including the steps before the training was resumed."""
+    learning_rate: float | None
+    """None: nothing was trained."""
 
 
 @dataclass
@@ -67,6 +69,8 @@ class BestLook:
     loop: Loop[Any]
     plan: Plan
     validation_score: Callable[[], float]
+    learning_rate: float
+    """Of the first group of weights, after warm-up."""
     validates_start: bool = False
     """Whether the weights before the first step are validated too, and kept if no later ones are better."""
 
@@ -80,12 +84,21 @@ class BestLook:
         if self.plan.total_steps == 0:  # zero-shot tasks do not train
             only = ScoredLook(0, 0.0, self.validation_score())
             on_look(only)
-            return Trained([only], [])
+            return Trained([only], [], None)
+        return self._run(self.plan.stops, callback, on_look)
+
+    def trial(self, callback: Callback) -> float:
+        """Train up to the first validation pass, as `run` does, and return its score. `run` goes on from there."""
+        first = self.plan.look_steps[0]
+        trained = self._run([stop for stop in self.plan.stops if stop <= first], callback, lambda look: None)
+        return next(look.validation_score for look in trained.looks if look.step == first)
+
+    def _run(self, stops: Sequence[int], callback: Callback, on_look: Callable[[ScoredLook], None]) -> Trained:
         state, looks, best = self._resume()
         for look in looks:
             on_look(look)
         look_steps = set(self.plan.look_steps)
-        for stop in [stop for stop in self.plan.stops if stop > state.step]:
+        for stop in [stop for stop in stops if stop > state.step]:
             if self._has_lost_patience(looks):
                 break
             state = replace(self.loop, total_steps=stop).run(state, callback)
@@ -96,7 +109,7 @@ class BestLook:
             self._save(state, looks, best)
         assert best is not None
         self.loop.model.load_state_dict(best.weights)
-        return Trained(looks, state.curve)
+        return Trained(looks, state.curve, self.learning_rate)
 
     def _better_of(self, best: Best | None, looks: Sequence[ScoredLook]) -> Best:
         if best is not None and best_of(looks) is not looks[-1]:

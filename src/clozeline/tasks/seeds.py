@@ -9,14 +9,14 @@ from pathlib import Path
 from clozeline.artifacts.finetune.plots import ScoredLook
 from clozeline.artifacts.finetune.task_metrics import OverSeeds
 from clozeline.tasks import lora
-from clozeline.tasks.best_look import BestLook, Trained, best_of
+from clozeline.tasks.best_look import Trained, best_of
+from clozeline.tasks.best_rate import BestRate
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.narrow_embedding import widen
 from clozeline.tasks.task import StartsFitted, Task, TaskInputs, TaskReport
 from clozeline.tasks.training import prepare_training
-from clozeline.training.checkpoint import Checkpoints
 
-Watched = Callable[[BestLook, int], Trained]
+Watched = Callable[[BestRate, int], Trained]
 """Function that trains with one seed and shows the progress."""
 
 
@@ -31,7 +31,8 @@ class Finished:
     task: Task
     trained: Trained
     report: TaskReport
-    checkpoints: Checkpoints
+    forget: Callable[[], None]
+    """Function that removes the checkpoints."""
 
     @property
     def best(self) -> ScoredLook:
@@ -78,17 +79,16 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         lora.merge(task.model)
         widen(task.model)
         report = task.test()
-        is_as_fitted = trained.looks and training.validates_start and best_of(trained.looks).step == 0
-        if is_as_fitted and isinstance(task, StartsFitted):
+        if trained.learning_rate is not None and best_of(trained.looks).step == 0 and isinstance(task, StartsFitted):
             report = replace(report, headline=report.headline.model_copy(update={"method": task.fitted}))
-        yield Finished(seed, task, trained, report, training.loop.checkpoints)
+        yield Finished(seed, task, trained, report, training.forget)
 
 
 def seeds_of(inputs: TaskInputs) -> range:
     return range(inputs.seed, inputs.seed + inputs.params.num_seeds)
 
 
-def _prepared(inputs: TaskInputs, seed: int, work: Path) -> tuple[Task, BestLook]:
+def _prepared(inputs: TaskInputs, seed: int, work: Path) -> tuple[Task, BestRate]:
     seeded = replace(inputs, seed=seed)
     task = KINDS[inputs.params.kind].prepare(seeded)
     return task, prepare_training(task, seeded, work)

@@ -15,6 +15,7 @@ from clozeline.processes.group import Group
 from clozeline.storage.fingerprints import code_of, fingerprint
 from clozeline.tasks import depths, lora
 from clozeline.tasks.best_look import BestLook, Plan
+from clozeline.tasks.best_rate import BestRate
 from clozeline.tasks.narrow_embedding import narrow
 from clozeline.tasks.sharing import shared
 from clozeline.tasks.task import StartsFitted, Task, TaskInputs
@@ -37,9 +38,9 @@ def use_threads(num_threads: int | None) -> None:
     torch.set_num_threads(num_threads or Group.join().num_threads)
 
 
-def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
-    """Return the training of a task: warm-up and linear decay to zero (Devlin et al. 2018, appendix A.2), with a
-    checkpoint at each look.
+def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
+    """Return the training of a task at each learning rate: warm-up and linear decay to zero (Devlin et al. 2018,
+    appendix A.2), with a checkpoint at each look.
 
     Raises:
         ParamsError: `frozen_layers` exceeds the encoder's layers, or the processor does not support the precision.
@@ -63,26 +64,31 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     name = agreed(processes, work, _fingerprint(inputs, hardware.precision, sources_of(task.model)))
     batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
-    loop = Loop(
-        model=task.model,
-        optimizer=build_optimizer(task.model, params.optimizer, rate_of),
-        batches_from=batches_from,
-        loss_sum=loss_sum,
-        fraction_at=schedule.fraction,
-        total_steps=plan.total_steps,
-        clip_norm=params.optimizer.clip_norm,
-        log_every_steps=_LOG_EVERY_STEPS,
-        # `BestLook` saves checkpoints, because they include the best weights; the loop itself saves none.
-        checkpoint_every_steps=plan.total_steps + 1,
-        checkpoints=Checkpoints.of(work, name, keep=1),
-        hardware=hardware,
-        seed=inputs.seed,
-    )
+    of_seed = f"seed-{inputs.seed}"
 
     def validation_score() -> float:
         return processes.of_the_first(task.validation_score())
 
-    return BestLook(loop, plan, validation_score, validates_start=fitted is not None)
+    def at(factor: float) -> BestLook:
+        optimizer = params.optimizer.times(factor)
+        loop = Loop(
+            model=task.model,
+            optimizer=build_optimizer(task.model, optimizer, rate_of),
+            batches_from=batches_from,
+            loss_sum=loss_sum,
+            fraction_at=schedule.fraction,
+            total_steps=plan.total_steps,
+            clip_norm=optimizer.clip_norm,
+            log_every_steps=_LOG_EVERY_STEPS,
+            # `BestLook` saves checkpoints, because they include the best weights; the loop itself saves none.
+            checkpoint_every_steps=plan.total_steps + 1,
+            checkpoints=Checkpoints.of(work, name, keep=1, part=f"{of_seed}/rate-{optimizer.learning_rate:g}"),
+            hardware=hardware,
+            seed=inputs.seed,
+        )
+        return BestLook(loop, plan, validation_score, optimizer.learning_rate, validates_start=fitted is not None)
+
+    return BestRate([at(factor) for factor in params.rate_factors], work / name / of_seed)
 
 
 def _hardware(params: FinetuneParams) -> Hardware[Any]:
@@ -106,7 +112,6 @@ def _fingerprint(inputs: TaskInputs, precision: Precision, own_code: Sequence[Pa
     encoder = sorted(file for file in inputs.encoder.iterdir() if file.is_file())
     facts = {
         "params": inputs.params.model_dump(),
-        "seed": inputs.seed,
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "device": precision.device.type,

@@ -35,10 +35,14 @@ class Checkpoints:
     folder: Path
     fingerprint: str
     keep: int
+    own: Path
+    """Folder of all parts of this training."""
 
     @classmethod
-    def of(cls, work: Path, fingerprint: str, keep: int) -> "Checkpoints":
-        return cls(work / fingerprint, fingerprint, keep)
+    def of(cls, work: Path, fingerprint: str, keep: int, part: str = "") -> "Checkpoints":
+        """Return the checkpoints in `work` of a training, or of a part of it, such as one seed."""
+        name = f"{fingerprint}/{part}" if part else fingerprint
+        return cls(work / name, name, keep, work / fingerprint)
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Write the state of `step` whole or not at all, then remove all but the newest `keep`.
@@ -89,15 +93,16 @@ class Checkpoints:
     def warn_of_other_states(self) -> None:
         """Warn of the states of other training runs beside these: their params, inputs or code may never come back."""
         with contextlib.suppress(FileNotFoundError):  # a training that ends at this moment removes its own
-            saved = [path for path in self.folder.parent.glob("*/step-*") if path.parent != self.folder]
+            work = self.own.parent
+            saved = [path for path in work.glob("**/step-*") if self.own not in path.parents]
             size_bytes = sum(file.stat().st_size for path in saved for file in path.iterdir())
             if saved:
                 _LOG.warning(
                     "%s holds checkpoints of other params, inputs or code, %.1f MB in all: %s. Remove those that no run"
                     " will resume from",
-                    self.folder.parent,
+                    work,
                     size_bytes / 1e6,
-                    ", ".join(sorted({path.parent.name for path in saved})),
+                    ", ".join(sorted({path.relative_to(work).parts[0] for path in saved})),
                 )
 
     def _saved(self) -> list[Path]:

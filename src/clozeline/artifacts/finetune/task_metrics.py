@@ -83,6 +83,8 @@ class TaskMetrics(MetricFile):
     """Figures common to every kind of task; each kind adds its own."""
 
     headline: Headline
+    learning_rate: float | None = None
+    """The one whose training was kept; None: nothing was trained."""
     best_epoch: int | float | None = None
     """Epoch whose weights are kept."""
     over_seeds: OverSeeds | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from clozeline.params.optimization import OptimizerParams
-from clozeline.params.section import BelowOne, Count, Fraction, Rule, Section, Share
+from clozeline.params.section import BelowOne, Count, Fraction, Positive, Rule, Section, Share
 
 
 class HubParams(Section):
@@ -61,6 +61,8 @@ class FinetuneParams(Section):
     deviation of the test figure over all runs are reported.
     """
     optimizer: OptimizerParams
+    rate_factors: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Multiples of the learning rate: each trains up to its first validation pass, and the best one goes on."""
     warmup_fraction: Share
     layer_decay: Annotated[float, Field(gt=0, le=1)]
     """Ratio of each layer's learning rate to that of the layer above it; 1: all equal."""

@@ -1,0 +1,86 @@
+"""Claim: of several learning rates the best after its first validation pass goes on, as if it were the only one."""
+
+import csv
+import logging
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import TrainingError
+from clozeline.tasks.best_look import BestLook
+from clozeline.tasks.classification.single_label import SingleLabel
+from tests.fine_tuning import contents, metrics_of, without_card
+from tests.stages.finetune.topics import PARAMS, Finetune
+
+RATE = 0.01
+LOWER = 0.01
+"""Multiple of the rate with which the tests train."""
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_the_rate_with_the_best_first_pass_goes_on_with_the_bytes_of_a_training_at_that_rate_alone(
+    run: Finetune, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    alone = {factor: run(f"alone {factor}", rate_factors=[factor]) for factor in (1.0, LOWER)}
+    first = {factor: looks_of(folder)[1] for factor, folder in alone.items()}
+    assert first[1.0] != first[LOWER], "the test needs rates that differ"
+    best = max(first, key=first.__getitem__)
+    for factors in ([1.0, LOWER], [LOWER, 1.0]):
+        found = run(f"grid {factors}", rate_factors=factors)
+        assert f"learning rate {best * RATE:g} is kept" in caplog.text
+        assert metrics_of(found) == metrics_of(alone[best])
+        assert metrics_of(found)["learning_rate"] == pytest.approx(best * RATE)
+        assert without_card(found / "model") == without_card(alone[best] / "model")
+        for name in ("training.csv", "validation.csv", "confusion.csv"):
+            assert (found / name).read_bytes() == (alone[best] / name).read_bytes()
+
+
+def looks_of(folder: Path) -> list[float]:
+    with (folder / "validation.csv").open(newline="") as file:
+        return [float(row["validation_score"]) for row in csv.DictReader(file)]
+
+
+def test_of_rates_that_do_equally_well_the_first_is_kept(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BestLook, "trial", lambda training, callback: 0.5)
+    assert metrics_of(run("out", rate_factors=[LOWER, 1.0]))["learning_rate"] == LOWER * RATE
+
+
+@pytest.mark.parametrize("kills_at", range(1, 8))
+def test_a_run_killed_in_a_trial_or_after_it_resumes_to_the_same_bytes(
+    run: Finetune, kills_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation passes: before and after the first epoch at each rate, then after each further epoch."""
+    factors = [LOWER, 1.0]
+    whole = run("whole", rate_factors=factors, epochs=3)
+    judge, asked = SingleLabel.validation_score, iter(range(1, 100))
+
+    def killed_once(task: SingleLabel) -> float:
+        if next(asked) == kills_at:
+            raise Killed
+        return judge(task)
+
+    monkeypatch.setattr(SingleLabel, "validation_score", killed_once)
+    num_passes = 6
+    if kills_at <= num_passes:
+        with pytest.raises(Killed):
+            run("parts", rate_factors=factors, epochs=3)
+    assert contents(run("parts", rate_factors=factors, epochs=3)) == contents(whole)
+    repeated = next(asked) - 1 - num_passes
+    assert repeated <= 2, "at most one pass before and one after the epoch that was cut off"
+
+
+def test_a_rate_that_diverges_is_not_used_and_alone_it_ends_the_training(
+    run: Finetune, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert metrics_of(run("grid", rate_factors=[1.0, 1e30]))["learning_rate"] == RATE
+    assert "learning rate 1e+28 is not used" in caplog.text
+    with pytest.raises(TrainingError):
+        run("alone", rate_factors=[1e30, 1.0])
+
+
+def test_the_default_project_trains_at_its_tuned_rate_alone() -> None:
+    assert PARAMS.rate_factors == (1.0,)
