@@ -88,6 +88,8 @@ def without_model(folder: Path) -> None:
         (lambda folder: change_tokenizer(folder, model_max_length="x"), r"tokenizer_config\.json is damaged"),
         (lambda folder: change_tokenizer(folder, model_max_length=0), "room for 0 tokens, 2 of them special"),
         (lambda folder: change_tokenizer(folder, model_max_length=2), "room for 2 tokens, 2 of them special"),
+        (lambda folder: change_tokenizer(folder, pad_token=None), "a tokenizer without a padding token"),
+        (lambda folder: change_tokenizer(folder, mask_token=None), "a tokenizer without a mask token"),
         (renumber, "a tokenizer with ids up to 90, a model of 90"),
         (spoil, r"model\.safetensors has weights that are not finite\n.* such as encoder\.embeddings\.tokens"),
         (

@@ -48,9 +48,10 @@ def init(
         return
     project.create(folder, template)
     source = read_tree(folder / _PARAMS)["preprocess"]["source"]["path"]
-    typer.echo(f"{folder} is a project. Put your text at {folder / source}, then: `cd {folder} && clozeline run`")
+    into = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    typer.echo(f"{folder} is a project. Put your text at {folder / source}, then: `{into}clozeline run`")
     if template == "published":
-        typer.echo(f"Or take a model as it is, without text: `cd {folder} && clozeline import NAME-OR-FOLDER`")
+        typer.echo(f"Or take a model as it is, without text: `{into}clozeline import NAME-OR-FOLDER`")
 
 
 def params(
