@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from clozeline.errors import TransientError
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
 from tests.process_states import is_alive, wait_for
 
@@ -18,14 +21,24 @@ SEND = """
 import logging, os, sys
 from pathlib import Path
 from clozeline.cluster.ray_jobs import StoppedError, run_jobs
+from clozeline.errors import TransientError
+
+class KillOnRetry(logging.Handler):
+    def emit(self, record):
+        if os.environ.get("KILL_ON_RETRY") and "its node ended" in record.getMessage():
+            os.kill(int(os.environ["KILL_ON_RETRY"]), 9)
 
 logging.basicConfig(level=logging.INFO)
+logging.getLogger("clozeline").addHandler(KillOnRetry())
 commands = [[sys.executable, "-c", sys.argv[2], name] for name in sys.argv[3:] or [""]]
 environment = {**os.environ, "NAME": "ours", "HOME": "/of-the-sender"}
 try:
     ended = run_jobs(sys.argv[1], Path("work"), commands, environment, sys.stdout.buffer.write)
 except StoppedError as stopped:
     sys.exit(128 + stopped.number)
+except TransientError as error:
+    print(error, flush=True)
+    sys.exit(error.exit_code)
 sys.exit(max(one.exit_code for one in ended))
 """
 SAY = """
@@ -64,8 +77,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def send(cluster: Cluster, folder: Path, *command: str) -> subprocess.Popen[str]:
-    told = {**os.environ, **cluster.environment}
+def send(cluster: Cluster, folder: Path, *command: str, **variables: str) -> subprocess.Popen[str]:
+    told = {**os.environ, **cluster.environment, **variables}
     sender = [sys.executable, "-c", SEND, cluster.address, *command]
     return subprocess.Popen(sender, cwd=folder, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -73,6 +86,11 @@ def send(cluster: Cluster, folder: Path, *command: str) -> subprocess.Popen[str]
 def pids_in(file: Path) -> list[int]:
     assert wait_for(file.exists, 300)
     return [int(pid) for pid in file.read_text().split()]
+
+
+def head_of(cluster: Cluster) -> psutil.Process:
+    (found,) = (one for one in cluster.nodes[0].children(recursive=True) if one.name() == "gcs_server")
+    return found
 
 
 def end(sender: subprocess.Popen[str]) -> None:
@@ -125,3 +143,20 @@ def test_a_command_whose_node_dies_runs_on_another_as_it_would_here(cluster: Clu
     assert not is_alive(command)
     assert not is_alive(helper)
     assert "its node ended (attempt 1 of 4)" in log
+
+
+def test_a_head_that_dies_while_a_command_is_started_again_ends_it_within_seconds(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    head = head_of(cluster)
+    sender = send(cluster, tmp_path, STAY, "begun", KILL_ON_RETRY=str(head.pid))
+    command, _ = pids_in(tmp_path / "begun")
+    (its_process,) = (one for one in psutil.Process(command).parents() if one.name().startswith("ray::_Process"))
+    its_process.kill()
+    assert wait_for(lambda: not head.is_running(), 60)
+    head_died = time.monotonic()
+    output, log = sender.communicate()
+    assert sender.returncode == TransientError.exit_code, log
+    assert time.monotonic() - head_died < 20
+    assert "the cluster is gone" in output
+    assert "start the cluster, then repeat the command" in output

@@ -3,10 +3,13 @@
 import logging
 import os
 import signal
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -18,6 +21,11 @@ from clozeline.errors import ClusterError, TransientError
 
 _NODE_SECONDS: Final = 120.0
 """Time for a node to start its first process and to answer."""
+_HEAD_SECONDS: Final = 30.0
+"""Time for the head to answer; it may be busy."""
+_LOOK_SECONDS: Final = 1.0
+
+Answer = TypeVar("Answer")
 
 
 @contextmanager
@@ -105,9 +113,39 @@ def this_node() -> str:
     return node
 
 
+def answer_of_head(ask: Callable[[], Answer]) -> Answer:
+    """Return what `ask` returns, which Ray answers after a question to the head.
+
+    Raises:
+        TransientError: the head is gone, or does not answer.
+    """
+    check_head()
+    answer: Future[Answer] = Future()
+    threading.Thread(target=_ask, args=(ask, answer), daemon=True).start()  # it may wait longer than this process lives
+    until = time.monotonic() + _HEAD_SECONDS
+    while time.monotonic() < until:
+        try:
+            return answer.result(_LOOK_SECONDS)
+        except TimeoutError:
+            check_head()
+    raise gone(TimeoutError(f"the head has not answered for {_HEAD_SECONDS:.0f} s"))
+
+
+def _ask(ask: Callable[[], Answer], answer: Future[Answer]) -> None:
+    try:
+        answer.set_result(ask())
+    except Exception as error:  # noqa: BLE001  # of Ray, raised where the answer is awaited
+        answer.set_exception(error)
+
+
+def living() -> list[dict[str, Any]]:
+    """Return what Ray tells of each node that is alive. Raises what `answer_of_head` raises."""
+    return [node for node in answer_of_head(ray.nodes) if node["Alive"]]
+
+
 def nodes() -> dict[str, str]:
-    """Return id → IP address of each node that is alive."""
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    """Return id → IP address of each node that is alive. Raises what `answer_of_head` raises."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in living()}
 
 
 def named(node: str) -> str:

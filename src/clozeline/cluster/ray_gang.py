@@ -18,7 +18,7 @@ from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from clozeline.cluster.ray_connection import check_head, connection, first_line, gone, named, nodes, this_node
+from clozeline.cluster.ray_connection import check_head, connection, first_line, gone, living, named, nodes, this_node
 from clozeline.errors import ClusterError, TransientError
 from clozeline.machine import supervisor
 
@@ -239,7 +239,7 @@ def placed_gang(address: str, shared: Path, size: Size) -> Iterator[Gang]:
         TransientError: other work has the nodes.
     """
     with connection(address, shared):
-        has_gpus = any(node["Resources"].get("GPU") for node in ray.nodes() if node["Alive"])
+        has_gpus = any(node["Resources"].get("GPU") for node in living())
         bundle = {"CPU": float(size.processes)} | ({"GPU": float(size.processes)} if has_gpus else {})
         num_nodes = min(len(_fitting(bundle)), size.most)
         expected = f"{size}, each with a {'GPU and a ' if has_gpus else ''}CPU of its own"
@@ -265,18 +265,17 @@ def _fitting(bundle: Mapping[str, float]) -> list[str]:
     """Return the ids of the nodes that are alive and have the resources of `bundle`, free or not."""
     return [
         node["NodeID"]
-        for node in ray.nodes()
-        if node["Alive"] and all(node["Resources"].get(name, 0) >= number for name, number in bundle.items())
+        for node in living()
+        if all(node["Resources"].get(name, 0) >= number for name, number in bundle.items())
     ]
 
 
 def _in_words() -> str:
     """Return each node that is alive with its CPUs and GPUs."""
     told = []
-    for node in ray.nodes():
-        if node["Alive"]:
-            cpus, gpus = (int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU"))
-            told.append(f"{named(node['NodeID'])}: {cpus} CPUs" + (f", {gpus} GPUs" if gpus else ""))
+    for node in living():
+        cpus, gpus = (int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU"))
+        told.append(f"{named(node['NodeID'])}: {cpus} CPUs" + (f", {gpus} GPUs" if gpus else ""))
     return "; ".join(told)
 
 

@@ -17,7 +17,15 @@ import ray
 from ray.exceptions import LocalRayletDiedError, RayError
 
 from clozeline.cluster.nodes import NodeFacts, Token, check_nodes, facts_of, token_in
-from clozeline.cluster.ray_connection import check_head, first_line, gone, named, this_node, unchecked_connection
+from clozeline.cluster.ray_connection import (
+    check_head,
+    first_line,
+    gone,
+    living,
+    named,
+    this_node,
+    unchecked_connection,
+)
 from clozeline.errors import ClusterError, TransientError
 from clozeline.machine import supervised
 from clozeline.machine.cores import MOST, available_cores
@@ -265,11 +273,12 @@ def _room() -> _Room:
 
 def _workers() -> list[dict[str, Any]]:
     """Return the nodes that are alive and have cores for commands."""
-    found = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    alive = living()
+    found = [node for node in alive if node["Resources"].get("CPU")]
     if not found:
         raise TransientError(
             "no node of the cluster runs commands",
-            given=f"{len(ray.nodes())} nodes without cores, or that have ended",
+            given=f"{len(alive)} nodes, all without cores",
             expected="a node that was started without `--num-cpus=0`",
             do="start one: `ray start --address=HEAD:6379` (docs/cluster.md)",
         )

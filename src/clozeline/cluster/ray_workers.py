@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from clozeline.cluster.ray_connection import check_head, connection, first_line, gone, named, nodes, this_node
+from clozeline.cluster.ray_connection import connection, first_line, gone, living, named, this_node
 from clozeline.errors import ClozelineError, ClusterError, StorageError, TransientError
 from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, Workers, prepare_worker
 
@@ -139,11 +139,11 @@ class RayWorkers(Workers):
         """
         if time.monotonic() - self._looked_at < _LOOK_SECONDS:
             return
-        check_head()
-        self._nodes = nodes()
-        cpus = [node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        found = living()
+        self._nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in found}
+        cpus = [node["Resources"]["CPU"] for node in found if node["Resources"].get("CPU")]
         if self._trains and cpus:
-            has_gpu = bool(ray.cluster_resources().get("GPU"))
+            has_gpu = any(node["Resources"].get("GPU") for node in found)
             self._needs = {"num_cpus": max(1, int(min(cpus))), **({"num_gpus": 1} if has_gpu else {})}
         self._num_slots = max(1, int(sum(cpus) // self._needs["num_cpus"]))
         self._looked_at = time.monotonic()

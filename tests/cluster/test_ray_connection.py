@@ -1,0 +1,50 @@
+"""Claim: what only the head can tell is not waited for longer than the head lives."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from clozeline.cluster import ray_connection
+from clozeline.cluster.ray_connection import answer_of_head, gone
+from clozeline.errors import TransientError
+
+
+@pytest.fixture
+def unanswered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A question that is not answered before the end of the test."""
+    monkeypatch.setattr(ray_connection, "_LOOK_SECONDS", 0.05)
+    return threading.Event().wait
+
+
+def test_an_answer_and_an_error_of_ray_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "check_head", lambda: None)
+    assert answer_of_head(lambda: [1, 2]) == [1, 2]
+    with pytest.raises(ZeroDivisionError):
+        answer_of_head(lambda: 1 // 0)
+
+
+def test_a_head_that_dies_meanwhile_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch, unanswered: Callable[[], None]
+) -> None:
+    lives = iter([True, True])
+
+    def check_head() -> None:
+        if not next(lives, False):
+            raise gone(ConnectionRefusedError("refused"))
+
+    monkeypatch.setattr(ray_connection, "check_head", check_head)
+    began = time.monotonic()
+    with pytest.raises(TransientError, match=r"the cluster is gone(?s:.)*start the cluster"):
+        answer_of_head(unanswered)
+    assert time.monotonic() - began < 10
+
+
+def test_a_head_that_lives_and_does_not_answer_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, unanswered: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(ray_connection, "check_head", lambda: None)
+    monkeypatch.setattr(ray_connection, "_HEAD_SECONDS", 0.2)
+    with pytest.raises(TransientError, match=r"has not answered for 0 s"):
+        answer_of_head(unanswered)
