@@ -4,20 +4,15 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 from safetensors.torch import load_file
 
-from clozeline.cluster import address
 from clozeline.params import PretrainParams
 from tests.cli.test_torchrun import start
-from tests.cluster.raylets import free_port, raylet, settings
+from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.cluster.test_ray_workers import until
 from tests.stages.test_pretrain import project_with
 from tests.training.changes import changed
@@ -55,32 +50,6 @@ print(run(LASTS), flush=True)
 """
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """Two nodes of one CPU each."""
-
-    environment: dict[str, str]
-    address: str
-    second: psutil.Process
-
-    def kill_second(self) -> None:
-        (killed,) = (child for child in self.second.children(recursive=True) if child.name() == "raylet")
-        killed.kill()
-
-
-@contextmanager
-def two_nodes(folder: Path) -> Iterator[Cluster]:
-    port, environment = free_port(), settings()
-    with ExitStack() as opened:
-        log = opened.enter_context((folder / "raylets.log").open("w"))
-        short = opened.enter_context(tempfile.TemporaryDirectory(prefix="ray-"))  # for names of sockets
-        opened.enter_context(
-            raylet(log, environment, "--head", f"--port={port}", f"--temp-dir={short}", "--include-dashboard=false")
-        )
-        second = opened.enter_context(raylet(log, environment, f"--address=127.0.0.1:{port}"))
-        yield Cluster(environment, f"127.0.0.1:{port}", second)
-
-
 def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -91,10 +60,8 @@ def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
     alone = start(one, tiny_tokens, tiny_tokenizer, "")
     _, said_alone = alone.communicate()
     assert alone.returncode == 0, said_alone
-    with two_nodes(tmp_path) as cluster:
-        told = {**cluster.environment, address.VARIABLE: f"ray://{cluster.address}"}
-
-        three = start(gang, tiny_tokens, tiny_tokenizer, "--nnodes 3", **told)
+    with cluster_of_two(tmp_path / "raylets.log") as cluster:
+        three = start(gang, tiny_tokens, tiny_tokenizer, "--nnodes 3", **cluster.environment)
         _, refused = three.communicate()
         assert three.returncode == 9, refused
         assert "the cluster has too few nodes" in refused
@@ -107,9 +74,9 @@ def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
         assert toys.stdout.split("\n") == ["told to all", "7", "143", ""], toys.stderr
         assert not any(psutil.pid_exists(int(path.name.split("-")[1])) for path in tmp_path.glob("running-*"))
 
-        training = start(gang, tiny_tokens, tiny_tokenizer, ELASTIC, **told)
+        training = start(gang, tiny_tokens, tiny_tokenizer, ELASTIC, **cluster.environment)
         until(lambda: bool(list((gang / "work").glob("*/step-*"))) or training.poll() is not None)
-        cluster.kill_second()
+        kill_raylet(cluster.nodes[1])
         try:
             _, said = training.communicate(timeout=300)
         finally:

@@ -42,10 +42,13 @@ class BestRate:
         """
         if len(self.trainings) == 1 or not self.loop.total_steps:
             return self.trainings[0]
+        scaler = self.loop.hardware.precision.scaler
         start = {name: weight.clone() for name, weight in self.loop.model.state_dict().items()}
+        scale = scaler.state_dict()
         scores: dict[float, float] = {}
         for training in self.trainings:
             self.loop.model.load_state_dict(start)
+            scaler.load_state_dict(scale)
             scores[training.learning_rate] = self._score(training)
         self.loop.model.load_state_dict(start)
         best = max(self.trainings, key=lambda training: _rank(scores[training.learning_rate]))
