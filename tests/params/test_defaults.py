@@ -27,7 +27,7 @@ def test_a_short_file_is_completed(tmp_path: Path) -> None:
     params, whole = read_params(path), read_params(PROJECT / "params.yaml")
     assert (params.pretrain.steps, params.pretrain.masking.unit) == (500, "word")
     masking = params.pretrain.masking.model_copy(update={"unit": "token"})
-    assert params.pretrain.model_copy(update={"steps": 6300, "masking": masking}) == whole.pretrain
+    assert params.pretrain.model_copy(update={"steps": 6300, "epochs": 50, "masking": masking}) == whole.pretrain
     assert (params.tokenize, params.finetune, params.export) == (whole.tokenize, whole.finetune, whole.export)
 
 

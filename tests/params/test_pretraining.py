@@ -13,12 +13,18 @@ def test_zero_steps_require_a_start_checkpoint(tmp_path: Path) -> None:
     assert read_params(with_values(tmp_path, steps="0", start="bert-base-uncased")).pretrain.steps == 0
 
 
-@pytest.mark.parametrize("values", [{"tokens": "1000"}, {"epochs": "3"}, {"steps": "null"}])
-def test_a_budget_is_in_steps_or_tokens_or_epochs(tmp_path: Path, values: dict[str, str]) -> None:
-    assert "set one and leave the others null" in message(with_values(tmp_path, **values))
-    alone = {"steps": "null", "tokens": "null", **values}
-    if values != {"steps": "null"}:
-        assert read_params(with_values(tmp_path, **alone)).pretrain.steps is None
+NO_BUDGET = {"steps": "null", "tokens": "null", "epochs": "null"}
+
+
+@pytest.mark.parametrize("values", [{"steps": "7"}, {"tokens": "1000"}, {"epochs": "3"}, {"steps": "7", "epochs": "3"}])
+def test_a_budget_is_in_steps_or_tokens_or_epochs_or_in_several(tmp_path: Path, values: dict[str, str]) -> None:
+    params = read_params(with_values(tmp_path, **{**NO_BUDGET, **values})).pretrain
+    found = {name: getattr(params, name) for name in NO_BUDGET}
+    assert found == {**dict.fromkeys(NO_BUDGET), **{name: int(value) for name, value in values.items()}}
+
+
+def test_a_training_without_a_budget_is_refused(tmp_path: Path) -> None:
+    assert "a budget: set at least one" in message(with_values(tmp_path, **NO_BUDGET))
 
 
 def test_only_electra_accepts_the_replaced_token_objective(edited: Editor) -> None:

@@ -1,6 +1,7 @@
 import csv
 import hashlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -90,6 +91,27 @@ def test_the_card_of_a_causal_model_says_that_it_continues_texts(
     card = card_in(tmp_path / "encoder")
     assert card.facts["pipeline_tag"] == "text-generation"
     assert "fills no blanks" in card.sections["Limits of the encoder"]
+
+
+@pytest.mark.parametrize(("steps", "epochs", "found"), [(1000, 2.0, 2), (5, 2.0, None), (None, 2.0, 2)])
+def test_a_training_ends_at_the_smallest_of_its_budgets(
+    steps: int | None,
+    epochs: float,
+    found: int | None,
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    run_stage(
+        tiny_pretraining.model_copy(update={"steps": steps, "epochs": epochs}), tiny_tokens, tiny_tokenizer, tmp_path
+    )
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["epochs"] == (found or 0)
+    assert (metrics["steps"] == 5) is (found is None)
+    assert ("because the text is short: `epochs: 2`" in caplog.text) is (steps == 1000)
 
 
 def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without_workers(

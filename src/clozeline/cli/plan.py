@@ -222,14 +222,14 @@ def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
 
 
 def with_budget_in_tokens(params: "PretrainParams") -> "PretrainParams":
-    """Return `params` with epochs of the existing tokens counted in tokens.
+    """Return `params` with epochs of the existing tokens counted in tokens, if they have no other budget.
 
     Raises:
         ParamsError: there are no tokens yet.
     """
     from clozeline.tokens.info import INFO_NAME, TokensInfo
 
-    if params.epochs is None:
+    if params.epochs is None or params.steps is not None or params.tokens is not None:
         return params
     if not (_TOKENS / INFO_NAME).is_file():
         raise ParamsError(

@@ -117,8 +117,8 @@ class PretrainParams(Section):
     rules = (
         (
             " ".join(BUDGETS),
-            lambda *budgets: sum(budget is not None for budget in budgets) == 1,
-            "a budget: set one and leave the others null",
+            lambda *budgets: any(budget is not None for budget in budgets),
+            "a budget: set at least one; of several, the smallest counts",
         ),
         (
             "steps start",

@@ -234,11 +234,20 @@ def _splits(params: PretrainParams, tokens: Path) -> tuple[Split, Split]:
 
 
 def _total_steps(params: PretrainParams, train: Split, seed: int) -> int:
+    """Return the smallest of the budgets in steps."""
+    if params.steps == 0:  # there may be no text
+        return 0
+    budgets: dict[str, int] = {}
     if params.steps is not None:
-        return params.steps
+        budgets["steps"] = params.steps
+    if params.tokens is not None:
+        budgets["tokens"] = steps_of(params.tokens, train, params.batch_tokens, seed)
     if params.epochs is not None:
-        return steps_of_epochs(params.epochs, train, params.batch_tokens, seed)
-    return steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+        budgets["epochs"] = steps_of_epochs(params.epochs, train, params.batch_tokens, seed)
+    name = min(budgets, key=budgets.__getitem__)
+    if len(budgets) > 1 and name == "epochs":
+        _LOG.info("%s steps, because the text is short: `epochs: %g`", f"{budgets[name]:,}", params.epochs)
+    return budgets[name]
 
 
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:
