@@ -37,9 +37,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster_of_two(log: Path, code: Path = PROJECT) -> Iterator[Cluster]:
+def cluster_of_two(log: Path, code: Path = PROJECT, variables: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """Start a head and another node, and end them with the block. Their output goes to `log`, and they run `code`."""
-    port, environment = free_port(), {**settings(), "PYTHONPATH": str(code)}
+    port, environment = free_port(), {**settings(), "PYTHONPATH": str(code), **(variables or {})}
     with ExitStack() as opened:
         told = opened.enter_context(log.open("w"))
         folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="ray-"))  # short enough for names of sockets

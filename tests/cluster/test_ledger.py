@@ -45,6 +45,10 @@ class Item:
     def inputs(self) -> list[object]:
         return [self.number]
 
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return ()
+
 
 def logged(item: Item, folder: Path) -> Done:
     """Square a number, slowly, and log that it was done."""

@@ -52,6 +52,19 @@ tokenize.run(
     tokenizer=Path("tokenizer-on-cluster"), out=Path("tokens-on-cluster"), metrics=Path("tokens-on-cluster.json"),
 )
 """
+BY_STORE = """
+import json
+from pathlib import Path
+from clozeline.cluster.executors import open_workers
+from clozeline.cluster.ledger import Ledger
+from tests.cluster.test_store import Doubled, doubled
+
+with open_workers(Path("work")) as workers:
+    ledger = Ledger(Path("work/numbers"), "code", workers)
+    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
+    (twelve,) = ledger.run(doubled, [Doubled(six.folder / "number.txt")])
+print(json.dumps([six.facts, twelve.facts, (twelve.folder / "number.txt").read_text()]))
+"""
 TOKENIZE = TokenizeParams(
     algorithm="wordpiece", existing=None, vocab_size=500, min_frequency=2, lowercase=True, shard_tokens=50_000
 )
@@ -117,3 +130,20 @@ def test_two_raylets_one_of_them_killed_give_the_bytes_of_one_process(
     assert numbers.split() == ["0", "1"]
     assert "No space left on device" in message
     assert len(set(re.findall(r"on node (\S+ \(\w+\)):", message))) == 2, "both nodes were tried"
+
+
+def test_nodes_with_a_store_work_outside_the_folder_of_the_project(tmp_path: Path) -> None:
+    project, temporary = tmp_path / "project", tmp_path / "temporary"
+    for folder in (project, temporary):
+        folder.mkdir()
+    (project / "three.txt").write_text("3")
+    with cluster_of_two(tmp_path / "raylets.log", variables={"TMPDIR": str(temporary)}) as cluster:
+        told = {**os.environ, **cluster.environment, "CLOZELINE_CLUSTER_STORE": f"file://{tmp_path}/store"}
+        command = [sys.executable, "-c", BY_STORE]
+        ended = subprocess.run(command, cwd=project, env=told, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    six, twelve, content = json.loads(ended.stdout.splitlines()[-1])
+    assert (six["number"], twelve["number"], content) == (6, 12, "12")
+    assert six["ran in"].startswith("clozeline-store-")
+    assert not list(temporary.glob("clozeline-store-*")), "fetched files are removed at the end"
+    assert {file.name for file in project.rglob("*") if file.is_file()} == {"three.txt", "number.txt", "record.json"}

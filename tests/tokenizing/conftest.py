@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,10 @@ class MadeTexts:
     @property
     def digest(self) -> str:
         return blake2b(repr(self.made).encode(), digest_size=16).hexdigest()
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return ()
 
     def texts(self) -> Iterator[Sequence[str]]:
         return iter([self.made[start : start + 64] for start in range(0, len(self.made), 64)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from clozeline.cli import torchrun
-from clozeline.cluster.address import VARIABLE, cluster_address, reachable_cluster
+from clozeline.cluster.address import VARIABLE, reachable_cluster, takes_whole_stages
 
 _STAGES = {"pretrain", "evaluate", "finetune", "export", "import"}
 """Stages that run as a whole; `preprocess` and `tokenize` spread their tasks."""
@@ -18,7 +18,7 @@ _SIGNALLED = 128
 
 def is_wanted(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to send the stage to the cluster; False on the node, where the variable is not set."""
-    return stage in _STAGES and not torchrun.is_inside(environment) and cluster_address() is not None
+    return stage in _STAGES and not torchrun.is_inside(environment) and takes_whole_stages(environment)
 
 
 def run_stage(stage: str, arguments: list[str], seeds: Sequence[int] = ()) -> None:

@@ -3,11 +3,14 @@
 import os
 import re
 import socket
+from collections.abc import Mapping
 from typing import Final
 
 from clozeline.errors import ParamsError, TransientError
 
 VARIABLE: Final = "CLOZELINE_CLUSTER"
+STORE: Final = "CLOZELINE_CLUSTER_STORE"
+"""Environment variable with the URL of a store, where nodes have no folder in common."""
 AUTO: Final = "auto"
 """The cluster of which this machine is a node."""
 _ADDRESS: Final = re.compile(r"ray://(auto|[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})/?")
@@ -32,6 +35,15 @@ def cluster_address() -> str | None:
             do=f"correct {VARIABLE}, or unset it to work on this machine alone",
         )
     return found[1]
+
+
+def takes_whole_stages(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether nodes run whole stages. They need the project's folder, so not where a store stands in for it.
+
+    Raises:
+        ParamsError: `CLOZELINE_CLUSTER` has another form.
+    """
+    return cluster_address() is not None and not environment.get(STORE, "").strip()
 
 
 def reachable_cluster() -> str | None:

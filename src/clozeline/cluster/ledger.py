@@ -3,6 +3,9 @@
 A task writes files into a folder of its own. Its record is written last; then the folder gets its name, which is the
 key of the task: a digest of its function, of the code, and of its inputs. A killed writer leaves no folder of that
 name, and two writers of one task write the same bytes. A record whose files are damaged or gone counts as missing.
+
+Where workers and this process share no folder, records and files are in a store as well: a task first fetches the files
+that it reads, and stores what it wrote, its record last. Then the folder of the ledger is a cache.
 """
 
 import json
@@ -10,20 +13,24 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TypeVar
 
+from clozeline.cluster.store import RECORD, Store, StoredFile, StoreWorkers
+from clozeline.cluster.stored_records import StoredRecord, place_of, put_by_hash
 from clozeline.machine.workers import Workers
 from clozeline.progress import track
 from clozeline.storage.atomic import storage_faults_named
 from clozeline.storage.fingerprints import sha256_of
 
-_RECORD: Final = "record.json"
 _KEY_BYTES: Final = 16
+_OTHERS: Final = "others"
+"""Folder of the store with files that no task wrote, named by their sha256."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,10 @@ class Item(Protocol):
     def inputs(self) -> Sequence[object]:
         """All that decides what the task writes, besides code and settings: keys of other tasks, digests, numbers."""
 
+    @property
+    def reads(self) -> Iterable[Path]:
+        """Files that the task reads: a worker that shares no folder with this process gets them beforehand."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -58,6 +69,8 @@ class Record:
     facts: Any
     is_found: bool
     """Whether an earlier attempt or run had done it."""
+    stored: tuple[StoredFile, ...] = ()
+    """Its files, if they are in a store."""
 
 
 AnyItem = TypeVar("AnyItem", bound=Item)
@@ -67,41 +80,111 @@ Function = Callable[[AnyItem, Path], Done]
 
 @dataclass(frozen=True)
 class Ledger:
-    """Records in a folder that every worker sees. They may be deleted at any time between two runs."""
+    """Records in a folder that every worker sees, or in a store. They may be deleted at any time between two runs."""
 
     folder: Path
     code: str
     """Fingerprint of the code and the settings that decide what tasks write."""
     workers: Workers
+    _stored: dict[Path, StoredFile] = field(default_factory=dict, init=False)
+    """Files that are in the store, by their paths."""
+    _sizes: dict[str, int] = field(default_factory=dict, init=False)
+    """Sizes of the files that earlier runs left in the store."""
 
-    def run(self, function: Function[AnyItem], items: Iterable[AnyItem]) -> Iterator[Record]:
+    @property
+    def store(self) -> Store | None:
+        return self.workers.store if isinstance(self.workers, StoreWorkers) else None
+
+    def run(
+        self, function: Function[AnyItem], items: Iterable[AnyItem], read: Sequence[str] = ("*",)
+    ) -> Iterator[Record]:
         """Yield the record of each task in order; only those that are not recorded run.
+
+        Args:
+            read: patterns of the names of those files that this process reads; nodes read what items name.
 
         Raises:
             StorageError: the disk is full or read-only.
+            ArtifactError: a file in the store is damaged.
         """
         tasks = (self._task(function, item) for item in items)
-        looked_up = ((task, record_in(task.path)) for task in tasks)  # here, so that no item of a recorded task is sent
+        looked_up = ((task, self._found(task)) for task in tasks)  # here, so that no item of a recorded task is sent
         for is_found, group in groupby(looked_up, lambda one: one[1] is not None):
             if is_found:
-                yield from (record for _, record in group if record)
+                yield from (self._here(record, read) for _, record in group if record)
             else:
-                yield from self.workers.map(_recorded, (task for task, _ in group))
+                made = self.workers.map(_recorded, (self._with_files(task) for task, _ in group))
+                yield from (self._here(record, read) for record in made)
 
-    def run_all(self, function: Function[AnyItem], items: Sequence[AnyItem], description: str) -> list[Record]:
+    def run_all(
+        self, function: Function[AnyItem], items: Sequence[AnyItem], description: str, read: Sequence[str] = ("*",)
+    ) -> list[Record]:
         """Return the record of each task, and show the progress."""
-        return list(track(self.run(function, items), description, len(items), lambda: self.workers.note))
+        records = self.run(function, items, read)
+        return list(track(records, description, len(items), lambda: self.workers.note))
 
     def keep_only(self, keys: Set[str]) -> None:
         """Remove every other record, and what killed writers left."""
         for path in self.folder.glob("*/*"):
             if path.name not in keys:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        if self.store is not None:
+            self._remove(place for place in self.store.sizes(self._place) if place.split("/")[2] not in keys)
+
+    def drop(self, key: str) -> None:
+        """Remove the record of a task."""
+        shutil.rmtree(self.folder / key[:2] / key, ignore_errors=True)
+        if self.store is not None:
+            self._remove(self.store.sizes(f"{self._place}/{key[:2]}/{key}"))
+
+    @property
+    def _place(self) -> str:
+        """Its folder in the store."""
+        return self.folder.name
+
+    def _remove(self, places: Iterable[str]) -> None:
+        assert self.store is not None
+        self.store.remove(sorted(places, key=lambda place: not place.endswith(f"/{RECORD}")))  # a record goes first
 
     def _task(self, function: Function[AnyItem], item: AnyItem) -> "_Task":
         told = json.dumps([self.code, _named(function), item.inputs])
         key = blake2b(told.encode(), digest_size=_KEY_BYTES).hexdigest()
-        return _Task(function, item, self.code, key, self.folder / key[:2] / key)
+        return _Task(function, item, self.code, key, self.folder / key[:2] / key, self.store)
+
+    def _found(self, task: "_Task") -> Record | None:
+        if self.store is None:
+            return record_in(task.path)
+        if not self._sizes:
+            self._sizes.update({"": 0} | self.store.sizes(self._place))
+        found = _record_of(task.path, self.store) if f"{place_of(task.path)}/{RECORD}" in self._sizes else None
+        if found and all(self._sizes.get(file.place) == file.size_bytes for file in found.stored):
+            return found
+        self.store.remove([f"{place_of(task.path)}/{RECORD}"] if found else [])  # a file is cut or gone
+        return None
+
+    def _here(self, record: Record, read: Sequence[str]) -> Record:
+        """Fetch what this process reads of a task."""
+        for file in record.stored:
+            self._stored[file.path] = file
+            if self.store is not None and any(fnmatch(file.path.name, pattern) for pattern in read):
+                self.store.fetch(file)
+        return record
+
+    def _with_files(self, task: "_Task") -> "_Task":
+        """Return the task with the files that it reads, which are then in the store."""
+        if self.store is None:
+            return task
+        paths = dict.fromkeys(task.item.reads)
+        return replace(task, files=tuple(file for path in paths if (file := self._file(path, self.store))))
+
+    def _file(self, path: Path, store: Store) -> StoredFile | None:
+        """Return a file as the store has it; None if it is of an earlier run and gone."""
+        if path not in self._stored and self.folder in path.parents:
+            found = _record_of(path.parent, store)
+            self._stored.update({file.path: file for file in found.stored} if found else {})
+        elif path not in self._stored:
+            self._stored[path] = put_by_hash(path, f"{self._place}/{_OTHERS}", store)
+        return self._stored.get(path)
 
 
 @contextmanager
@@ -118,6 +201,9 @@ class _Task:
     code: str
     key: str
     path: Path
+    store: Store | None
+    files: tuple[StoredFile, ...] = ()
+    """Files that it reads, if they are in a store."""
 
     @property
     def name(self) -> str:
@@ -126,7 +212,9 @@ class _Task:
 
 def _recorded(task: _Task) -> Record:
     """Return the record of a task; run it if there is none. An attempt whose node died may have left one."""
-    return record_in(task.path) or _made(task)
+    if task.store is None:
+        return record_in(task.path) or _made(task)
+    return _record_of(task.path, task.store) or _stored(task, task.store)
 
 
 def _named(function: Function[Any]) -> str:
@@ -136,11 +224,17 @@ def _named(function: Function[Any]) -> str:
 def record_in(folder: Path) -> Record | None:
     """Return the record of the task whose files are in `folder`; None if it is missing, damaged, or does not last."""
     try:
-        told = json.loads((folder / _RECORD).read_bytes())
+        told = json.loads((folder / RECORD).read_bytes())
         is_whole = told["lasting"] and told["sha256"] == _hashes(folder)
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return Record(folder.name, folder, told["facts"], is_found=True) if is_whole else None
+
+
+def _record_of(task: Path, store: Store) -> Record | None:
+    """Return the record of the task whose files belong into a folder, from the store, as `record_in` does."""
+    found = StoredRecord.read(store, task)
+    return Record(task.name, task, found.told["facts"], is_found=True, stored=found.files) if found else None
 
 
 def _made(task: _Task) -> Record:
@@ -156,10 +250,11 @@ def _made(task: _Task) -> Record:
                 "code": task.code,
                 "inputs": task.item.inputs,
                 "sha256": _hashes(beside),
+                "bytes": {entry.name: entry.stat().st_size for entry in sorted(beside.iterdir())},
                 "facts": done.facts,
                 "lasting": done.lasting,
             }
-            (beside / _RECORD).write_text(json.dumps(told), encoding="utf-8")
+            (beside / RECORD).write_text(json.dumps(told), encoding="utf-8")
             if path.exists() and record_in(path) is None:
                 shutil.rmtree(path)  # damaged, or not lasting
             if not path.exists():
@@ -169,6 +264,17 @@ def _made(task: _Task) -> Record:
     return Record(task.key, path, json.loads(json.dumps(done.facts)), is_found=False)
 
 
+def _stored(task: _Task, store: Store) -> Record:
+    """Run a task on fetched files, and store what it wrote, its record last."""
+    for file in task.files:
+        store.fetch(file)
+    record = _made(task)
+    files = StoredRecord.of(task.path, (task.path / RECORD).read_bytes()).files
+    for file in files:
+        store.put(file.path, file.place)
+    return replace(record, stored=files)
+
+
 def _hashes(folder: Path) -> dict[str, str]:
     """Return file name → sha256, without the record."""
-    return {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.name != _RECORD}
+    return {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.name != RECORD}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from clozeline.errors import ClusterError
+from clozeline.cluster.store import Store
+from clozeline.errors import ClozelineError, ClusterError
 from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
 
 _MOST_NAMED = 3
@@ -17,10 +18,23 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Token:
-    """File of the shared folder, with content that no other file has."""
+    """File of the shared folder, or of the store, with content that no other file has."""
 
     path: Path
     content: str
+    store: Store | None = None
+
+    def is_read(self) -> bool:
+        """Return whether this machine reads it, and may write beside it in a store.
+
+        Raises:
+            OSError: the folder has no such file.
+            ClozelineError: the store does not answer, or refuses access.
+        """
+        if self.store is None:
+            return self.path.read_text(encoding="utf-8") == self.content
+        self.store.check()
+        return self.store.read(str(self.path)) == self.content.encode()
 
 
 @dataclass(frozen=True)
@@ -31,11 +45,21 @@ class NodeFacts:
     versions: Mapping[str, str]
     """Versions of Python and of each package that Clozeline requires; fingerprint of Clozeline's own code."""
     reads_token: bool
+    fault: str = ""
+    """Why it does not read the token."""
 
 
 @contextmanager
-def token_in(shared: Path) -> Iterator[Token]:
-    """Write a token into the folder for the time of the block."""
+def token_in(shared: Path, store: Store | None = None) -> Iterator[Token]:
+    """Write a token into the folder, or the store in its place, for the time of the block."""
+    if store is not None:
+        token = Token(Path(f".shared.{secrets.token_hex(4)}"), secrets.token_hex(16), store)
+        store.write(str(token.path), token.content.encode())
+        try:
+            yield token
+        finally:
+            store.remove([str(token.path)])
+        return
     shared.mkdir(parents=True, exist_ok=True)
     token = Token(shared.resolve() / f".shared.{secrets.token_hex(4)}", secrets.token_hex(16))
     try:
@@ -50,19 +74,27 @@ def facts_of(node: str, token: Token) -> NodeFacts:
     names = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in metadata.requires("clozeline") or ()}
     versions = versions_of(sorted(filter(_is_installed, {"clozeline", *names})))
     try:
-        reads_token = token.path.read_text(encoding="utf-8") == token.content
-    except OSError:
-        reads_token = False
-    return NodeFacts(node, versions | {"Clozeline's code": fingerprint({}, code_of([""]))}, reads_token)
+        reads_token, fault = token.is_read(), "another file"
+    except (OSError, ClozelineError) as error:
+        reads_token, fault = False, str(error)
+    return NodeFacts(node, versions | {"Clozeline's code": fingerprint({}, code_of([""]))}, reads_token, fault)
 
 
-def check_nodes(found: Sequence[NodeFacts], here: NodeFacts, shared: Path) -> None:
+def check_nodes(found: Sequence[NodeFacts], here: NodeFacts, shared: Path, store: Store | None = None) -> None:
     """Check that each node would compute what this machine does.
 
     Raises:
-        ClusterError: a node has other versions, or another folder at the path of the shared one.
+        ClusterError: a node has other versions, or another folder at the path of the shared one, or it does not reach
+            the store.
     """
     for facts in found:
+        if not facts.reads_token and store is not None:
+            raise ClusterError(
+                f"node {facts.node} does not reach the store of the cluster",
+                given=facts.fault,
+                expected=f"a node that reads and writes {store.url}",
+                do="start its raylet again with the credentials (AWS_…) and the network of this machine, and repeat",
+            )
         if not facts.reads_token:
             raise ClusterError(
                 f"node {facts.node} does not see the files of this project",

@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clozeline.cluster.address import VARIABLE, check_reachable
 from clozeline.cluster.nodes import NodeFacts, Token, check_nodes, facts_of, token_in
+from clozeline.cluster.store import Store
 from clozeline.errors import ClusterError, TransientError
 
 _NODE_SECONDS: Final = 120.0
@@ -29,15 +30,16 @@ Answer = TypeVar("Answer")
 
 
 @contextmanager
-def connection(address: str, shared: Path) -> Iterator[None]:
+def connection(address: str, shared: Path, store: Store | None = None) -> Iterator[None]:
     """Connect this process to the cluster at `address` for the time of the block, after a check of each node.
 
     Raises:
-        ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
+        ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`, or the
+            store in its place.
     """
     with unchecked_connection(address):
-        with token_in(shared) as token:
-            check_nodes(_facts_of_nodes(token), facts_of("here", token), shared)
+        with token_in(shared, store) as token:
+            check_nodes(_facts_of_nodes(token), facts_of("here", token), shared, store)
         yield
 
 

@@ -3,10 +3,11 @@
 import logging
 import os
 import pickle
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,13 +16,18 @@ import ray
 from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from clozeline.cluster.ray_connection import connection, first_line, gone, living, named, this_node
+from clozeline.cluster.ray_connection import connection, first_line, gone, living, named, nodes, this_node
+from clozeline.cluster.store import NodeCache, Store, StoreWorkers
 from clozeline.errors import ClozelineError, ClusterError, StorageError, TransientError
-from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, Workers, prepare_worker
+from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, prepare_worker
 
 _LOG = logging.getLogger(__name__)
 _MOST_ATTEMPTS: Final = 4
 _LOOK_SECONDS: Final = 5.0
+_CLEAR_SECONDS: Final = 20.0
+
+Folder = str | NodeCache
+"""Where tasks run: the project's folder, which all nodes have; or files that a node has fetched."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,12 @@ class _Task:
     failed_on: set[str] = field(default_factory=set)
 
 
-class RayWorkers(Workers):
+class RayWorkers(StoreWorkers):
     """Maps functions over items on the nodes of a cluster."""
 
-    def __init__(self, folder: Path, *, trains: bool = False) -> None:
+    def __init__(self, folder: Folder, store: Store | None = None, *, trains: bool = False) -> None:
         super().__init__(None, 1)
+        self.store = store
         self._folder = folder
         self._trains = trains
         self._nodes: dict[str, str] = {}
@@ -97,9 +104,7 @@ class RayWorkers(Workers):
     def _submitted(self, function: Callable[[Item], Result], task: _Task) -> Any:
         others = [node for node in self._nodes if task.failed_on and node not in task.failed_on]
         where = NodeAffinitySchedulingStrategy(others[0], soft=True) if others else "SPREAD"
-        return self._attempt.options(scheduling_strategy=where, **self._needs).remote(
-            str(self._folder), function, task.item
-        )
+        return self._attempt.options(scheduling_strategy=where, **self._needs).remote(self._folder, function, task.item)
 
     def _outcome_of(self, function: Callable[[Item], Result], task: _Task, done: Any) -> _Outcome | None:
         """Return the outcome of an attempt; None if the task has to be repeated."""
@@ -150,19 +155,38 @@ class RayWorkers(Workers):
 
 
 @contextmanager
-def ray_workers(address: str, shared: Path, *, trains: bool = False) -> Iterator[RayWorkers]:
+def ray_workers(
+    address: str, shared: Path, store: Store | None = None, *, trains: bool = False
+) -> Iterator[RayWorkers]:
     """Yield the nodes of the cluster at `address`, after a check of each.
 
     Raises:
-        ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`.
+        ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`, or the
+            store in its place.
     """
-    with connection(address, shared):
-        yield RayWorkers(Path.cwd(), trains=trains)
+    with connection(address, shared, store):
+        if store is None:
+            yield RayWorkers(str(Path.cwd()), trains=trains)
+            return
+        cache = NodeCache(secrets.token_hex(8))
+        try:
+            yield RayWorkers(cache, store, trains=trains)
+        finally:
+            _clear(cache)
 
 
-def _attempt(folder: str, function: Callable[[Any], Any], item: Any) -> _Outcome:
-    """Run one attempt in the project's folder."""
-    os.chdir(folder)
+def _clear(cache: NodeCache) -> None:
+    """Remove the files that nodes have fetched. What a lost node keeps is removed later, by its next run."""
+    with suppress(RayError, ClozelineError):
+        clear = ray.remote(num_cpus=0, max_retries=0)(NodeCache.clear)
+        on_nodes = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes()]
+        ends = [clear.options(scheduling_strategy=strategy).remote(cache) for strategy in on_nodes]
+        ray.wait(ends, num_returns=len(ends), timeout=_CLEAR_SECONDS)
+
+
+def _attempt(folder: Folder, function: Callable[[Any], Any], item: Any) -> _Outcome:
+    """Run one attempt in the project's folder, or in that of fetched files."""
+    os.chdir(folder.path() if isinstance(folder, NodeCache) else folder)
     prepare_worker()
     try:
         return _Outcome(this_node(), function(item))

@@ -21,7 +21,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.types import SecretDict as SecretDict
 from pydantic import SecretStr
 
-from clozeline.cluster.address import cluster_address
+from clozeline.cluster.address import takes_whole_stages
 from clozeline.errors import ClozelineError, TransientError
 
 HEALTH: Final = "/api/health"
@@ -33,7 +33,7 @@ _MOST_AT_ONCE: Final = 16
 class _Stages(ThreadPoolTaskRunner[Any]):
     def duplicate(self) -> Self:
         """Return the runner of one flow run."""
-        return type(self)(max_workers=1 if cluster_address() is None else _MOST_AT_ONCE)
+        return type(self)(max_workers=_MOST_AT_ONCE if takes_whole_stages() else 1)
 
 
 # The cast is needed because Prefect types a runner by its kind of future, while a flow accepts any.

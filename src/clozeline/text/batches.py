@@ -3,7 +3,6 @@
 The key of a batch is a digest of its units and of all else that decides what becomes of them.
 """
 
-import shutil
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -68,7 +67,7 @@ def prepared(raw: RawText, settings: PreparationSettings, ledger: Ledger, read: 
         DataError: the text is damaged, or not of its kind.
     """
     cut: deque[CutBatch] = deque()
-    for record in ledger.run(_prepare, _items(raw, settings, ledger, read, cut)):
+    for record in ledger.run(_prepare, _items(raw, settings, ledger, read, cut), read=()):
         batch = cut.popleft()
         text_bytes, num_ordinals, num_read, num_split, dropped, altered, bad = record.facts
         counts = BatchCounts(
@@ -82,7 +81,7 @@ def prepared(raw: RawText, settings: PreparationSettings, ledger: Ledger, read: 
         texts = record.folder / _TEXTS
         yield BatchRecord(record.key, texts, text_bytes, batch.stored_bytes, record.is_found, counts)
         if batch.frees:
-            shutil.rmtree(batch.frees, ignore_errors=True)
+            ledger.drop(batch.frees)
 
 
 def _items(
@@ -113,6 +112,10 @@ class _BatchItem:
     @property
     def inputs(self) -> list[object]:
         return [self.batch.digest]
+
+    @property
+    def reads(self) -> list[Path]:
+        return [self.batch.path, *self.batch.raw]
 
 
 def _prepare(item: _BatchItem, folder: Path) -> Done:

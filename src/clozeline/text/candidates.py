@@ -59,6 +59,10 @@ class _Band:
     def inputs(self) -> list[object]:
         return [self.number, [bucket.key for bucket in self.buckets]]
 
+    @property
+    def reads(self) -> list[Path]:
+        return [self.places, *(bucket.bands for bucket in self.buckets)]
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -74,6 +78,10 @@ class _Part:
     def inputs(self) -> list[object]:
         return [self.number, [band.key for band in self.bands]]
 
+    @property
+    def reads(self) -> list[Path]:
+        return [_pairs_file(band.folder, self.number) for band in self.bands]
+
 
 def candidates(sketches: Sketches, ledger: Ledger) -> list[Candidates]:
     """Return the pairs that share a band, part by part."""
@@ -82,7 +90,7 @@ def candidates(sketches: Sketches, ledger: Ledger) -> list[Candidates]:
     sketches.place_N.tofile(places)
     bands = [_Band(band, sketches.buckets, places) for band in range(sketches.num_bands)]
     parts: dict[int, _Part] = {}
-    for record in ledger.run_all(_write_pairs, bands, "Pairing"):
+    for record in ledger.run_all(_write_pairs, bands, "Pairing", read=()):
         for part in map(int, record.facts):
             parts.setdefault(part, _Part(part)).bands.append(record)
     ordered = [parts[number] for number in sorted(parts)]

@@ -28,7 +28,7 @@ from clozeline.text.exact_duplicates import SORTED, BucketItem, sort_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
 from clozeline.text.preparation import PreparationSettings
 from clozeline.text.raw_files import RawText
-from clozeline.text.sketched_buckets import SketchedBucket
+from clozeline.text.sketched_buckets import FILES_OF_COLUMNS, SketchedBucket
 from clozeline.text.sketches import Sketches
 from clozeline.text.splits import KEPT, Decision, SplitShares, check_sides, decide
 from clozeline.text.spreading import SPREAD, spread, spread_items
@@ -159,12 +159,13 @@ def _buckets(raw: RawText, seed: int, counts: _Counts, ledger: Ledger) -> list[S
     """Exchange the texts of the batches, and return the buckets that have any, without exact duplicates."""
     num_buckets = num_buckets_for(raw.raw_bytes)
     found: dict[int, BucketItem] = {}
-    for record in ledger.run_all(spread, spread_items(counts.batches, num_buckets), "Spreading"):
+    for record in ledger.run_all(spread, spread_items(counts.batches, num_buckets), "Spreading", read=()):
         for part, number in enumerate(record.facts):
             bucket = found.setdefault(number, BucketItem(number, seed))
             bucket.spreads.append((record.key, record.folder / SPREAD, part))
     buckets = []
-    for record in ledger.run_all(sort_bucket, [found[number] for number in sorted(found)], "Sorting"):
+    items, read = [found[number] for number in sorted(found)], (SORTED, *FILES_OF_COLUMNS)
+    for record in ledger.run_all(sort_bucket, items, "Sorting", read):
         num_texts, num_duplicates = record.facts
         counts.dropped[DropReason.EXACT_DUPLICATE] += num_duplicates
         buckets.append(SketchedBucket(record.key, record.folder, num_texts))

@@ -33,6 +33,10 @@ class BucketItem:
     def inputs(self) -> list[object]:
         return [self.seed, [(key, part) for key, _, part in self.spreads]]
 
+    @property
+    def reads(self) -> list[Path]:
+        return [path for _, path, _ in self.spreads]
+
 
 def sort_bucket(item: BucketItem, folder: Path) -> Done:
     """Sort a bucket by key, keep the earliest of equal texts, and write texts and sketches apart.

@@ -59,6 +59,10 @@ class _Pairs:
     def inputs(self) -> list[object]:
         return [self.candidates, self.number, self.minimum]
 
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return self.shingles
+
 
 def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
     """Find the pairs whose sets of word shingles have a Jaccard similarity of `minimum` or more.

@@ -46,6 +46,10 @@ class PortionItem:
         told = [(one.sha256, one.start, one.end, one.label, one.quarantines, str(one.path)) for one in self.files]
         return [told, self.reading.inputs]
 
+    @property
+    def reads(self) -> list[Path]:
+        return [one.path for one in self.files]
+
 
 @dataclass(frozen=True)
 class CutBatch:
@@ -58,8 +62,10 @@ class CutBatch:
     """Its share of the stored bytes of the portion."""
     lines_later: int
     """By how many lines its blocks are later in the file than the portion counts."""
-    frees: Path | None
-    """Folder that is of no use when the batch is prepared: the copies that its portion made."""
+    raw: tuple[Path, ...]
+    """Files of raw text that have units of the portion as they are."""
+    frees: str | None
+    """Key of the task that is of no use when the batch is prepared: its portion, if that made copies."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ class CutPortion:
                 record.folder / _file_of(number),
                 size * stored // total,
                 max(lines_before - 1, 0),  # lines of a later range are counted from 2
-                record.folder if has_copies and number == len(cuts) - 1 else None,
+                tuple(one.path for one in item.files) if num_lines else (),
+                record.key if has_copies and number == len(cuts) - 1 else None,
             )
             for number, (digest, size) in enumerate(cuts)
         ]
@@ -120,7 +127,7 @@ def _ranges_of(file: RawFile) -> Iterator[RawFile]:
 def cut_portions(items: Sequence[PortionItem], ledger: Ledger) -> Iterator[CutPortion]:
     """Yield the portions in order, each cut by a task."""
     num_lines = 0
-    for item, record in zip(items, ledger.run(_cut, items), strict=True):
+    for item, record in zip(items, ledger.run(_cut, items, read=()), strict=True):
         if not item.files[0].start:
             num_lines = 0
         portion = CutPortion.of(item, record, num_lines)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -16,6 +17,7 @@ from clozeline.words.shingles import ShingleSets
 COLUMNS: Mapping[str, DTypeLike] = MappingProxyType(
     {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num_shingles": np.int64}
 )
+FILES_OF_COLUMNS: Final = tuple(f"{name}.bin" for name in COLUMNS)
 _SHINGLES, _BANDS = "shingles.bin", "bands.bin"
 
 
@@ -33,6 +35,11 @@ class SketchedBucket:
         """File of the uint32 hashes of all sets, one set after the other."""
         return self.folder / _SHINGLES
 
+    @property
+    def bands(self) -> Path:
+        """File of the hashes of all bands, one band after the other."""
+        return self.folder / _BANDS
+
     def column(self, name: str) -> NDArray[np.generic]:
         """Return one of `COLUMNS`: [N]."""
         return np.fromfile(self.folder / f"{name}.bin", COLUMNS[name])
@@ -40,7 +47,7 @@ class SketchedBucket:
     def band(self, number: int) -> NDArray[np.uint64]:
         """Return the hashes of one band: uint64 [N]."""
         of_band = self.num_texts * 8
-        return np.fromfile(self.folder / _BANDS, np.uint64, self.num_texts, offset=number * of_band)
+        return np.fromfile(self.bands, np.uint64, self.num_texts, offset=number * of_band)
 
 
 def write_bucket_sketches(

@@ -40,6 +40,10 @@ class SpreadItem:
     def inputs(self) -> list[object]:
         return [[batch.key for batch in self.batches], self.first_ordinals[0], self.num_buckets]
 
+    @property
+    def reads(self) -> list[Path]:
+        return [batch.texts for batch in self.batches]
+
 
 def spread_items(batches: Sequence[BatchRecord], num_buckets: int) -> list[SpreadItem]:
     """Group consecutive batches by the size of their texts."""

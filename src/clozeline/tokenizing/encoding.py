@@ -28,6 +28,8 @@ from clozeline.words.as_bytes.cutting import CutTexts, text_bytes
 Item = TypeVar("Item")
 _USES: Final = "uses.npy"
 """File of a count's `uses_V`."""
+FILES_OF_COUNTS: Final = (_USES, "documents.npy")
+"""Files of an encoded partition that decide counts and shards."""
 
 
 @dataclass
@@ -89,6 +91,11 @@ class EncodeItem:
     @property
     def inputs(self) -> list[object]:
         return [self.partition.digest, self.sha256]
+
+    @property
+    def reads(self) -> list[Path]:
+        known = [path for folder in self.earlier for path in EncodedFiles(folder, self.dtype).recorded]
+        return [self.partition.path, *sorted(self.tokenizer.iterdir()), *known]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from clozeline.words.as_bytes.hashing import word_hashes
 
 WORDS: Final = "words.arrow"
 """Arrow file of words and counts; that of a partition has a record batch for each bucket."""
-_CHARACTERS: Final = "characters.npy"
+CHARACTERS: Final = "characters.npy"
 MOST_WORDS = 2**15
 _MOST_ROWS = 2**18
 """Words with a count that are held before equal ones are summed."""
@@ -69,6 +69,10 @@ class Texts(Protocol):
     def digest(self) -> str:
         """Digest of the texts."""
 
+    @property
+    def reads(self) -> Sequence[Path]:
+        """Files that the texts are read from."""
+
     def texts(self) -> Iterator[Sequence[str]]:
         """Start a pass over the texts, in batches."""
 
@@ -91,6 +95,10 @@ class CountItem:
     def inputs(self) -> list[object]:
         return [self.partition.digest, digest_of([self.tokenizer.to_str()]), self.num_buckets]
 
+    @property
+    def reads(self) -> Sequence[Path]:
+        return self.partition.reads
+
 
 @dataclass(frozen=True)
 class BucketItem:
@@ -110,6 +118,10 @@ class BucketItem:
     @property
     def inputs(self) -> list[object]:
         return [self.digest, self.bucket, self.most_words]
+
+    @property
+    def reads(self) -> list[Path]:
+        return [counts / WORDS for counts in self.folders]
 
 
 def digest_of(parts: Iterable[str]) -> str:
@@ -131,13 +143,13 @@ def count_partition(item: CountItem, folder: Path) -> Done:
         characters += np.bincount(code_points, minlength=NUM_CODE_POINTS)
     _write(counted.table(), item.num_buckets, folder / WORDS)
     present = np.flatnonzero(characters)
-    np.save(folder / _CHARACTERS, np.stack([present, characters[present]]), allow_pickle=False)
+    np.save(folder / CHARACTERS, np.stack([present, characters[present]]), allow_pickle=False)
     return Done()
 
 
 def add_characters(folder: Path, counts: npt.NDArray[np.int64]) -> None:
     """Add the characters of a counted partition to `counts`, which has a place for each code point."""
-    code_points, here = np.load(folder / _CHARACTERS, allow_pickle=False)
+    code_points, here = np.load(folder / CHARACTERS, allow_pickle=False)
     counts[code_points] += here
 
 

@@ -11,7 +11,7 @@ from clozeline.progress import ProgressBar
 from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizing.earlier_ids import EarlierIds
-from clozeline.tokenizing.encoding import EncodeItem, PackingCount, encode_partition
+from clozeline.tokenizing.encoding import FILES_OF_COUNTS, EncodeItem, PackingCount, encode_partition
 from clozeline.tokenizing.partitions import Partition
 from clozeline.tokenizing.shards import EncodedFiles, write_shards
 from clozeline.tokens.info import SplitInfo, dtype_for
@@ -90,7 +90,8 @@ def pack(
         nullcontext(ledger) if ledger else passing_ledger(folder) as ledger,
         ProgressBar(f"tokenize {split}", sum(partition.num_rows for partition in partitions)) as bar,
     ):
-        for partition, record in zip(partitions, ledger.run(encode_partition, items), strict=True):
+        records = ledger.run(encode_partition, items, read=FILES_OF_COUNTS)
+        for partition, record in zip(partitions, records, strict=True):
             count.add_encoded(record)
             encoded.append((split, partition, record))
             bar.advance(partition.num_rows, ledger.workers.note)

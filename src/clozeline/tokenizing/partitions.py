@@ -26,6 +26,10 @@ class Partition:
     digest: str
     """Of the texts, as the file stores them."""
 
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return (self.path,)
+
     def columns(self, *names: str) -> Iterator[list[Any]]:
         """Yield columns as `columns_of` does. Raises what `columns_of` raises."""
         return columns_of(self.path, *names, groups=self.groups)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.cluster.ledger import Done, Ledger
+from clozeline.cluster.store import RECORD
 from clozeline.storage.fingerprints import sha256_of
 from clozeline.storage.links import link_or_copy
 from clozeline.tokens.info import ShardInfo, ShardPaths, SplitInfo
@@ -44,6 +45,11 @@ class EncodedFiles:
     @property
     def digests(self) -> Path:
         return self.folder / "digests.bin"
+
+    @property
+    def recorded(self) -> tuple[Path, ...]:
+        """Files that other tasks read, with their record."""
+        return self.folder / RECORD, self.tokens, self.documents, self.digests
 
     def columns(self) -> npt.NDArray[np.uint32]:
         """Return tokens, bytes of text and dropped tokens of each document: [3, D], a view of the file."""
@@ -108,6 +114,10 @@ class ShardItem:
     @property
     def inputs(self) -> list[object]:
         return [[piece.files.folder.name, piece.documents.start, piece.documents.stop] for piece in self.pieces]
+
+    @property
+    def reads(self) -> list[Path]:
+        return [path for piece in self.pieces for path in (piece.files.tokens, piece.files.documents)]
 
 
 def write_shards(

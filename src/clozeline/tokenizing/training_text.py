@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from clozeline.cluster.ledger import Ledger
 from clozeline.progress import track
 from clozeline.tokenizing.frequent_words import (
+    CHARACTERS,
     MOST_WORDS,
     NUM_CODE_POINTS,
     BucketItem,
@@ -51,7 +52,7 @@ class TrainingText:
         items = [
             CountItem(number, partition, tokenizer, num_buckets) for number, partition in enumerate(self.partitions)
         ]
-        records = self.ledger.run_all(count_partition, items, "count words")
+        records = self.ledger.run_all(count_partition, items, "count words", read=(CHARACTERS,))
         counts = np.zeros(NUM_CODE_POINTS, dtype=np.int64)
         for record in records:
             add_characters(record.folder, counts)

@@ -1,0 +1,271 @@
+"""Claim: tasks of nodes that share nothing but a store give the bytes of one machine, and what it holds is checked."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozeline.cluster.address import STORE, takes_whole_stages
+from clozeline.cluster.ledger import Done, Ledger, Record
+from clozeline.cluster.store import NodeCache, Store, StoreWorkers, opened
+from clozeline.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
+from clozeline.params import PreprocessParams
+from clozeline.stages import preprocess, tokenize
+from tests.cluster.test_ray_workers import TOKENIZE, digests, project
+from tests.object_store import BUCKET, KEYS, ObjectStore
+from tests.text.conftest import params_of
+from tests.words.conftest import words
+
+__all__ = ["params_of", "project", "words"]
+
+
+class Apart(StoreWorkers):
+    """Workers in this process, each task in the folder of the next node. Nodes have no folder in common."""
+
+    def __init__(self, store: Store, *nodes: Path) -> None:
+        super().__init__(None, 1)
+        self.store = store
+        self._nodes = cycle(nodes)
+        for node in nodes:
+            node.mkdir(exist_ok=True)
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            with chdir(next(self._nodes)):
+                result = function(item)
+            yield result
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """A task that doubles the number of a file."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"double of {self.path.name}"
+
+    @property
+    def inputs(self) -> list[object]:
+        return [str(self.path)]
+
+    @property
+    def reads(self) -> list[Path]:
+        return [self.path]
+
+
+def doubled(item: Doubled, folder: Path) -> Done:
+    number = 2 * int(item.path.read_text())
+    (folder / "number.txt").write_text(str(number))
+    return Done({"ran in": str(Path.cwd().name), "number": number})
+
+
+@pytest.fixture
+def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    with ObjectStore().serving() as served:
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": served.url}.items():
+            monkeypatch.setenv(name, value)
+        opened.cache_clear()  # a process asks one address
+        yield served
+
+
+@pytest.fixture(params=["file", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "s3":
+        request.getfixturevalue("object_store")
+    url = {"file": f"file://{tmp_path}/store", "s3": f"s3://{BUCKET}/project"}[request.param]
+    found = Store.of_environment({STORE: url})
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a file of the number 3."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    Path("three.txt").write_text("3")
+    return tmp_path
+
+
+def ledger_of(store: Store, *nodes: Path) -> Ledger:
+    return Ledger(Path("work/numbers"), "code", Apart(store, *nodes))
+
+
+def twice_doubled(ledger: Ledger) -> list[Record]:
+    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
+    return [six, *ledger.run(doubled, [Doubled(six.folder / "number.txt")])]
+
+
+def test_a_task_reads_what_another_node_wrote_and_runs_once(store: Store, folder: Path) -> None:
+    six, twelve = twice_doubled(ledger_of(store, folder / "one", folder / "other"))
+    assert [six.facts["ran in"], twelve.facts["ran in"]] == ["one", "other"]
+    assert (twelve.folder / "number.txt").read_text() == "12"
+    assert not (six.folder / "number.txt").exists(), "this process did not ask for it"
+    again = twice_doubled(ledger_of(store, folder / "third"))
+    assert [(record.is_found, record.facts) for record in again] == [(True, six.facts), (True, twelve.facts)]
+    assert list((folder / "third").iterdir()) == []
+
+
+def test_a_node_that_was_killed_before_the_record_leaves_a_task_that_runs_again(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = Store.put
+
+    def killed_at_the_record(self: Store, path: Path, place: str) -> None:
+        if place.endswith("record.json"):
+            raise KeyboardInterrupt
+        put(self, path, place)
+
+    monkeypatch.setattr(Store, "put", killed_at_the_record)
+    with pytest.raises(KeyboardInterrupt):
+        twice_doubled(ledger_of(store, folder / "one"))
+    left = store.sizes("numbers")
+    assert any(place.endswith("number.txt") for place in left)
+    assert not any(place.endswith("record.json") for place in left)
+    monkeypatch.setattr(Store, "put", put)
+    six, twelve = twice_doubled(ledger_of(store, folder / "other"))
+    assert (six.facts["number"], six.is_found, six.facts["ran in"]) == (6, False, "other")
+    assert (twelve.folder / "number.txt").read_text() == "12"
+
+
+@pytest.mark.parametrize(("damage", "told"), [(b"7", "1 bytes with sha256"), (None, "no such file")])
+def test_a_damaged_file_is_named_and_its_task_runs_again(
+    store: Store, folder: Path, damage: bytes | None, told: str
+) -> None:
+    ledger = ledger_of(store, folder / "one", folder / "other")
+    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
+    (place,) = (one for one in store.sizes("numbers") if one.endswith("number.txt"))
+    store.remove([place]) if damage is None else store.write(place, damage)
+    with pytest.raises(ArtifactError, match=r"which double of three\.txt wrote, is damaged or missing") as caught:
+        list(ledger.run(doubled, [Doubled(six.folder / "number.txt")]))
+    assert place in caught.value.problem
+    assert told in str(caught.value.given)
+    assert f"read by node {os.uname().nodename}" in str(caught.value.given)
+    six, twelve = twice_doubled(ledger_of(store, folder / "third"))
+    assert (six.is_found, twelve.facts["number"]) == (False, 12)
+
+
+def test_a_file_that_is_cut_counts_as_not_done(store: Store, folder: Path) -> None:
+    twice_doubled(ledger_of(store, folder / "one"))
+    for place in store.sizes("numbers"):
+        if place.endswith("number.txt"):
+            store.write(place, b"")
+    assert [record.is_found for record in twice_doubled(ledger_of(store, folder / "other"))] == [False, False]
+
+
+def test_a_file_of_the_cache_that_changed_is_fetched_again(store: Store, folder: Path) -> None:
+    _, twelve = twice_doubled(ledger_of(store, folder / "one"))
+    (twelve.folder / "number.txt").write_text("13")
+    _, again = twice_doubled(ledger_of(store, folder / "one"))
+    assert (again.folder / "number.txt").read_text() == "12"
+
+
+def test_only_the_named_records_stay_in_the_store(store: Store, folder: Path) -> None:
+    ledger = ledger_of(store, folder / "one")
+    _, twelve = twice_doubled(ledger)
+    ledger.keep_only({twelve.key})
+    assert {place.split("/")[2] for place in store.sizes("numbers")} == {twelve.key}
+    ledger.drop(twelve.key)
+    assert store.sizes("numbers") == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "told"),
+    [
+        ("s4://bucket", ParamsError, "Protocol not known: s4"),
+        ("gs://bucket", ParamsError, "install gcsfs"),
+        ("/folder", ParamsError, "a path without a scheme"),
+        ("s3://none/x", ParamsError, "bucket does not exist"),
+        ("s3://team/x", StorageError, "Access Denied"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_refused_at_once(
+    object_store: ObjectStore, url: str, error: type[ClozelineError], told: str
+) -> None:
+    object_store.num_writes_left = 0 if error is StorageError else None
+    with pytest.raises(error) as caught:
+        Store.of_environment({STORE: url})
+    assert told in str(caught.value.given)
+    assert "AWS_ACCESS_KEY_ID" in caught.value.do or STORE in caught.value.do
+
+
+def test_a_bucket_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+    opened.cache_clear()
+    with pytest.raises(TransientError, match="s3://team/y does not answer"):
+        Store.of_environment({STORE: "s3://team/y"})
+
+
+def test_without_the_variable_there_is_no_store() -> None:
+    assert Store.of_environment({STORE: " "}) is None
+
+
+def test_whole_stages_stay_where_the_folder_of_the_project_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://auto")
+    assert takes_whole_stages({})
+    assert not takes_whole_stages({STORE: "s3://team/project"})
+    monkeypatch.delenv("CLOZELINE_CLUSTER")
+    assert not takes_whole_stages({})
+
+
+def test_a_full_disk_below_the_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = Store(f"file://{tmp_path}")
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", full)
+    with pytest.raises(StorageError, match="no space left"):
+        store.write("some/file", b"content")
+
+
+def test_fetched_files_of_a_run_are_removed_at_its_end_or_a_day_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozeline.cluster.store.gettempdir", lambda: str(tmp_path))
+    old, recent = NodeCache("old").path(), NodeCache("recent").path()
+    (old / "file").write_text("fetched")
+    os.utime(old, (0, 0))
+    new = NodeCache("new")
+    assert new.path().is_dir()
+    assert not old.exists()
+    assert recent.exists()
+    new.clear()
+    assert list(tmp_path.iterdir()) == [recent]
+
+
+def test_stages_on_nodes_that_share_nothing_give_the_bytes_of_one_machine(
+    project: PreprocessParams, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def apart(work: Path, num_processes: int | None = None) -> Iterator[Apart]:
+        yield Apart(store, tmp_path / "node-1", tmp_path / "node-2")
+
+    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 200_000)
+    monkeypatch.setattr("clozeline.tokenizing.partitions._PARTITION_BYTES", 100_000)
+    for stage in (preprocess, tokenize):
+        monkeypatch.setattr(stage, "open_workers", apart)
+    places = {name: Path(name) for name in ("raw", "forgotten")}
+    places["forgotten"] = Path("forgotten.lock")
+    preprocess.run(project, seed=1, out=Path("apart"), metrics=Path("apart.json"), work=Path("w/preprocess"), **places)
+    assert digests(tmp_path / "apart") == digests(tmp_path / "out")
+    assert (tmp_path / "apart.json").read_bytes() == (tmp_path / "alone.json").read_bytes()
+    made = {"tokenizer": Path("tokenizer-2"), "out": Path("tokens-2"), "metrics": Path("tokens-2.json")}
+    for _ in range(2):
+        tokenize.run(TOKENIZE, clean=Path("groups"), work=Path("w/tokenize"), **made)
+        for name in ("tokenizer", "tokens"):
+            assert digests(tmp_path / f"{name}-2") == digests(tmp_path / name)
+    left = {place.split("/")[0] for place in store.sizes("")}
+    assert left == {"preprocess", "tokenize"}
+    records = [place for place in store.sizes("tokenize") if place.endswith("record.json")]
+    assert len(records) > 5, "several partitions"
+    assert json.loads(store.read(records[0]) or b"")["bytes"].keys() >= {"tokens.bin", "documents.npy"}
