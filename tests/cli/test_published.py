@@ -6,23 +6,30 @@ import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.hf_api import RepoFile
+from transformers import BertForMaskedLM, BertModel
 from typer.testing import CliRunner
 
 from clozeline.artifacts.finetune.model.held_out import read_items
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.cli import app, published
-from clozeline.errors import GateError, ParamsError, TransientError
+from clozeline.errors import ArtifactError, GateError, ParamsError, TransientError
 from clozeline.importing.checkpoint import Described
 from clozeline.importing.sentence_vectors import SentenceVectors
+from clozeline.inference.latency import Latency
+from clozeline.orchestration.releasing import Release, ReleaseRefusedError
 from clozeline.params import read_params
+from clozeline.registry.decision import Outcome
 from tests.moving_hub import NAME, OLD
+from tests.tiny_models import sentence_tokenizer, small_bert
 from tests.tiny_packages import (
     classifier_graph,
     write_answerer,
@@ -57,6 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "My.Model/config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: FOUND)
+    monkeypatch.setattr(published, "_check_opens", lambda entry: None)
     return tmp_path
 
 
@@ -65,7 +73,7 @@ def packaged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names that would be packaged."""
     names: list[str] = []
     monkeypatch.setattr(published, "_package", lambda workspace, called: names.append(called))
-    monkeypatch.setattr(published, "_release", lambda workspace, called: None)
+    monkeypatch.setattr(published, "_release", lambda workspace, called, before: None)
     return names
 
 
@@ -131,7 +139,7 @@ def test_the_next_command_asks_the_package(
     found = replace(FOUND, task=task, labels=labels, reads_pairs=reads_pairs)
     monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: found)
     monkeypatch.setattr(published, "_package", lambda workspace, called: write(project / "dist" / called))
-    monkeypatch.setattr(published, "_release", lambda workspace, called: None)
+    monkeypatch.setattr(published, "_release", lambda workspace, called, before: None)
     told = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False).output
     (next_command,) = re.findall("Next: `clozeline ([^`]+)`", told)
     answered = CliRunner().invoke(app, shlex.split(next_command))
@@ -176,6 +184,83 @@ def test_a_package_stays_in_params_if_only_its_release_fails(
     with pytest.raises(TransientError):
         CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
     assert packaged == list(read_params(project / "params.yaml").imports) == ["my-model"]
+
+
+@pytest.mark.parametrize(
+    ("head", "without", "told"),
+    [
+        ("BertForSequenceClassification", None, "2 missing, such as classifier.bias"),
+        ("BertForMaskedLM", "mask_token", "a tokenizer without a mask token"),
+        ("BertForMaskedLM", "pad_token", "a tokenizer without a padding token"),
+    ],
+)
+def test_a_model_without_its_head_or_a_token_that_it_needs_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, without: str | None, told: str
+) -> None:
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(published, "_package", lambda *_: pytest.fail("a stage was started"))
+    tokenizer = sentence_tokenizer()
+    if without:
+        setattr(tokenizer, without, None)
+    tokenizer.save_pretrained("model")
+    stock = BertForMaskedLM if head == "BertForMaskedLM" else partial(BertModel, add_pooling_layer=True)
+    stock(small_bert()).save_pretrained("model")
+    config = json.loads(Path("model/config.json").read_text())
+    labels = {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
+    Path("model/config.json").write_text(json.dumps(config | labels | {"architectures": [head]}))
+    before = (tmp_path / "params.yaml").read_bytes()
+    with pytest.raises(ArtifactError, match=told):
+        CliRunner().invoke(app, ["import", "model"], catch_exceptions=False)
+    assert (tmp_path / "params.yaml").read_bytes() == before
+
+
+def released(outcome: str) -> Release:
+    return Release("my-model", "clozeline-my-model", "2", cast(Outcome, outcome), (), cast(Latency, None))
+
+
+@pytest.fixture
+def again(project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A project whose import of `My.Model` is released; the outcomes of which figures were shown since."""
+    CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    shown: list[str] = []
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: FOUND)
+    monkeypatch.setattr(published, "_check_opens", lambda entry: None)
+    monkeypatch.setattr(published, "_package", lambda workspace, called: packaged.append(called))
+    show = "clozeline.cli.summary.show_releases"
+    monkeypatch.setattr(show, lambda _, releases: shown.extend(made.outcome for made in releases))
+    (project / "My.Model/config.json").write_text('{"another": "commit"}')
+    return shown
+
+
+def test_a_refused_import_shows_its_figures_and_the_earlier_one_comes_back(
+    project: Path, packaged: list[str], again: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ReleaseRefusedError.of([released("refused")])
+
+    files = (project / "params.yaml", project / "imports/my-model.jsonl")
+    before = [file.read_bytes() for file in files]
+    monkeypatch.setattr("clozeline.flows.release.release", refuse)
+    (project / "notes.txt").write_text("A text of one's own.\n")
+    result = CliRunner().invoke(app, ["import", "My.Model", "--text", "notes.txt"])
+    assert isinstance(result.exception, ReleaseRefusedError)
+    assert "those of the earlier import again" in result.output
+    assert ([file.read_bytes() for file in files], again) == (before, ["refused"])
+    assert packaged == ["my-model"] * 3, "the first, the refused one, and the first again"
+
+
+def test_a_held_import_stays_in_params_and_says_so(
+    project: Path, packaged: list[str], again: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (project / "params.yaml").read_bytes()
+    monkeypatch.setattr("clozeline.flows.release.release", lambda *_, **__: [released("held")])
+    result = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    assert "to go back, import the earlier model again" in result.output
+    assert ((project / "params.yaml").read_bytes() == before, again) == (False, ["held"])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from transformers import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertLMHeadModel,
     BertModel,
     PreTrainedModel,
     pipeline,
@@ -29,6 +30,7 @@ from typer.testing import CliRunner
 from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.choosing.zero_shot import TEMPLATE, choosing_by_entailment, chosen
 from clozeline.cli import app, published
+from clozeline.inference.completer import Decoding
 from clozeline.inference.package import load
 from clozeline.inference.spans import SpanSearch
 from clozeline.params import read_params
@@ -65,6 +67,12 @@ def small() -> Any:
     return config
 
 
+def causal() -> PreTrainedModel:
+    config = small()
+    config.is_decoder = True
+    return BertLMHeadModel(config)
+
+
 def named(head: Callable[..., PreTrainedModel], *labels: str) -> Callable[[], PreTrainedModel]:
     """A small BERT with a head for these labels."""
 
@@ -85,6 +93,17 @@ def best_span(model: Any, tokenizer: Any) -> Said:
     spans = [(first, last) for first in of_context for last in of_context if first <= last < first + 15]
     first, last = max(spans, key=lambda span: found.start_logits[0, span[0]] + found.end_logits[0, span[1]])
     return [(PAIR[1][offsets[first][0] : offsets[last][1]], 0)]
+
+
+def likeliest_tokens(model: Any, tokenizer: Any) -> Said:
+    said: list[tuple[str, Any]] = []
+    for text in SENTENCES[:2]:
+        read_1L = tokenizer(text, return_tensors="pt").input_ids[:, :-1]  # [SEP] would end the text
+        so_far_1L = read_1L
+        for _ in range(4):
+            so_far_1L = torch.cat((so_far_1L, model(so_far_1L).logits[:, -1:].argmax(dim=-1)), dim=1)
+        said.append((str(tuple(so_far_1L[0, read_1L.shape[1] :].tolist())), 0))
+    return said
 
 
 def mean_of_tokens(model: Any, tokenizer: Any) -> Said:
@@ -122,6 +141,12 @@ KINDS = {
         "fill-mask",
         lambda it: [(str(one.token), one.score) for text in it.fill(MASKED, top_k=1) for mask in text for one in mask],
         piped("fill-mask", MASKED, "{token}", top_k=1),
+    ),
+    "causal": Kind(
+        causal,
+        "text-generation",
+        lambda it: [(str(one.tokens), 0) for one in it.complete(SENTENCES[:2], Decoding(max_tokens=4))],
+        likeliest_tokens,
     ),
     "NER": Kind(
         named(BertForTokenClassification, "O", "B-PER", "I-PER", "B-LOC", "I-LOC"),

@@ -13,7 +13,7 @@ from clozeline.api.editing import edit
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here
 from clozeline.errors import ParamsError
-from clozeline.params import Params, read_params
+from clozeline.params import ImportParams, Params, read_params
 from clozeline.storage.atomic import replacing_file
 from clozeline.workspace import Workspace
 
@@ -84,43 +84,64 @@ def import_(
     from clozeline.importing.checkpoint import described
     from clozeline.importing.items_file import items_file, write_items
 
-    params_file = workspace.root / "params.yaml"
-    called = _name(name or Path(model).resolve().name, read_params(params_file))
+    earlier = read_params(params_file := workspace.root / "params.yaml")
+    called = _name(name or Path(model).resolve().name, earlier)
     _check_one_given(text, labelled)
     names, published = _names(fields or ()), resolved(model, revision)
     found = described(published, task, reads_pairs=pairs)
     items = _items(found, text, labelled, names)
     with ending_orderly():
-        with _as_before_if_it_fails(params_file, workspace.root / items_file(called)):
+        entry = _checked_entry(published, found, items_file(called))
+        before = _contents(params_file, workspace.root / items_file(called))
+        with _as_before_if_it_fails(before):
             write_items(workspace.root / items_file(called), _without_forgotten(items, workspace))
-            edit(params_file, [(f"imports.{called}", _entry(published, found, items_file(called)))], "clozeline import")
+            edit(params_file, [(f"imports.{called}", entry)], "clozeline import")
             typer.echo(f"params.yaml: imports.{called}: {found.family}, {found.task}", err=True)
             _package(workspace, called)
         if release:
-            _release(workspace, called)
-    if text is labelled is None:
+            _release(workspace, called, before if called in earlier.imports else None)
+    _say_next(found, called, is_proven_on_own=(text or labelled) is not None)
+
+
+def _say_next(found: "Described", called: str, *, is_proven_on_own: bool) -> None:
+    if not is_proven_on_own:
         typer.echo("INT8 was compared with fp32 on built-in sentences; `--text FILE` compares them on your text")
-    typer.echo(f"Next: `clozeline {_example(found)} --model dist/{called}`, or `clozeline serve dist/{called}`")
-
-
-def _example(found: "Described") -> str:
     kind = "entailment" if found.tells_entailment else "pairs" if found.reads_pairs else found.task
-    return _ASKED[kind]
+    typer.echo(f"Next: `clozeline {_ASKED[kind]} --model dist/{called}`, or `clozeline serve dist/{called}`")
+
+
+def _check_opens(entry: Mapping[str, Any]) -> None:
+    """Refuse a model that lacks weights, or tokens that it needs, before a stage starts."""
+    from clozeline.exporting.trained import opened_published
+
+    with opened_published(ImportParams.model_validate(entry)):
+        pass
+
+
+Contents = Mapping[Path, bytes | None]
+"""File → its bytes; None: there is no such file."""
+
+
+def _contents(*files: Path) -> Contents:
+    return {file: file.read_bytes() if file.exists() else None for file in files}
+
+
+def _restore(before: Contents) -> None:
+    for file, content in before.items():
+        if content is None:
+            file.unlink(missing_ok=True)
+            continue
+        with replacing_file(file) as beside:
+            beside.write_bytes(content)
 
 
 @contextmanager
-def _as_before_if_it_fails(*files: Path) -> Iterator[None]:
+def _as_before_if_it_fails(before: Contents) -> Iterator[None]:
     """Restore the files if the block fails or is interrupted."""
-    before = {file: file.read_bytes() if file.exists() else None for file in files}
     try:
         yield
     except BaseException:
-        for file, content in before.items():
-            if content is None:
-                file.unlink(missing_ok=True)
-                continue
-            with replacing_file(file) as beside:
-                beside.write_bytes(content)
+        _restore(before)
         raise
 
 
@@ -132,11 +153,35 @@ def _package(workspace: Workspace, called: str) -> None:
     pipeline(workspace.root, only=f"import@{called}")
 
 
-def _release(workspace: Workspace, called: str) -> None:
+def _release(workspace: Workspace, called: str, before: Contents | None) -> None:
+    """Release the package, and show its figures. If it is refused, the earlier import comes back.
+
+    Args:
+        before: files of the earlier import of this name; None: this is the first.
+
+    Raises:
+        ReleaseRefusedError: the package failed a gate.
+    """
     from clozeline.cli import summary
     from clozeline.flows.release import release
+    from clozeline.orchestration.releasing import ReleaseRefusedError
 
-    summary.show_releases(workspace, release(workspace.root, only=called))
+    try:
+        releases = release(workspace.root, only=called)
+    except ReleaseRefusedError as error:
+        summary.show_releases(workspace, error.releases)
+        error.is_reported = False  # show the error again below the tables
+        if before is not None:
+            _restore(before)
+            _package(workspace, called)  # DVC has it in its cache
+            typer.echo(f"params.yaml and dist/{called} are those of the earlier import again", err=True)
+        raise
+    summary.show_releases(workspace, releases)
+    if before is not None and any(made.outcome in ("held", "kept") for made in releases):
+        typer.echo(
+            f"params.yaml and dist/{called} are those of the new model, and the champion is still served; to go back, "
+            "import the earlier model again"
+        )
 
 
 def _name(given: str, params: Params) -> str:
@@ -196,9 +241,9 @@ def _without_forgotten(items: "Sequence[HeldOut]", workspace: Workspace) -> "Seq
     return without(items, lambda text: forgotten.cut(text) != text)
 
 
-def _entry(published: "Published", found: "Described", items: str) -> dict[str, Any]:
-    """Return the entry of params.yaml; on the hub this downloads the model."""
-    return {
+def _checked_entry(published: "Published", found: "Described", items: str) -> dict[str, Any]:
+    """Return the entry of params.yaml, with which the model opens; on the hub this downloads it."""
+    entry = {
         "model": published.name,
         "revision": published.revision,
         "task": found.task,
@@ -210,3 +255,5 @@ def _entry(published: "Published", found: "Described", items: str) -> dict[str, 
         "items": items,
         "sha256": published.sha256(),
     }
+    _check_opens(entry)
+    return entry

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,7 @@ from clozeline.errors import ArtifactError
 from clozeline.exporting.architectures import damaged, facts_in, task_of
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.foreign.inspection import inspect_model
+from clozeline.foreign.published import TOKENIZER, published_folder
 from clozeline.inference.model_kinds import ModelKind, kind_of
 from clozeline.params import ImportParams
 
@@ -108,6 +110,12 @@ class TrainedModel:
         return None if margin is None else float(margin)
 
 
+_WHOLE = "save config and weights from the same model"
+_PUBLISHED_WHOLE = (
+    "download or save the model again; if it was published without its head, import its encoder "
+    "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
+)
+"""What to do about missing weights."""
 _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 """Tokenizer files, one JSON object each; the first is required."""
 
@@ -132,12 +140,26 @@ def open_trained(folder: Path, published: ImportParams | None = None, family: st
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
     # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
-    model = _model(folder, kind, family)
+    model = _model(folder, kind, family, _WHOLE if published is None else _PUBLISHED_WHOLE)
     trained = TrainedModel(folder, task, model, _tokenizer(folder), published)
     _check_facts(trained)
     _check_fit(trained)
     _check_sizes(trained)
     return trained
+
+
+@contextmanager
+def opened_published(published: ImportParams) -> Iterator[TrainedModel]:
+    """Open the published model that `imports` of params.yaml names; its files are there until the block ends.
+
+    Raises:
+        ArtifactError: a file is missing, is not the one that was imported, or does not fit the others.
+        TransientError: the hub does not answer.
+    """
+    with published_folder(published.model, published.revision, published.sha256) as folder:
+        if not (file := folder / TOKENIZER).is_file():
+            tokenizer_of_vocabulary(str(folder)).save(str(file))
+        yield open_trained(folder, published)
 
 
 def tokenizer_of_vocabulary(name: str, revision: str | None = None) -> Tokenizer:
@@ -182,7 +204,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _model(folder: Path, kind: HeadKind, family: str | None) -> AnyModel:
+def _model(folder: Path, kind: HeadKind, family: str | None, do: str) -> AnyModel:
     checkpoint = Checkpoint(str(folder), family=family)
     try:
         model, missing = opened(checkpoint, checkpoint.config(), kind)
@@ -196,7 +218,7 @@ def _model(folder: Path, kind: HeadKind, family: str | None) -> AnyModel:
         raise damaged(folder / "config.json", str(error), "a configuration that transformers can build") from error
     if kind == "feature-extraction":
         missing = model.of_encoder(missing)  # no output depends on a pooler
-    check_whole(folder / "model.safetensors", missing, do="save config and weights from the same model")
+    check_whole(folder / "model.safetensors", missing, do)
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
         raise ArtifactError(

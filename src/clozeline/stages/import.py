@@ -8,8 +8,7 @@ from clozeline.artifacts.finetune.model.held_out import HeldOut, read_items
 from clozeline.errors import DataError
 from clozeline.exporting.packaging import Examined, write_package
 from clozeline.exporting.sample import Sample
-from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
-from clozeline.foreign.published import TOKENIZER, published_folder
+from clozeline.exporting.trained import opened_published
 from clozeline.params import ExportParams, ImportParams
 
 _OF_CALIBRATION = 8
@@ -35,10 +34,7 @@ def run(params: ImportParams, export: ExportParams, *, items: Path, lock: Path, 
         TransientError: the hub does not answer.
     """
     examined = _examined(items, export)
-    with published_folder(params.model, params.revision, params.sha256) as folder:
-        if not (file := folder / TOKENIZER).is_file():
-            tokenizer_of_vocabulary(str(folder)).save(str(file))
-        trained = open_trained(folder, params)
+    with opened_published(params) as trained:
         write_package(trained, examined, export, lock=lock, out=out, metrics=metrics)
 
 
