@@ -87,7 +87,11 @@ def outspoken(model: Any) -> Any:
     import torch
 
     head = next(layer for layer in reversed(list(model.modules())) if isinstance(layer, torch.nn.Linear))
+    table = model.get_input_embeddings()
     with torch.no_grad():
-        model.get_input_embeddings().weight *= 50
-        head.weight *= 20
+        table.weight *= 50
+        if (
+            head.weight is not table.weight
+        ):  # tied ones are large already: float32 would round off more than parity allows
+            head.weight *= 20
     return model
