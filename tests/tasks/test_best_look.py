@@ -62,7 +62,7 @@ def training(
         seed=0,
     )
     plan = Plan(STEPS_PER_EPOCH, NUM_EPOCHS, looks_per_epoch, checkpoint_every_steps, patience)
-    return BestLook(loop, plan, lambda: score(model, next(asked))), model
+    return BestLook(loop, plan, lambda: score(model, next(asked)), learning_rate=0.1), model
 
 
 def run(
