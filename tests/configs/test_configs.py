@@ -44,7 +44,8 @@ def test_the_documented_configs_are_those_that_exist() -> None:
 def test_each_value_of_a_config_differs_from_the_default(config: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(PROJECT / "params.yaml", tmp_path))
     changes = changes_in(config)
-    assert len(edit(path, changes, config.name)) == len(changes)
+    told = [line for line in edit(path, changes, config.name) if not line.endswith("→ null")]
+    assert len(told) == len(changes)
 
 
 @pytest.mark.slow

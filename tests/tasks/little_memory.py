@@ -25,7 +25,7 @@ def losses(kind: str, encoder: Path, data: Path, **changes: object) -> list[floa
     task = prepare(kind, case, encoder, data, **knobs)
     with TemporaryDirectory() as work:
         training = prepare_training(task, inputs_of(kind, case, encoder, data, **knobs), Path(work))
-        trained = training.run(curve, lambda look: None)
+        trained = training.chosen().run(curve, lambda look: None)
     return [*curve.losses, *(look.validation_score for look in trained.looks)]
 
 

@@ -77,7 +77,7 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_t
     monkeypatch.setattr(type(task), "loss_sum", without_end)
     training = prepare_training(task, inputs_of(kind, case, small_encoder, tmp_path / "data.jsonl"), tmp_path / "work")
     with pytest.raises(TrainingError) as caught:
-        training.run(Callback(), lambda look: None)
+        training.chosen().run(Callback(), lambda look: None)
     assert "4,503,599,627,370,496 bytes were requested" in caught.value.given
     assert "tokens in the batch" in caught.value.given
     assert named_in(str(caught.value)) == [*FIRST]

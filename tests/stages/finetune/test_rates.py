@@ -8,6 +8,7 @@ import pytest
 
 from clozeline.errors import TrainingError
 from clozeline.tasks.best_look import BestLook
+from clozeline.tasks.best_rate import CLEARLY
 from clozeline.tasks.classification.single_label import SingleLabel
 from tests.fine_tuning import contents, metrics_of, without_card
 from tests.stages.finetune.topics import PARAMS, Finetune
@@ -44,9 +45,12 @@ def looks_of(folder: Path) -> list[float]:
         return [float(row["validation_score"]) for row in csv.DictReader(file)]
 
 
-def test_of_rates_that_do_equally_well_the_first_is_kept(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BestLook, "trial", lambda training, callback: 0.5)
-    assert metrics_of(run("out", rate_factors=[LOWER, 1.0]))["learning_rate"] == LOWER * RATE
+@pytest.mark.parametrize(("lead", "kept"), [(0.0, LOWER), (CLEARLY - 0.01, LOWER), (CLEARLY + 0.01, 1.0)])
+def test_another_rate_than_the_first_needs_a_clear_lead(
+    run: Finetune, lead: float, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BestLook, "trial", lambda it, callback: 0.5 + lead if it.learning_rate == RATE else 0.5)
+    assert metrics_of(run("out", rate_factors=[LOWER, 1.0]))["learning_rate"] == kept * RATE
 
 
 @pytest.mark.parametrize("kills_at", range(1, 8))

@@ -34,7 +34,7 @@ def test_a_killed_run_resumes_and_ends_with_the_same_bytes(
     monkeypatch.setattr(SingleLabel, "validation_score", killed_once)
     with pytest.raises(Killed):
         run("parts")
-    assert len(list((tmp_path / "work" / "small").glob("*/step-*"))) == 1
+    assert len(list((tmp_path / "work" / "small").rglob("step-*"))) == 1
     assert contents(run("parts")) == contents(whole)
     assert next(asked) == 6
     assert list((tmp_path / "work" / "small").iterdir()) == []

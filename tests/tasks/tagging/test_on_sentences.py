@@ -88,7 +88,7 @@ def test_the_model_beats_the_most_frequent_tag_baseline(run: Finetune) -> None:
 def test_the_fitted_head_is_kept_if_no_epoch_is_better(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([0.5, 0.4])
     monkeypatch.setattr(Tagging, "validation_score", lambda task: next(scores))
-    metrics = metrics_of(run("out", epochs=1))
+    metrics = metrics_of(run("out", epochs=1, rate_factors=[1.0]))
     assert metrics["best_epoch"] == 0
     assert metrics["headline"]["method"] == PROBE
     assert metrics["f1"] == metrics["baseline_probe_f1"] > metrics["baseline_usual_tag_f1"]

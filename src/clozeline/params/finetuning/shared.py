@@ -62,7 +62,9 @@ class FinetuneParams(Section):
     """
     optimizer: OptimizerParams
     rate_factors: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    """Multiples of the learning rate: each trains up to its first validation pass, and the best one goes on."""
+    """Multiples of the learning rate: each trains up to its first validation pass. The first one goes on, unless
+    another is clearly better.
+    """
     warmup_fraction: Share
     layer_decay: Annotated[float, Field(gt=0, le=1)]
     """Ratio of each layer's learning rate to that of the layer above it; 1: all equal."""
