@@ -23,7 +23,17 @@ ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20"
 GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path
+from clozeline.cluster import ray_gang
 from clozeline.cluster.ray_gang import Size, placed_gang
+
+class SilentOnce(ray_gang.Agent):
+    def __init__(self, folder, *others):
+        try:
+            Path(folder, "silent").mkdir()
+        except FileExistsError:
+            super().__init__(folder, *others)
+        else:
+            time.sleep(600)
 
 def run(code):
     with placed_gang(sys.argv[1], Path.cwd(), Size(2, 2, 1)) as gang:
@@ -43,10 +53,20 @@ except FileExistsError:
 print(os.environ["OF_ALL"], flush=True)
 sys.exit(7)
 '''
-LASTS = "import os, time; open(f'running-{os.getpid()}', 'w').close(); time.sleep(600)"
+BOTH = '''
+import os, time
+from pathlib import Path
+Path(f"both-{os.getpid()}").touch()
+while len(list(Path().glob("both-*"))) < 2:
+    time.sleep(0.1)
+print("both", flush=True)
+'''
+LASTS = "import os, time; open(f'running-{os.getpid()}', 'w').close(); time.sleep(200)"
 print(run(FAILS), flush=True)
 threading.Thread(target=stop, daemon=True).start()
 print(run(LASTS), flush=True)
+ray_gang.Agent, ray_gang._AGENT_ANSWERS_WITHIN_SECONDS = SilentOnce, 6.0
+print(run(BOTH), flush=True)
 """
 
 
@@ -71,7 +91,8 @@ def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
             [sys.executable, "-c", GANG, cluster.address],
             cwd=tmp_path, env={**os.environ, **cluster.environment}, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert toys.stdout.split("\n") == ["told to all", "7", "143", ""], toys.stderr
+        assert toys.stdout.split("\n") == ["told to all", "7", "143", "both", "both", "0", ""], toys.stderr
+        assert "of 2: no answer within 6 s; it is started again" in toys.stderr
         assert not any(psutil.pid_exists(int(path.name.split("-")[1])) for path in tmp_path.glob("running-*"))
 
         training = start(gang, tiny_tokens, tiny_tokenizer, ELASTIC, **cluster.environment)

@@ -1,11 +1,8 @@
-"""A gang: one agent (`torchrun`) on each of several nodes. Ray places the agents; here they are watched and ended."""
+"""A gang: one agent (`torchrun`) on each of several nodes, which Ray places."""
 
 import logging
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,29 +15,23 @@ from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from clozeline.cluster.ray_agent import ENDS_WITHIN_SECONDS, Agent, Heard
 from clozeline.cluster.ray_connection import check_head, connection, first_line, gone, living, named, nodes, this_node
 from clozeline.errors import ClusterError, TransientError
-from clozeline.machine import supervisor
 
 _LOG = logging.getLogger(__name__)
 _PLACING_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 1.0
-_READ_SECONDS: Final = 2.0
 _OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
 """Time in which the agents of other nodes end with an error of their own, after the first one did."""
-_AGENT_ENDS_WITHIN_SECONDS: Final = 15.0  # longer than the supervisor takes
+_AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
+"""Time in which Ray has an agent running on a node that is there; then the agent is started again."""
 _MOST_STARTS: Final = 4
 """Starts of the agent of one place, as nodes die."""
 _UNSPECIFIC: Final = (0, 1, TransientError.exit_code)
 """Exit codes of an agent whose peer has failed."""
 _SIGNALLED: Final = 128
-_BELOW_A_SHELL: Final = ("/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & wait $!', "sh")
-"""Ray kills (-9) the children of a process that it ends: here a shell, so that the supervisor can end the rest."""
-_AT_ONCE: Final = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
-"""The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
-Otherwise it would start them again, and other nodes would wait for them.
-"""
 
 
 @dataclass(frozen=True)
@@ -57,14 +48,6 @@ class Size:
         return f"{num_nodes} nodes with {self.processes} processes each"
 
 
-@dataclass(frozen=True)
-class _Heard:
-    node: str
-    output: bytes
-    exit_code: int | None
-    """None while the agent runs."""
-
-
 @dataclass
 class _Place:
     """A place of the gang, with the agent that has it now."""
@@ -74,6 +57,7 @@ class _Place:
     node: str = ""
     """What messages call the node; empty until its agent answers."""
     num_starts: int = 0
+    started_at: float = 0.0
 
 
 class Gang:
@@ -121,7 +105,7 @@ class Gang:
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
                     if time.monotonic() - looked_at > _LOOK_SECONDS:
-                        self._look()
+                        self._look(what)
                         looked_at = time.monotonic()
             finally:
                 self._end()
@@ -139,16 +123,17 @@ class Gang:
     def _start(self, place: _Place, what: tuple[object, ...]) -> None:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=place.number)
         bundle = self._group.bundle_specs[place.number]
-        agents = ray.remote(num_cpus=bundle["CPU"], num_gpus=bundle.get("GPU", 0), max_concurrency=2)(_Agent)
+        agents = ray.remote(num_cpus=bundle["CPU"], num_gpus=bundle.get("GPU", 0), max_concurrency=2)(Agent)
         place.agent = agents.options(scheduling_strategy=strategy).remote(*what)
         place.node = ""
         place.num_starts += 1
+        place.started_at = time.monotonic()
         self._reading[place.agent.read.remote()] = place
 
     def _take(self, done: Any, what: tuple[object, ...], hear: Callable[[bytes], object]) -> None:
         place = self._reading.pop(done)
         try:
-            heard: _Heard = ray.get(done)
+            heard: Heard = ray.get(done)
         except LocalRayletDiedError as error:
             raise gone(error) from error
         except RayError as error:
@@ -163,71 +148,59 @@ class Gang:
             self._exit_codes.append(heard.exit_code)
 
     def _lose(self, place: _Place, error: RayError) -> None:
+        self._count(place, first_line(error))
         node = place.node or "(not started)"
-        if place.num_starts == _MOST_STARTS:
-            raise ClusterError(
-                f"the training was started {_MOST_STARTS} times on node {node}, and its agent ended each time",
-                given=first_line(error),
-                expected="an agent that lives as long as the training",
-                do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
-            ) from error
         _LOG.warning("node %s is lost; the others go on from the newest checkpoint (%s)", node, first_line(error))
 
-    def _look(self) -> None:
+    def _count(self, place: _Place, reason: str) -> None:
         """Raises:
-        TransientError: the head is gone, or there are too few nodes, and no other could take a place.
+        ClusterError: the agent of this place was started often enough.
+        """
+        if place.num_starts == _MOST_STARTS:
+            raise ClusterError(
+                f"the training was started {_MOST_STARTS} times on node {place.node or '(not started)'}, and its agent"
+                " ended each time",
+                given=reason,
+                expected="an agent that lives as long as the training",
+                do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
+            )
+
+    def _look(self, what: tuple[object, ...]) -> None:
+        """Start agents again that do not answer, although each place has a node.
+
+        Raises:
+            TransientError: the head is gone, or there are too few nodes, and no other could take a place.
         """
         check_head()
-        num_running = sum(bool(place.node) for place in self._reading.values())
-        if num_running < self._size.least and not self._exit_codes:
-            fitting = _fitting(self._group.bundle_specs[0])
-            if len(fitting) < self._size.least:
-                raise TransientError(
-                    "too few nodes are left for this training",
-                    given=_in_words(),
-                    expected=str(self._size),
-                    do="start nodes (docs/cluster.md), and run the same command: it goes on from the newest checkpoint",
-                )
+        silent = {reading: place for reading, place in self._reading.items() if not place.node}
+        if not silent or self._exit_codes:
+            return
+        num_fitting = len(_fitting(self._group.bundle_specs[0]))
+        if max(num_fitting, len(self._reading) - len(silent)) < self._size.least:
+            raise TransientError(
+                "too few nodes are left for this training",
+                given=_in_words(),
+                expected=str(self._size),
+                do="start nodes (docs/cluster.md), and run the same command: it goes on from the newest checkpoint",
+            )
+        if num_fitting >= len(self._places):
+            for reading, place in silent.items():
+                if time.monotonic() - place.started_at > _AGENT_ANSWERS_WITHIN_SECONDS:
+                    self._start_again(reading, place, what)
+
+    def _start_again(self, reading: Any, place: _Place, what: tuple[object, ...]) -> None:
+        silence = f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s"
+        self._count(place, silence)
+        _LOG.warning("place %d of %d: %s; it is started again", place.number + 1, len(self._places), silence)
+        del self._reading[reading]
+        ray.kill(place.agent)
+        self._start(place, what)
 
     def _end(self) -> None:
         """End the agents that run, with all their processes."""
         ends = [place.agent.end.remote() for place in self._reading.values() if place.node]
         if ends:
-            ray.wait(ends, num_returns=len(ends), timeout=_AGENT_ENDS_WITHIN_SECONDS)
-
-
-class _Agent:
-    """The agent of one node. If Ray ends this process, or it is killed, the supervisor ends the agent."""
-
-    def __init__(
-        self, folder: str, command: Sequence[str], theirs: Mapping[str, str], for_all: Mapping[str, str]
-    ) -> None:
-        own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # Ray sets it
-        self._process = subprocess.Popen(
-            [*_BELOW_A_SHELL, sys.executable, supervisor.__file__, *_AT_ONCE, *command],
-            cwd=folder,
-            env={**theirs, **own, "PET_LOCAL_ADDR": nodes()[this_node()], **for_all},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self._patience_seconds = 0.0  # the first answer says that this agent runs, and has to be ended
-
-    def read(self) -> _Heard:
-        """Return what was written since the last call, after 2 s at most; the exit code comes when there is no more."""
-        assert self._process.stdout
-        output = self._process.stdout.fileno()
-        has_more = select.select([output], [], [], self._patience_seconds)[0]
-        self._patience_seconds = _READ_SECONDS
-        if not has_more:
-            return _Heard(this_node(), b"", None)
-        written = os.read(output, 1 << 16)
-        return _Heard(this_node(), written, None if written else self._process.wait())
-
-    def end(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(_AGENT_ENDS_WITHIN_SECONDS)
+            ray.wait(ends, num_returns=len(ends), timeout=ENDS_WITHIN_SECONDS)
 
 
 @contextmanager
