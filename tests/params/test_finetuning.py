@@ -156,6 +156,15 @@ def test_label_files_must_be_local_and_cannot_hold_pairs(tmp_path: Path, line: s
     assert expected in message(with_task(tmp_path, *lines, line))
 
 
+@pytest.mark.parametrize("factors", ["[1.0, 1.0]", "[3, 1.0, 3.0]"])
+def test_a_learning_rate_is_tried_only_once(tmp_path: Path, factors: str) -> None:
+    lines = ("kind: classification", "data: x.csv")
+    assert read_params(with_task(tmp_path, *lines, "rate_factors: [1.0, 3.0]")).finetune["more"].rate_factors[1] == 3
+    told = message(with_task(tmp_path, *lines, f"rate_factors: {factors}"))
+    assert "`finetune.more.rate_factors` cannot be used" in told
+    assert "expected: factors that all differ" in told
+
+
 def test_label_files_with_only_one_label_are_refused(tmp_path: Path) -> None:
     told = message(with_task(tmp_path, "kind: classification", "data: folder", "label_files: {good: some.pos}"))
     assert "`finetune.more.label_files` cannot be used" in told

@@ -89,6 +89,7 @@ class FinetuneParams(Section):
             lambda most, length: most is None or most >= length,
             "`micro_batch_tokens` is not below `max_length`: a row must fit",
         ),
+        ("rate_factors", lambda factors: len(set(factors)) == len(factors), "factors that all differ"),
     )
     idle: ClassVar[tuple[str, ...]] = ()
     """Shared knobs that have no effect in this kind."""
