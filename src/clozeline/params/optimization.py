@@ -1,5 +1,6 @@
 """Optimizer and learning rate, shared by `pretrain` and every task of `finetune`."""
 
+from decimal import Decimal
 from typing import Literal, Self
 
 from clozeline.params.section import BelowOne, Fraction, NotNegative, Positive, Section, Share, set_for
@@ -22,13 +23,18 @@ class OptimizerParams(Section):
     )
 
     def times(self, factor: float) -> Self:
-        """Return the same with `factor` times the learning rates."""
+        """Return the same with `factor` times the learning rates, as people multiply them: 3 times 5e-05 is 0.00015."""
         matrix = self.matrix_learning_rate
         changed = {
-            "learning_rate": factor * self.learning_rate,
-            "matrix_learning_rate": None if matrix is None else factor * matrix,
+            "learning_rate": _product(factor, self.learning_rate),
+            "matrix_learning_rate": None if matrix is None else _product(factor, matrix),
         }
         return self.model_copy(update=changed)
+
+
+def _product(factor: float, rate: float) -> float:
+    """Return the product of both as they are written; in binary it would be 0.00015000000000000001."""
+    return float(Decimal(str(factor)) * Decimal(str(rate)))
 
 
 class ScheduleParams(Section):

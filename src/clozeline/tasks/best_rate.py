@@ -57,7 +57,7 @@ class BestRate:
         best = max(self.trainings, key=lambda training: _rank(scores[training.learning_rate]))
         if _rank(scores[best.learning_rate]) - _rank(scores[self.trainings[0].learning_rate]) <= CLEARLY:
             best = self.trainings[0]
-        _LOG.info("learning rate %g is kept: %s", best.learning_rate, _in_words(scores))
+        _LOG.info("learning rate %s is kept: %s", best.learning_rate, _in_words(scores))
         return best
 
     def forget(self) -> None:
@@ -68,7 +68,7 @@ class BestRate:
 
     def _score(self, training: BestLook) -> float:
         is_first = training is self.trainings[0]
-        name = f"learning rate {training.learning_rate:g}"
+        name = f"learning rate {training.learning_rate}"
         shown = self.loop.hardware.processes.is_first
         try:
             with ProgressBar(name, training.plan.look_steps[0]) as bar:
@@ -96,4 +96,4 @@ def _rank(score: float) -> float:
 
 
 def _in_words(scores: Mapping[float, float]) -> str:
-    return ", ".join(f"{score:.4f} at {rate:g}" for rate, score in scores.items()) + " after the first validation pass"
+    return ", ".join(f"{score:.4f} at {rate}" for rate, score in scores.items()) + " after the first validation pass"

@@ -82,7 +82,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
             log_every_steps=_LOG_EVERY_STEPS,
             # `BestLook` saves checkpoints, because they include the best weights; the loop itself saves none.
             checkpoint_every_steps=plan.total_steps + 1,
-            checkpoints=Checkpoints.of(work, name, keep=1, part=f"{of_seed}/rate-{optimizer.learning_rate:g}"),
+            checkpoints=Checkpoints.of(work, name, keep=1, part=f"{of_seed}/rate-{optimizer.learning_rate}"),
             hardware=hardware,
             seed=inputs.seed,
         )

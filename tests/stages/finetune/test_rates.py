@@ -32,7 +32,7 @@ def test_the_rate_with_the_best_first_pass_goes_on_with_the_bytes_of_a_training_
     best = max(first, key=first.__getitem__)
     for factors in ([1.0, LOWER], [LOWER, 1.0]):
         found = run(f"grid {factors}", rate_factors=factors)
-        assert f"learning rate {best * RATE:g} is kept" in caplog.text
+        assert f"learning rate {best * RATE} is kept" in caplog.text
         assert metrics_of(found) == metrics_of(alone[best])
         assert metrics_of(found)["learning_rate"] == pytest.approx(best * RATE)
         assert without_card(found / "model") == without_card(alone[best] / "model")
@@ -51,6 +51,17 @@ def test_another_rate_than_the_first_needs_a_clear_lead(
 ) -> None:
     monkeypatch.setattr(BestLook, "trial", lambda it, callback: 0.5 + lead if it.learning_rate == RATE else 0.5)
     assert metrics_of(run("out", rate_factors=[LOWER, 1.0]))["learning_rate"] == kept * RATE
+
+
+def test_log_and_metrics_name_the_rate_as_people_multiply(
+    run: Finetune, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(BestLook, "trial", lambda it, callback: it.learning_rate * 1000)
+    optimizer = PARAMS.optimizer.model_dump() | {"learning_rate": 5e-5}
+    kept = metrics_of(run("out", rate_factors=[1.0, 3.0], epochs=1, optimizer=optimizer))["learning_rate"]
+    assert (kept, 3.0 * 5e-5) == (0.00015, 0.00015000000000000001)
+    assert "learning rate 0.00015 is kept: 0.0500 at 5e-05, 0.1500 at 0.00015" in caplog.text
 
 
 @pytest.mark.parametrize("kills_at", range(1, 8))
