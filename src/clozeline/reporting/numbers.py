@@ -52,6 +52,7 @@ def difference(value: float, form: Format) -> str:
 
 _BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
     {
+        "learning_rate": amount,  # before "_rate"
         "_bytes": count,
         "accuracy": share,
         "agreement": share,
