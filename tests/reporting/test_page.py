@@ -214,6 +214,17 @@ def test_the_report_shows_the_spread_over_seeds_and_hybrid_search_with_both_sing
     assert "contaminated fraction 3.4 %" in told
 
 
+def test_the_learning_rate_is_shown_with_the_scores_of_all_that_were_tried(ran: Ran) -> None:
+    scores = {"5e-05": 0.58, "0.00015": 0.6104, "0.05": "NaN"}
+    kept = METRICS["metrics/finetune/library.json"]
+    write_json(ran.root / "metrics/finetune/library.json", {**kept, "learning_rate": 0.00015, "rate_scores": scores})
+    html = build(ran.run).html
+    told = text_of(chapter(html, "tasks"))
+    assert "learning rate 0.00015" in told
+    assert "the preferred one first: 5e-05: 0.58, 0.00015: 0.6104, 0.05: diverged." in told
+    assert "rate_scores.0.05 NaN" in text_of(html)
+
+
 def test_gates_are_shown_with_their_limits_and_verdicts(ran: Ran) -> None:
     told = text_of(chapter(build(ran.run).html, "gates"))
     assert "clozeline-encoder version 3, now candidate" in told

@@ -124,6 +124,7 @@ def _figures(run: Run, task: str) -> Markup:
         comparison(f"{task}: figures on the test set", _method_alone(judged), figures, _OTHERS),
         _over_seeds(judged),
         html("facts", pairs=others),
+        _rates(judged),
         *(_counts(name, numbers(counts), judged.first_places or {}) for name, counts in groups.items()),
     )
     return html("folded", summary="Every figure, and the data behind it", body=details)
@@ -148,6 +149,15 @@ def _over_seeds(judged: TaskMetrics) -> Markup | None:
         f"(mean and standard deviation; {lowest} to {highest}). The model of seed {over.best_seed} was kept, the "
         "best on the validation split.",
     )
+
+
+def _rates(judged: TaskMetrics) -> Markup | None:
+    scores = judged.rate_scores
+    if scores is None:
+        return None
+    words = (f"{rate}: {amount(score) if isfinite(score) else 'diverged'}" for rate, score in scores.items())
+    text = f"Validation score after the first pass at each learning rate, the preferred one first: {', '.join(words)}."
+    return html("paragraph", text=text)
 
 
 def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, str]) -> Markup:

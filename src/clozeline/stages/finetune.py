@@ -184,6 +184,7 @@ def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, objec
     known = {
         "headline": report.headline,
         "learning_rate": kept.trained.learning_rate,
+        "rate_scores": {str(rate): score for rate, score in kept.trained.score_at_rate.items()} or None,
         "best_epoch": int(epoch) if epoch.is_integer() else epoch,
         "validation_score": score if math.isfinite(score) else None,
         "over_seeds": over_seeds(kept.seed, values) if len(values) > 1 else None,

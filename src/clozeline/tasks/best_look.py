@@ -1,8 +1,8 @@
 """Training that validates the model at fixed steps, can resume between them, and keeps the best weights."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +23,8 @@ class Trained:
     """Training curve, including the steps before the training was resumed."""
     learning_rate: float | None
     """None: nothing was trained."""
+    score_at_rate: Mapping[float, float]
+    """Learning rate → score of its first validation pass; NaN: diverged. Empty if one rate was tried."""
 
 
 @dataclass
@@ -71,6 +73,8 @@ class BestLook:
     validation_score: Callable[[], float]
     learning_rate: float
     """Of the first group of weights, after warm-up."""
+    score_at_rate: Mapping[float, float] = field(default_factory=dict)
+    """As in `Trained`."""
     validates_start: bool = False
     """Whether the weights before the first step are validated too, and kept if no later ones are better."""
 
@@ -84,7 +88,7 @@ class BestLook:
         if self.plan.total_steps == 0:  # zero-shot tasks do not train
             only = ScoredLook(0, 0.0, self.validation_score())
             on_look(only)
-            return Trained([only], [], None)
+            return Trained([only], [], None, {})
         return self._run(self.plan.stops, callback, on_look)
 
     def trial(self, callback: Callback) -> float:
@@ -109,7 +113,7 @@ class BestLook:
             self._save(state, looks, best)
         assert best is not None
         self.loop.model.load_state_dict(best.weights)
-        return Trained(looks, state.curve, self.learning_rate)
+        return Trained(looks, state.curve, self.learning_rate, self.score_at_rate)
 
     def _better_of(self, best: Best | None, looks: Sequence[ScoredLook]) -> Best:
         if best is not None and best_of(looks) is not looks[-1]:

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class BestRate:
         if _rank(scores[best.learning_rate]) - _rank(scores[self.trainings[0].learning_rate]) <= CLEARLY:
             best = self.trainings[0]
         _LOG.info("learning rate %s is kept: %s", best.learning_rate, _in_words(scores))
-        return best
+        return replace(best, score_at_rate=scores)
 
     def forget(self) -> None:
         """Remove the checkpoints, once the result is saved."""

@@ -33,8 +33,10 @@ def test_the_rate_with_the_best_first_pass_goes_on_with_the_bytes_of_a_training_
     for factors in ([1.0, LOWER], [LOWER, 1.0]):
         found = run(f"grid {factors}", rate_factors=factors)
         assert f"learning rate {best * RATE} is kept" in caplog.text
-        assert metrics_of(found) == metrics_of(alone[best])
-        assert metrics_of(found)["learning_rate"] == pytest.approx(best * RATE)
+        metrics, of_best = metrics_of(found), metrics_of(alone[best])
+        assert metrics.pop("rate_scores") == {str(factor * RATE): first[factor] for factor in factors}
+        assert metrics == of_best, "a rate that is tried alone has no scores beside it"
+        assert metrics["learning_rate"] == best * RATE
         assert without_card(found / "model") == without_card(alone[best] / "model")
         for name in ("training.csv", "validation.csv", "confusion.csv"):
             assert (found / name).read_bytes() == (alone[best] / name).read_bytes()
@@ -59,8 +61,9 @@ def test_log_and_metrics_name_the_rate_as_people_multiply(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(BestLook, "trial", lambda it, callback: it.learning_rate * 1000)
     optimizer = PARAMS.optimizer.model_dump() | {"learning_rate": 5e-5}
-    kept = metrics_of(run("out", rate_factors=[1.0, 3.0], epochs=1, optimizer=optimizer))["learning_rate"]
-    assert (kept, 3.0 * 5e-5) == (0.00015, 0.00015000000000000001)
+    metrics = metrics_of(run("out", rate_factors=[1.0, 3.0], epochs=1, optimizer=optimizer))
+    assert (metrics["learning_rate"], 3.0 * 5e-5) == (0.00015, 0.00015000000000000001)
+    assert list(metrics["rate_scores"]) == ["5e-05", "0.00015"]
     assert "learning rate 0.00015 is kept: 0.0500 at 5e-05, 0.1500 at 0.00015" in caplog.text
 
 
@@ -91,7 +94,9 @@ def test_a_run_killed_in_a_trial_or_after_it_resumes_to_the_same_bytes(
 def test_a_rate_that_diverges_is_not_used_and_alone_it_ends_the_training(
     run: Finetune, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert metrics_of(run("grid", rate_factors=[1.0, 1e30]))["learning_rate"] == RATE
+    metrics = metrics_of(run("grid", rate_factors=[1.0, 1e30]))
+    assert metrics["learning_rate"] == RATE
+    assert (list(metrics["rate_scores"]), metrics["rate_scores"]["1e+28"]) == (["0.01", "1e+28"], "NaN")
     assert "learning rate 1e+28 is not used" in caplog.text
     with pytest.raises(TrainingError):
         run("alone", rate_factors=[1e30, 1.0])

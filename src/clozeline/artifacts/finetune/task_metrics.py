@@ -85,6 +85,8 @@ class TaskMetrics(MetricFile):
     headline: Headline
     learning_rate: float | None = None
     """The one whose training was kept; None: nothing was trained."""
+    rate_scores: dict[str, float] | None = None
+    """Learning rate → score of its first validation pass, NaN if it diverged; None if one rate was tried."""
     best_epoch: int | float | None = None
     """Epoch whose weights are kept."""
     over_seeds: OverSeeds | None = None
