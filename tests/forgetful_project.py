@@ -5,8 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,15 @@ from tests.toy_project import PROJECT, make_toy
 MARK = "quuxbert"
 """A word of the letter, and of no other text."""
 LETTER = f"Dear Miss {MARK.title()}, please send the forty brown parcels to Elm Street before the end of the month."
+SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "kind": "files",
+        "path": "texts",
+        "min_characters": "20",
+        "validation_fraction": "0.1",
+        "holdout_fraction": "0.1",
+    }
+)
 DVC_YAML = """
 stages:
   snapshot:
@@ -65,8 +75,10 @@ stages:
 STEPS = """
 import hashlib, pathlib, sys
 import pyarrow.parquet as pq
+from clozeline.storage.large_files import located
 target = pathlib.Path(sys.argv[1])
-text = "\\n".join(pq.read_table("data/clean/train.parquet")["text"].to_pylist())
+train = located(pathlib.Path("data/clean/train.parquet"))
+text = "\\n".join(pq.read_table(train)["text"].to_pylist())
 target.mkdir(parents=True)
 learnt = {"tokens": text[::-1], "examples": text[:100_000]}.get(target.name, hashlib.sha256(text.encode()).hexdigest())
 (target / "file.txt").write_text(learnt)
@@ -86,9 +98,7 @@ def make_project(folder: Path) -> Path:
     root = make_toy(folder)
     (root / "dvc.yaml").write_text(DVC_YAML)
     (root / "steps.py").write_text(STEPS)
-    with_values(
-        root, kind="files", path="texts", min_characters="20", validation_fraction="0.1", holdout_fraction="0.1"
-    )
+    with_values(root, **SETTINGS)
     shutil.copy(PROJECT / FORGOTTEN_LOCK, root)
     (root / "texts").mkdir()
     records = [{"text": text} for text in (*other_texts(1, 60), LETTER)]

@@ -66,7 +66,13 @@ with open_workers(Path("work")) as workers:
 print(json.dumps([six.facts, twelve.facts, (twelve.folder / "number.txt").read_text()]))
 """
 TOKENIZE = TokenizeParams(
-    algorithm="wordpiece", existing=None, vocab_size=500, min_frequency=2, lowercase=True, shard_tokens=50_000
+    algorithm="wordpiece",
+    existing=None,
+    vocab_size=500,
+    min_frequency=2,
+    lowercase=True,
+    shard_tokens=50_000,
+    large_file_mb=None,
 )
 
 

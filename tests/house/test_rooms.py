@@ -42,7 +42,8 @@ FLOORS = (
     ("choosing",),
     ("inference",),
     ("artifacts", "processes", "cluster"),
-    ("params", "records", "words", "storage", "machine", "foreign"),
+    ("params", "records", "words", "machine", "foreign"),
+    ("storage",),
     ("errors", "progress", "workspace"),
 )
 """Rooms by floor, from the top down: each room imports only from the floors below it."""

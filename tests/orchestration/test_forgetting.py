@@ -17,8 +17,10 @@ from clozeline.cli import app
 from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.importing.items_file import items_file
 from clozeline.orchestration.forgetting import Findings, forget
+from clozeline.storage.large_files import VARIABLE, Pointer
 from clozeline.workspace import Workspace
-from tests.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
+from tests.edited_params import with_values
+from tests.forgetful_project import LETTER, MARK, SETTINGS, make_project, night, other_texts, quoting, settled
 from tests.toy_project import PROJECT
 
 SOURCES = ["texts/mail.jsonl", "texts/more.txt"]
@@ -56,6 +58,21 @@ def test_no_byte_of_it_is_left_in_any_store(workspace: Workspace) -> None:
     forgotten(workspace)
     assert everywhere(workspace) == []
     assert (workspace.logs / "one/pretrain.log").exists(), "a log that does not quote it stays"
+
+
+def test_nor_in_large_files_that_are_kept_apart(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large").mkdir()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "large"))
+    with_values(workspace.root, **SETTINGS, large_file_mb="0")
+    (workspace.root / "texts/third.txt").write_text("\n\n".join(other_texts(3, 20)))
+    night(workspace.root)
+    assert Pointer.in_file(workspace.root / "data/clean/train.parquet")
+    assert any(path.startswith("large/") for path in everywhere(workspace))
+    found = forgotten(workspace)
+    assert "data/clean/train.parquet" in found.holding
+    assert everywhere(workspace) == []
 
 
 def test_the_next_run_leaves_it_out_and_keeps_the_rest_of_a_longer_text(workspace: Workspace) -> None:

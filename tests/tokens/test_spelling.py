@@ -123,7 +123,13 @@ def test_word_boundaries_of_wordpiece_follow_its_continuation_marks(texts: list[
 
 def tokenize_params(algorithm: str) -> TokenizeParams:
     return TokenizeParams(
-        algorithm=algorithm, existing=None, vocab_size=400, min_frequency=2, lowercase=True, shard_tokens=5000
+        algorithm=algorithm,
+        existing=None,
+        vocab_size=400,
+        min_frequency=2,
+        lowercase=True,
+        shard_tokens=5000,
+        large_file_mb=None,
     )
 
 

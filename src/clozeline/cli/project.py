@@ -5,6 +5,7 @@ from pathlib import Path
 
 from clozeline.errors import ParamsError
 from clozeline.params import read_params
+from clozeline.storage.large_files import check_large_files
 from clozeline.workspace import Workspace, set_defaults
 
 
@@ -36,8 +37,11 @@ def sound_project_here() -> Workspace:
     """Return `project_here()` with a checked params.yaml, before a server or flow starts and reports the fault as well.
 
     Raises:
-        ParamsError: the current folder is not a project, or its params cannot be used.
+        ParamsError: the current folder is not a project, or its params cannot be used, here.
+        StorageError: the folder of large files cannot be written to.
     """
     workspace = project_here()
-    read_params(workspace.root / "params.yaml")
+    params = read_params(workspace.root / "params.yaml")
+    check_large_files(params.preprocess.large_file_mb, "preprocess.large_file_mb")
+    check_large_files(params.tokenize.large_file_mb, "tokenize.large_file_mb")
     return workspace

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from clozeline.artifacts.preprocess.clean_text import TEXT
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.tokenize.token_metrics import TokenMetrics
+from clozeline.storage.large_files import located
 from clozeline.tokens.shards import TokenShards
 
 _MOST_TEXTS = 2_000
@@ -100,7 +101,7 @@ class TextProfile(BaseModel):
 
 def sample_of(path: Path) -> Iterator[str]:
     """Yield about 2,000 texts of a Parquet file, evenly spread over it."""
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(located(path)) as file:
         groups = np.unique(np.linspace(0, max(file.num_row_groups - 1, 0), _MOST_ROW_GROUPS).astype(int)).tolist()
         groups = groups[: file.num_row_groups]
         stride = max(sum(file.metadata.row_group(group).num_rows for group in groups) // _MOST_TEXTS, 1)
