@@ -59,6 +59,14 @@ def logged(item: Item, folder: Path) -> Done:
     return Done({"number": item.number}, lasting=item.lasting)
 
 
+def overtaken(item: Item, folder: Path) -> Done:
+    """Log a number; meanwhile another attempt of the same task begins and ends."""
+    if not item.log.exists():
+        logged(item, folder)
+        list(ledger_at(item.log.parent).run(overtaken, [item]))
+    return logged(item, folder)
+
+
 def full_disk(item: Item, folder: Path) -> Done:
     (folder / "part.txt").write_text("part")
     raise OSError(28, os.strerror(28))
@@ -114,6 +122,15 @@ def test_a_task_whose_files_are_damaged_runs_again(log: Path, damage: str) -> No
         (square if damage == "changed" else square.with_name("record.json")).write_text("{")
     assert [(record.folder / "square.txt").read_text() for record in run(log)] == ["0", "1", "4", "9"]
     assert ran(log) == [2]
+
+
+def test_two_attempts_of_a_task_that_end_together_leave_one_record(log: Path) -> None:
+    for lasting, number in ((True, 3), (False, 4)):
+        log.unlink(missing_ok=True)
+        (record,) = ledger_at(log.parent).run(overtaken, [Item(number, log, lasting)])
+        assert ran(log) == [number] * 3
+        assert (record.folder / "square.txt").read_text() == str(number**2)
+        assert [path.name for path in record.folder.parent.iterdir()] == [record.key]
 
 
 def test_a_task_that_does_not_last_runs_again(log: Path) -> None:

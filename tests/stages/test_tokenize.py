@@ -121,6 +121,7 @@ def test_shards_above_a_size_are_kept_apart_and_read_as_before(
     (tmp_path / "large").mkdir()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "large"))
     keep_large(clean.iterdir(), 0, "KNOB")
+    assert all(tmp_path / "large" in part.path.parents for part in partitions.partitions_of(clean / "train.parquet"))
     run(clean, tmp_path / "plain")
     run(clean, tmp_path / "apart", large_file_mb=0.002)
     plain, apart = (contents(tmp_path / name / "tokens") for name in ("plain", "apart"))

@@ -8,6 +8,7 @@ Where workers and this process share no folder, records and files are in a store
 that it reads, and stores what it wrote, its record last. Then the folder of the ledger is a cache.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from clozeline.storage.atomic import storage_faults_named
 from clozeline.storage.fingerprints import sha256_of
 
 _KEY_BYTES: Final = 16
+_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY)
 _OTHERS: Final = "others"
 """Folder of the store with files that no task wrote, named by their sha256."""
 
@@ -255,10 +257,14 @@ def _made(task: _Task) -> Record:
                 "lasting": done.lasting,
             }
             (beside / RECORD).write_text(json.dumps(told), encoding="utf-8")
-            if path.exists() and record_in(path) is None:
-                shutil.rmtree(path)  # damaged, or not lasting
-            if not path.exists():
+            try:
                 beside.rename(path)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                if record_in(path) is None:  # damaged, or not lasting; otherwise another attempt was faster
+                    shutil.rmtree(path)
+                    beside.rename(path)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     return Record(task.key, path, json.loads(json.dumps(done.facts)), is_found=False)

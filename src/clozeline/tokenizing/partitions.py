@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.artifacts.preprocess.clean_text import TEXT, RowGroup, columns_of, row_groups
+from clozeline.storage.large_files import located
 
 _PARTITION_BYTES = 8_000_000
 """Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
@@ -45,6 +46,7 @@ def partitions_of(path: Path) -> list[Partition]:
     Raises:
         ArtifactError: the file is missing or damaged, or has no column of texts.
     """
+    path = located(path)  # a node that has the file need not have the folder of large files
     groups = row_groups(path)
     found, first, text_bytes = [], 0, 0
     for end, group in enumerate(groups, 1):
