@@ -17,6 +17,7 @@ from clozeline.stages import preprocess, tokenize
 from tests.clean_text import write_clean_text
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.conftest import PROJECT
+from tests.object_store import BUCKET, KEYS, ObjectStore
 from tests.raw_text import take_snapshot
 from tests.text.conftest import params_of
 from tests.words.conftest import words
@@ -143,13 +144,17 @@ def test_nodes_with_a_store_work_outside_the_folder_of_the_project(tmp_path: Pat
     for folder in (project, temporary):
         folder.mkdir()
     (project / "three.txt").write_text("3")
-    with cluster_of_two(tmp_path / "raylets.log", variables={"TMPDIR": str(temporary)}) as cluster:
-        told = {**os.environ, **cluster.environment, "CLOZELINE_CLUSTER_STORE": f"file://{tmp_path}/store"}
-        command = [sys.executable, "-c", BY_STORE]
-        ended = subprocess.run(command, cwd=project, env=told, capture_output=True, text=True, check=False)
+    with ObjectStore().serving() as store:
+        reached = {**KEYS, "AWS_ENDPOINT_URL": store.url, "TMPDIR": str(temporary)}
+        with cluster_of_two(tmp_path / "raylets.log", variables=reached) as cluster:
+            told = {**os.environ, **cluster.environment, "CLOZELINE_CLUSTER_STORE": f"s3://{BUCKET}/project"}
+            command = [sys.executable, "-c", BY_STORE]
+            ended = subprocess.run(command, cwd=project, env=told, capture_output=True, text=True, check=False)
+        stored = {name.rpartition("/")[2] for name in store.names()}
     assert ended.returncode == 0, ended.stderr
     six, twelve, content = json.loads(ended.stdout.splitlines()[-1])
     assert (six["number"], twelve["number"], content) == (6, 12, "12")
     assert six["ran in"].startswith("clozeline-store-")
     assert not list(temporary.glob("clozeline-store-*")), "fetched files are removed at the end"
     assert {file.name for file in project.rglob("*") if file.is_file()} == {"three.txt", "number.txt", "record.json"}
+    assert {"number.txt", "record.json"} <= stored
