@@ -10,7 +10,7 @@ from clozeline.errors import TrainingError
 from clozeline.tasks.best_look import BestLook
 from clozeline.tasks.best_rate import CLEARLY
 from clozeline.tasks.classification.single_label import SingleLabel
-from tests.fine_tuning import contents, metrics_of, without_card
+from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import PARAMS, Finetune
 
 RATE = 0.01
@@ -40,6 +40,18 @@ def test_the_rate_with_the_best_first_pass_goes_on_with_the_bytes_of_a_training_
         assert without_card(found / "model") == without_card(alone[best] / "model")
         for name in ("training.csv", "validation.csv", "confusion.csv"):
             assert (found / name).read_bytes() == (alone[best] / name).read_bytes()
+
+
+@pytest.mark.parametrize("knob", [{"frozen_layers": 1}, {"lora": {"rank": 4, "alpha": 8, "dropout": 0.1}}])
+def test_frozen_layers_and_adapters_are_as_if_the_rate_had_been_alone(
+    run: Finetune, knob: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_last_weights(monkeypatch)  # and so the last rate
+    grid = run("grid", rate_factors=[LOWER, 1.0], epochs=2, **knob)
+    alone = run("alone", rate_factors=[1.0], epochs=2, **knob)
+    assert metrics_of(grid)["learning_rate"] == metrics_of(alone)["learning_rate"] == RATE
+    assert without_card(grid / "model") == without_card(alone / "model")
+    assert (grid / "training.csv").read_bytes() == (alone / "training.csv").read_bytes()
 
 
 def looks_of(folder: Path) -> list[float]:
