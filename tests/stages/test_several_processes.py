@@ -20,6 +20,8 @@ from tests.stages.finetune.topics import params, topic_records
 from tests.stages.test_evaluate import PARAMS, encoder
 
 SCRIPT = Path(in_two_processes.__file__)
+RATE = 1e-4
+"""The better one of those that the task tries, but not the first."""
 SMALL_BATCHES = EvaluateParams.model_validate(PARAMS.model_dump() | {"batch_tokens": 64})
 """Both processes get batches, one of them one more."""
 
@@ -41,8 +43,13 @@ def write_cases(folder: Path, inputs: dict[str, Path]) -> None:
     finetune = {
         "stage": "finetune",
         "class": "ClassificationParams",
-        # 15 rows of a batch are not divisible by two; at this rate Adam does not amplify rounding.
-        "params": params(epochs=2, batch_size=15, optimizer=params().optimizer.model_dump() | {"learning_rate": 1e-3}),
+        # 15 rows of a batch are not divisible by two; at these rates Adam does not amplify rounding.
+        "params": params(
+            epochs=2,
+            batch_size=15,
+            optimizer=params().optimizer.model_dump() | {"learning_rate": RATE},
+            rate_factors=[10.0, 1.0],
+        ),
         "paths": {
             **{name: folder / "tuned" / file for name, file in files.items()},
             **{"encoder": inputs["encoder"], "data": inputs["data"], "pretraining_text": inputs["texts"]},
@@ -68,7 +75,9 @@ def inputs(
 
 
 def figures_of(file: Path) -> dict[str, Any]:
-    return {name: value for name, value in json.loads(file.read_text()).items() if isinstance(value, int | float)}
+    figures = json.loads(file.read_text())
+    scores = {f"score at {rate}": score for rate, score in figures.get("rate_scores", {}).items()}
+    return scores | {name: value for name, value in figures.items() if isinstance(value, int | float)}
 
 
 def column(file: Path, name: str) -> list[float]:
@@ -106,6 +115,8 @@ def test_two_nodes_evaluate_and_fine_tune_like_one_process(inputs: dict[str, Pat
         alone, together = figures_of(one / name), figures_of(two / name)
         assert len(alone) > 10
         assert together == pytest.approx(alone, rel=1e-5)
+    assert together["learning_rate"] == RATE
+    assert {"score at 0.001", "score at 0.0001"} <= set(together)
     for file, name in (("curve.csv", "loss"), ("looks.csv", "validation_score")):
         alone, together = (column(folder / "tuned" / file, name) for folder in (one, two))
         assert together == pytest.approx(alone, rel=1e-5)
