@@ -4,12 +4,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from clozeline.tracking.database import prepare
 from clozeline.workspace import Workspace
+from tests.postgres_server import running_postgres
 
 
 class MlflowServer:
@@ -52,3 +55,15 @@ class MlflowServer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False
+
+
+@contextmanager
+def server_over_postgres(folder: Path, free_port: Callable[[], int]) -> Iterator[MlflowServer]:
+    """Run a server over a new PostgreSQL during the block."""
+    with running_postgres(free_port()) as postgres:
+        server = MlflowServer(folder, free_port(), postgres.database)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()

@@ -19,6 +19,11 @@ class Postgres:
     # User that runs PostgreSQL, which refuses root; None: the user of this process, which is not root.
     user: str | None
 
+    @property
+    def database(self) -> str:
+        """Address of the database `postgres`, as SQLAlchemy writes it."""
+        return f"postgresql+psycopg://postgres@/postgres?host={self.data}&port={self.port}"
+
     def run(self, program: str, *arguments: str) -> None:
         subprocess.run(
             [str(self.binaries / program), *arguments],

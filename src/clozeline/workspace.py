@@ -75,6 +75,12 @@ class Workspace:
         }
 
 
+def quiet_tools() -> None:
+    """Set the defaults that hold in every folder, where the environment sets none. Call it before importing MLflow."""
+    for name, value in _QUIET_TOOLS.items():
+        os.environ.setdefault(name, value)
+
+
 def set_defaults(workspace: Workspace) -> None:
     """Set every default that the environment leaves open, for this process and its children.
 

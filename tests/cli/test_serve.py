@@ -1,10 +1,11 @@
 """The default limits of `clozeline serve` are the server's own, and --fleet is checked before anything loads."""
 
+import os
 from inspect import signature
 
 import pytest
 
-from clozeline.cli.serve import _replica, serve
+from clozeline.cli.serve import _replica, _set_up_log, serve
 from clozeline.errors import ParamsError
 from clozeline.serving.models.service import Capacity
 from clozeline.serving.models.sources import ModelSource
@@ -39,3 +40,14 @@ def test_the_port_of_a_replica_may_be_left_out() -> None:
     champion = [ModelSource.parse("models:/clozeline-encoder@champion")]
     assert _replica("10.0.0.5", champion, 10.0) == ("10.0.0.5", 0)
     assert _replica("[::1]:80", champion, 10.0) == ("::1", 80)
+
+
+@pytest.mark.parametrize(("is_in_fleet", "retries"), [(True, "1"), (False, "3")])
+def test_a_server_sends_no_telemetry_and_asks_the_registry_briefly(
+    monkeypatch: pytest.MonkeyPatch, is_in_fleet: bool, retries: str
+) -> None:
+    monkeypatch.setattr(os, "environ", {"ORT_DISABLE_TELEMETRY": "0"})
+    _set_up_log(is_in_fleet=is_in_fleet)
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == retries
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0", "what a person has set stays"

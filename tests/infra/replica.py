@@ -15,6 +15,7 @@ class Replica:
 
     def __init__(self, folder: Path, address: str, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        folder.mkdir(exist_ok=True)
         self._log = folder / f"{port}.log"
         command = ["serve", "models:/clozeline-encoder@champion", "--fleet", "127.0.0.1", "--port", str(port)]
         with self._log.open("wb") as log:

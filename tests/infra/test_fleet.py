@@ -1,4 +1,7 @@
-"""Three replicas behind Debian's haproxy change versions: no request fails, no old version answers after a new one."""
+"""Three replicas behind Debian's haproxy change versions: no request fails, no old version answers after a new one.
+
+Their registry is a SQLite file, or as a team has it: MLflow's server over PostgreSQL.
+"""
 
 import signal
 import subprocess
@@ -17,6 +20,7 @@ from clozeline.registry.fleet import Fleet
 from clozeline.registry.versions import Registry
 from clozeline.tracking.database import experiment_id, prepare
 from tests.infra.replica import Replica
+from tests.mlflow_server import MlflowServer, server_over_postgres
 from tests.tiny_packages import write_embedder
 
 pytestmark = pytest.mark.deployment  # half a minute: four servers
@@ -26,18 +30,18 @@ NAME = "clozeline-encoder"
 
 
 class Fleets:
-    """Three replicas, their registry, and haproxy in front of them."""
+    """Three replicas, each in a folder of its own as on a machine of its own, and haproxy in front of them."""
 
-    def __init__(self, folder: Path, free_port: Callable[[], int], stack: ExitStack) -> None:
+    def __init__(self, folder: Path, address: str, free_port: Callable[[], int], stack: ExitStack) -> None:
         self.folder = folder
-        self.address = f"sqlite:///{folder / 'mlflow.db'}"
-        client = prepare(self.address)
-        self.run = client.create_run(experiment_id(client, self.address)).info.run_id
+        self.address = address
+        self.client = prepare(self.address)
+        self.experiment = experiment_id(self.client, self.address)
         self.registry = Registry.open(self.address)
         self.record = Fleet.open(self.address, NAME)
         self.promote(self.register())
         ports = [free_port() for _ in range(3)]
-        self.replicas = [stack.enter_context(Replica(folder, self.address, port)) for port in ports]
+        self.replicas = [stack.enter_context(Replica(folder / str(port), self.address, port)) for port in ports]
         port = free_port()
         config = CONFIG.read_text(encoding="utf-8").replace(":8080", f":{port}")
         for number, replica_port in enumerate(ports, 1):
@@ -51,13 +55,16 @@ class Fleets:
             replica.wait_until_ready()
 
     def register(self) -> str:
-        number = len(list(self.folder.glob("m-*"))) + 1
-        folder = self.folder / f"m-{number}"
+        run = self.client.create_run(self.experiment).info
+        folder = self.folder / run.run_id
         write_embedder(folder / "artifacts" / "package")
-        sha256 = package_sha256(folder / "artifacts" / "package")
-        source = folder.as_uri()
+        self.client.log_artifacts(run.run_id, str(folder), "model")
         return self.registry.register(
-            NAME, source=source, run_id=self.run, package_sha256=sha256, description=""
+            NAME,
+            source=f"{run.artifact_uri}/model",
+            run_id=run.run_id,
+            package_sha256=package_sha256(folder / "artifacts" / "package"),
+            description="",
         ).version
 
     def promote(self, version: str) -> None:
@@ -85,7 +92,11 @@ class Client(threading.Thread):
         with httpx.Client(base_url=self.url, trust_env=False, timeout=30) as client:
             while not self._ends.wait(0.01):
                 began = time.monotonic()
-                answer = client.post("/embed", json={"inputs": "the list"})
+                try:
+                    answer = client.post("/embed", json={"inputs": "the list"})
+                except httpx.HTTPError as error:
+                    self.failures.append(repr(error))
+                    continue
                 self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
                 if answer.status_code != 200:
                     self.failures.append(answer.text)
@@ -109,7 +120,19 @@ class Client(threading.Thread):
 @pytest.fixture
 def fleet(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Fleets]:
     with ExitStack() as stack:
-        yield Fleets(tmp_path, free_port, stack)
+        yield Fleets(tmp_path, f"sqlite:///{tmp_path / 'mlflow.db'}", free_port, stack)
+
+
+@pytest.fixture
+def server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[MlflowServer]:
+    with server_over_postgres(tmp_path, free_port) as server:
+        yield server
+
+
+@pytest.fixture
+def fleet_of_a_team(tmp_path: Path, server: MlflowServer, free_port: Callable[[], int]) -> Iterator[Fleets]:
+    with ExitStack() as stack:
+        yield Fleets(tmp_path, server.url, free_port, stack)
 
 
 def test_the_example_configuration_is_valid() -> None:
@@ -140,7 +163,7 @@ def test_the_fleet_waits_for_a_replica_that_cannot_load_until_the_promotion_is_t
         late.process.send_signal(signal.SIGSTOP)
         fleet.promote(fleet.register())
         fleet.wait_until(lambda: sum("2" in one.loaded for one in fleet.record.read().replicas) == 2)
-        package = fleet.folder / "m-2" / "artifacts" / "package"
+        [package] = (fleet.folder / "artifacts").glob("**/package")
         (package / "model.onnx").write_bytes(b"damaged after two replicas had read it")
         late.process.send_signal(signal.SIGCONT)
         fleet.wait_until(lambda: any(one.problem for one in fleet.record.read().replicas))
@@ -151,3 +174,29 @@ def test_the_fleet_waits_for_a_replica_that_cannot_load_until_the_promotion_is_t
     assert client.failures == []
     assert client.changes == ["1"]
     assert fleet.record.read().is_settled
+
+
+def test_over_a_server_a_rollout_goes_on_after_it_was_away_and_a_replica_died(
+    fleet_of_a_team: Fleets, server: MlflowServer
+) -> None:
+    fleet = fleet_of_a_team
+    with Client(fleet.url) as client:
+        late, dies = fleet.replicas[1:]
+        for one in (late, dies):
+            one.process.send_signal(signal.SIGSTOP)
+        fleet.promote(fleet.register())
+        fleet.wait_until(lambda: any("2" in one.loaded for one in fleet.record.read().replicas))
+        server.stop()
+        late.process.send_signal(signal.SIGCONT)
+        dies.process.send_signal(signal.SIGKILL)
+        fleet.wait_until(lambda: "the record of the fleet cannot be read" in late.log())
+        assert client.changes == ["1"]
+        server.start()
+        fleet.wait_until(lambda: client.versions[-1:] == ["2"])
+        fleet.registry.roll_back(NAME)
+        fleet.wait_until(lambda: client.versions[-1:] == ["1"])
+        time.sleep(1)
+    assert client.failures == []
+    assert client.changes == ["1", "2", "1"]
+    assert "Retrying" not in late.log(), "it says once that the registry is away"
+    assert sorted(one.url for one in fleet.record.read().replicas) == sorted([fleet.replicas[0].url, late.url])

@@ -8,8 +8,7 @@ import pytest
 from clozeline.registry import CHAMPION, PREVIOUS
 from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.versions import Registry
-from tests.mlflow_server import MlflowServer
-from tests.postgres_server import running_postgres
+from tests.mlflow_server import server_over_postgres
 
 pytestmark = pytest.mark.deployment  # a minute and a half: most of it, losers trying again
 
@@ -18,17 +17,8 @@ NUM_PEOPLE = 20
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[str]:
-    with running_postgres(free_port()) as postgres:
-        server = MlflowServer(
-            tmp_path_factory.mktemp("server"),
-            free_port(),
-            f"postgresql+psycopg://postgres@/postgres?host={postgres.data}&port={postgres.port}",
-        )
-        try:
-            server.start()
-            yield server.url
-        finally:
-            server.stop()
+    with server_over_postgres(tmp_path_factory.mktemp("server"), free_port) as server:
+        yield server.url
 
 
 def register(registry: Registry, name: str) -> list[str]:

@@ -52,6 +52,32 @@ def test_entries_and_replicas_are_read_back(fleet: Fleet) -> None:
     assert fleet.read().replicas == (b,)
 
 
+def test_a_poll_reads_only_what_came_since_unless_the_record_was_restored_from_a_backup(
+    fleet: Fleet, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_read: list[int] = []
+    search = fleet._client.search_model_versions
+
+    def counted(*given: object, **more: object) -> object:
+        found = search(*given, **more)
+        num_read.append(len(found))
+        return found
+
+    fleet.append(Entry(kind="serve", version="1", after=0))
+    fleet.append(Entry(kind="serve", version="3", after=0))  # does not count
+    fleet.append(Entry(kind="hold", version="2", after=1))
+    known = fleet.read()
+    fleet.append(Entry(kind="serve", version="2", after=3))
+    monkeypatch.setattr(fleet._client, "search_model_versions", counted)
+    later = fleet.read(known)
+    assert (later.number, later.serving, num_read) == (4, "2", [2])
+    assert later == fleet.read()
+    for number in "34":
+        fleet._client.delete_model_version(f"{NAME}.fleet", number)
+    assert fleet.read(later) == fleet.read()
+    assert fleet.read(later).number == 1
+
+
 def test_the_version_that_a_fleet_serves_is_in_use_even_if_no_alias_names_it(
     fleet: Fleet, registry: Registry, address: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 import time
 from dataclasses import replace
@@ -133,7 +134,7 @@ def serve(
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
 
-    _tell_when()
+    _set_up_log(is_in_fleet=fleet is not None)
     sources = _sources(models, require_signature)
     replica = _replica(fleet, sources, watch) if fleet else None
     keys, hosts = _access(host, api_keys_file, [*(allowed_host or ()), *(replica[:1] if replica else ())])
@@ -216,6 +217,18 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     headers = "-H 'content-type: application/json'" + (f' -H "authorization: Bearer {key}"' if key else "")
     typer.echo(f"\n  URL   {url} (a page to try the models)\n  Docs  {url}/docs")
     typer.echo(f"  Try   curl -s {url}{asked.path} {headers} -d '{body}'\n")
+
+
+def _set_up_log(*, is_in_fleet: bool) -> None:
+    """Stamp each line. Let no tool send telemetry or write to the log: the watcher itself logs once that the registry is away."""
+    from clozeline.workspace import quiet_tools
+
+    _tell_when()
+    if is_in_fleet:  # a poll that fails is soon followed by the next one
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+    quiet_tools()
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of each retry of an MLflow call
 
 
 def _tell_when() -> None:

@@ -53,20 +53,24 @@ class Fleet:
         with registry_errors(self._record, self._tracking_uri):
             create_model(self._client, self._record, "Which version the replicas of a fleet serve, and who they are")
 
-    def read(self) -> Rollout:
+    def read(self, known: Rollout | None = None) -> Rollout:
         """Return the record, empty if there is none; the entries are read before the replicas.
+
+        `known`: what this returned before. Then only the entries since are read, so a poll costs the same after years.
 
         Raises:
             ArtifactError: the server refuses the caller.
             TransientError: the registry does not answer.
         """
         with registry_errors(self._record, self._tracking_uri):
-            entries = list(self._entries())
+            entries = list(self._entries(known.number if known else 0))
+            if known and known.last and (known.number, known.last) not in entries:  # restored from a backup, or deleted
+                known, entries = None, list(self._entries())
             models = self._client.search_registered_models(filter_string=f"name = '{self._record}'")
             replicas = [replica for model in models for replica in _replicas(model.tags)]
             champions = self._client.search_registered_models(filter_string=f"name = '{self.name}'")
         champion = next((str(model.aliases.get(CHAMPION, "")) for model in champions), "")
-        return Rollout.of(entries, replicas, champion)
+        return Rollout.of(entries, replicas, champion, known)
 
     def note(self, replica: Replica) -> None:
         """Write what `replica` says about itself; raises the same errors as `read`."""
@@ -102,8 +106,10 @@ class Fleet:
                 )
             )
 
-    def _entries(self) -> Iterator[tuple[int, Entry]]:
-        searched = (f"name = '{self._record}'", _PAGE, ["version_number ASC"])
+    def _entries(self, first: int = 0) -> Iterator[tuple[int, Entry]]:
+        """Yield the entries from number `first` on. MLflow gives a number only once all lower ones can be read."""
+        wanted = f"name = '{self._record}' AND version_number >= {first}"
+        searched = (wanted, _PAGE, ["version_number ASC"])
         for version in every(self._client.search_model_versions, *searched):
             if _ENTRY in version.tags:
                 yield int(version.version), Entry.model_validate_json(version.tags[_ENTRY])

@@ -72,9 +72,16 @@ class Rollout:
     replicas: tuple[Replica, ...] = field(default=())
 
     @classmethod
-    def of(cls, entries: Iterable[tuple[int, Entry]], replicas: Sequence[Replica], champion: str) -> "Rollout":
-        """Return the record with these entries, each with its number."""
-        number, last, serving = 0, None, ""
+    def of(
+        cls,
+        entries: Iterable[tuple[int, Entry]],
+        replicas: Sequence[Replica],
+        champion: str,
+        known: "Rollout | None" = None,
+    ) -> "Rollout":
+        """Return the record with these entries, each with its number; `known` is what the entries before them gave."""
+        known = known or cls()
+        number, last, serving = known.number, known.last, known.serving
         for place, entry in sorted(entries, key=lambda numbered: numbered[0]):
             if entry.after == number:
                 number, last = place, entry

@@ -93,9 +93,6 @@ def _watcher(
     from clozeline.registry.fleet import Fleet
     from clozeline.serving.models.following import FleetWatcher
 
-    # A poll that fails is soon followed by the next one. By default MLflow tries one call for minutes.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     host, port = settings.fleet
     name = f"[{host}]" if ":" in host else host
     url = f"http://{name}:{port or listener.getsockname()[1]}"

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from clozeline.errors import ArtifactError
+from clozeline.errors import ArtifactError, ClozelineError, TransientError
 from clozeline.inference.open_model import OpenModel
 from clozeline.registry.fleet import Fleet
 from clozeline.registry.rollout import Entry, Replica, Rollout
@@ -20,6 +20,7 @@ from clozeline.serving.observe.identity import Identity
 from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
+FAULT = {"given": "2", "expected": "a graph", "do": "restore it"}
 
 
 class Record:
@@ -33,11 +34,11 @@ class Record:
 
     def create(self) -> None: ...
 
-    def read(self) -> Rollout:
+    def read(self, known: Rollout | None = None) -> Rollout:
         self.meanwhile()
-        entries = list(enumerate(self.entries, 1))
+        entries = list(enumerate(self.entries, 1))[known.number if known else 0 :]
         self.meanwhile()
-        return Rollout.of(entries, tuple(self.replicas.values()), self.champion)
+        return Rollout.of(entries, tuple(self.replicas.values()), self.champion, known)
 
     def note(self, replica: Replica) -> None:
         self.meanwhile()
@@ -61,6 +62,8 @@ class World:
     dead: set[str] = field(default_factory=set)
     cannot_load: set[tuple[str, str]] = field(default_factory=set)
     """Key of a member, and the version."""
+    fault: ClozelineError = field(default_factory=lambda: ArtifactError("the graph is damaged", **FAULT))
+    """Why it cannot be loaded."""
     acting: list[str] = field(default_factory=list)
     """Keys of the members whose poll has begun, the innermost last."""
 
@@ -106,7 +109,7 @@ class World:
     def open_source(self, source: ModelSource, precision: str) -> LoadedModel:
         version = self.record.champion if source.is_champion else source.place.rpartition("/")[2]
         if (self.acting[-1], version) in self.cannot_load:
-            raise ArtifactError("the graph is damaged", given=version, expected="a graph", do="restore it")
+            raise self.fault
         identity = Identity("encoder", source.place, version, "", "int8")
         model = SimpleNamespace(manifest=SimpleNamespace(task="fill-mask"))
         return ServedModel(identity, cast("OpenModel", model))
@@ -153,6 +156,22 @@ def test_the_fleet_waits_for_a_replica_that_cannot_load_and_says_so(world: World
     world.settle()
     assert world.record.read().is_settled
     assert [set(member.versions.loaded) for member in world.members.values()] == [{"1"}] * 3
+
+
+@pytest.mark.parametrize(("kind", "answering"), [(TransientError, {"2"}), (ArtifactError, {"1"})])
+def test_a_load_that_the_registry_cut_off_is_soon_tried_again_and_that_of_a_damaged_version_is_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: type[ClozelineError], answering: set[str]
+) -> None:
+    monkeypatch.setattr(versions, "_PAUSE_SECONDS", 30.0)
+    monkeypatch.setattr(versions, "_SHORT_PAUSE_SECONDS", 0.0)
+    world.fault = kind("the model registry does not answer", **FAULT)
+    world.cannot_load.add(("b", "2"))
+    world.record.champion = "2"
+    world.settle()
+    assert world.answering() == {"1"}
+    world.cannot_load.clear()
+    world.settle()
+    assert world.answering() == answering
 
 
 def test_a_replica_that_is_killed_is_not_awaited(world: World) -> None:

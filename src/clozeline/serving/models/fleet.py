@@ -111,7 +111,7 @@ class Member:
         self._append()
 
     def _read(self) -> None:
-        before, self.rollout = self.rollout, self._record.read()
+        before, self.rollout = self.rollout, self._record.read(self.rollout)
         if self.rollout.number != before.number:
             self._entry_seen_seconds = time.monotonic()
             given_up = before.last if before.is_held and not self.rollout.is_held else None

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from clozeline.errors import ClozelineError
+from clozeline.errors import ClozelineError, TransientError
 from clozeline.serving.errors import Caught
 from clozeline.serving.models.watching import check_same_task
 from clozeline.serving.scheduling.work import LoadedModel
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_SECONDS: Final = 30.0
+_SHORT_PAUSE_SECONDS: Final = 1.0
 _MAX_PAUSE_SECONDS: Final = 600.0
 
 Open = Callable[[str], LoadedModel]
@@ -21,10 +22,10 @@ Open = Callable[[str], LoadedModel]
 
 
 class Pause:
-    """A time to wait, twice as long after each failure."""
+    """A time to wait, twice as long after each failure. The first one is short if it `is_short`."""
 
-    def __init__(self) -> None:
-        self._seconds, self._until = _PAUSE_SECONDS, 0.0
+    def __init__(self, *, is_short: bool = False) -> None:
+        self._seconds, self._until = _SHORT_PAUSE_SECONDS if is_short else _PAUSE_SECONDS, 0.0
 
     @property
     def is_over(self) -> bool:
@@ -82,11 +83,11 @@ class Versions:
             _LOG.info("%s: version %s is loaded", self._name, load.version)
             self.loaded = {**self.loaded, load.version: load.model}
             self.refused, self.error = "", None
-            self._retry.reset()
             return
         self.error = load.error
         if load.version != self.refused:
-            self._retry.reset()
+            # A registry that was away for a moment is back when the next poll gets this far.
+            self._retry = Pause(is_short=isinstance(load.error, TransientError))
             _LOG.error("%s: version %s cannot be served\n%s", self._name, load.version, load.error)
             self._tell_refused()
         self.refused = load.version
