@@ -2,7 +2,7 @@
 
 import json
 from functools import cache
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from tests.conftest import PROJECT
@@ -60,6 +60,17 @@ def test_the_worth_of_adapting_is_told_as_it_was_measured() -> None:
     assert told["neither"] == f"{mean_of('published')} (words alone {words})"
     assert told["adapt it"] == mean_of("pairs")
     assert told["train from nothing"] == mean_of("own")
+
+
+def test_spread_text_is_told_as_it_was_measured() -> None:
+    line = measured("scale_out")
+    assert line["bytes_equal"]
+    assert line["bytes_equal_before"]
+    told = page("docs/benchmarks.md")
+    assert f"ratio {line['ratio']:.2f} on two cores and {line['ratio_one_core']:.2f} on one" in told
+    for name in ("2 processes", "2 raylets", "1 process"):
+        seconds = [f"{median(line['seconds'][f'{name}, {stage}']):.1f} s" for stage in ("preprocess", "tokenize")]
+        assert f"| {name} | {seconds[0]} | {seconds[1]} |" in told
 
 
 def rows_of(name: str) -> list[list[str]]:
