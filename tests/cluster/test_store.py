@@ -154,6 +154,18 @@ def test_a_damaged_file_is_named_and_its_task_runs_again(
     assert (six.is_found, twelve.facts["number"]) == (False, 12)
 
 
+def test_files_are_removed_together_though_some_are_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [f"numbers/{number}" for number in range(5)]
+    for place in places:
+        store.write(place, b"1")
+    store.remove(["numbers/gone", *places[:4]])
+    assert [*store.sizes("numbers")] == places[4:]
+    system = type(opened(store.url)[0])
+    monkeypatch.setattr(system, "rm_file", lambda self, path: pytest.fail(f"a request for {path} alone"), raising=False)
+    store.remove([] if "file" in system.protocol else places)
+    assert len(store.sizes("numbers")) == ("file" in system.protocol)
+
+
 def test_a_file_that_is_cut_counts_as_not_done(store: Store, folder: Path) -> None:
     twice_doubled(ledger_of(store, folder / "one"))
     for place in store.sizes("numbers"):

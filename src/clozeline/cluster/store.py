@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
 from types import MappingProxyType
@@ -32,6 +33,8 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """Settings of file systems: an address where nothing answers is noticed soon."""
+_MOST_REMOVED: Final = 1_000
+"""Files in one request, as S3 limits them."""
 _OF_A_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -137,13 +140,16 @@ class Store:
         return {str(path)[start:]: int(info["size"]) for path, info in found.items()}
 
     def remove(self, places: Iterable[str]) -> None:
-        """Remove files, of which some may be gone."""
+        """Remove files in this order, of which some may be gone; a bucket removes a thousand by one request."""
+        waiting = iter(map(self._at, places))
         with self._trouble_named():
-            for place in places:
+            while some := list(islice(waiting, _MOST_REMOVED)):
                 try:
-                    self._system.rm_file(self._at(place))
+                    self._system.rm(some)
                 except FileNotFoundError:
-                    continue
+                    for path in some:
+                        with suppress(FileNotFoundError):
+                            self._system.rm_file(path)
 
     @property
     def _system(self) -> Any:
