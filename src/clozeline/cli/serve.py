@@ -220,7 +220,7 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
 
 
 def _set_up_log(*, is_in_fleet: bool) -> None:
-    """Stamp each line. Let no tool send telemetry or write to the log: the watcher itself logs once that the registry is away."""
+    """Stamp each line. No tool sends telemetry or logs on its own: the watcher says once that the registry is away."""
     from clozeline.workspace import quiet_tools
 
     _tell_when()
