@@ -165,6 +165,12 @@ def test_a_learning_rate_is_tried_only_once(tmp_path: Path, factors: str) -> Non
     assert "expected: factors that all differ" in told
 
 
+def test_a_boolean_is_no_factor_of_a_rate(tmp_path: Path) -> None:
+    told = message(with_task(tmp_path, "kind: classification", "data: x.csv", "rate_factors: [true, 3]"))
+    assert "`finetune.more.rate_factors` cannot be used" in told
+    assert "expected: a number" in told
+
+
 def test_label_files_with_only_one_label_are_refused(tmp_path: Path) -> None:
     told = message(with_task(tmp_path, "kind: classification", "data: folder", "label_files: {good: some.pos}"))
     assert "`finetune.more.label_files` cannot be used" in told

@@ -54,9 +54,10 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_boolean_for_number(cls, given: Any, info: ValidationInfo) -> Any:
-        """Refuse booleans for numbers: `true` would pass for 1."""
+        """Refuse booleans for numbers, also in a list: `true` would pass for 1."""
         field = cls.model_fields[str(info.field_name)]
-        if isinstance(given, bool) and {int, float} & _kinds(field.annotation):
+        has_boolean = any(isinstance(one, bool) for one in (given if isinstance(given, list) else [given]))
+        if has_boolean and {int, float} & _kinds(field.annotation):
             raise PydanticCustomError("truth_for_number", "a number")
         return given
 
