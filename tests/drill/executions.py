@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from clozeline.cluster import ledger
+from clozeline.cluster.store import RECORD
 from clozeline.params import Params, read_params
 
 PROJECT: Final = Path(__file__).parents[2]
@@ -14,7 +15,7 @@ _recorded = ledger._recorded
 
 def recorded(task: ledger._Task) -> ledger.Record:
     """Do what a ledger does with a task, and write down whether it was recorded before, and whether it ran."""
-    was_recorded = (task.path / ledger._RECORD).exists()
+    was_recorded = (task.path / RECORD).exists()
     record = _recorded(task)
     with (task.path.parents[1] / _LOG).open("a", encoding="utf-8") as file:
         file.write(json.dumps([task.name, was_recorded, not record.is_found]) + "\n")

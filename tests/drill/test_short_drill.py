@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
+from clozeline.cluster import ledger
+from clozeline.cluster.ledger import Ledger
+from clozeline.machine.workers import Workers
+from tests.cluster.test_ledger import Item, logged
 from tests.drill.__main__ import attempt
-from tests.drill.executions import repeated
+from tests.drill.executions import executions, recorded, repeated
 from tests.drill.kills import Tally, drill_pushes, drill_runs
 
 
@@ -19,6 +25,14 @@ def test_repeating_a_killed_run_and_a_killed_push_finishes_both(tmp_path: Path) 
 def test_a_task_that_ran_although_it_was_recorded_is_found() -> None:
     found = [("batch 0", False, True), ("batch 1", True, False), ("batch 0", True, True)]
     assert repeated(found) == ["batch 0"]
+
+
+def test_each_execution_of_a_task_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_recorded", recorded)
+    of_drill = Ledger(tmp_path / "round-0-work/preprocess", "code", Workers(None, 1))
+    for _ in range(2):
+        list(of_drill.run(logged, [Item(number, tmp_path / "log.txt") for number in range(2)]))
+    assert executions(tmp_path, "round-0") == [("item 0", False, True), ("item 1", False, True)]
 
 
 def test_a_part_that_cannot_go_on_is_counted_and_does_not_end_the_drill() -> None:
