@@ -4,6 +4,7 @@ Their registry is a SQLite file, or as a team has it: MLflow's server over Postg
 """
 
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -155,6 +156,22 @@ def test_a_promotion_a_kill_and_a_rollback_while_a_client_asks(fleet: Fleets) ->
     assert client.failures == []
     assert client.changes == ["1", "2", "3", "2"]
     assert client.slowest_seconds < 20
+
+
+def test_no_request_is_lost_with_a_replica_that_is_killed_while_it_has_one(fleet: Fleets) -> None:
+    body = b'{"inputs": "the list"}'
+    head = f"POST /embed HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    with ExitStack() as stack:
+        killed = fleet.replicas[1].process
+        killed.send_signal(signal.SIGSTOP)
+        address = ("127.0.0.1", int(fleet.url.rpartition(":")[2]))
+        clients = [stack.enter_context(socket.create_connection(address, timeout=30)) for _ in fleet.replicas]
+        for part in (f"{head}\r\n\r\n".encode(), body):  # most clients send them in two packets
+            for client in clients:
+                client.sendall(part)
+            time.sleep(0.3)
+        killed.send_signal(signal.SIGKILL)
+        assert [client.recv(15) for client in clients] == [b"HTTP/1.1 200 OK"] * len(clients)
 
 
 def test_the_fleet_waits_for_a_replica_that_cannot_load_until_the_promotion_is_taken_back(fleet: Fleets) -> None:
