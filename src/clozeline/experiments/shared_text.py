@@ -1,5 +1,6 @@
 """Bring the project's text and tokens up to date for experiments."""
 
+from clozeline.cluster.address import reachable_cluster
 from clozeline.experiments.corpus import Corpus, held
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.versions.graph import read_stage_graph
@@ -12,8 +13,11 @@ def shared_corpus(workspace: Workspace, *, with_encoder: bool = False) -> Corpus
     `with_encoder`: also the encoder, for experiments that fine-tune it.
 
     Raises:
+        ParamsError: `CLOZELINE_CLUSTER` names no cluster.
+        TransientError: the cluster does not answer.
         ClozelineError: as the flow `pipeline`.
     """
+    reachable_cluster()  # the flow would start each stage again and again, for minutes
     last_stage = "pretrain" if with_encoder else "tokenize"
     if any(node.is_changed for node in read_stage_graph(workspace.root, only=last_stage)):
         from clozeline.flows.pipeline import pipeline
