@@ -15,6 +15,8 @@ AUTO: Final = "auto"
 """The cluster of which this machine is a node."""
 _ADDRESS: Final = re.compile(r"ray://(auto|[^/:\s]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})/?")
 _CONNECT_SECONDS: Final = 5.0
+_UNSEEN: Final = "RAY_DEDUP_LOGS_SKIP_REGEX"
+"""Variable that Ray reads when it is imported: messages that match are not printed."""
 
 
 def cluster_address() -> str | None:
@@ -49,6 +51,9 @@ def takes_whole_stages(environment: Mapping[str, str] = os.environ) -> bool:
 def reachable_cluster() -> str | None:
     """Return the address of the cluster as `cluster_address` does, once its head answers.
 
+    Ray, if it is imported afterwards, prints nothing of its own: when a node dies, it would write pages of a raylet's
+    state to our standard output, where `--json` promises one object. Our own messages name the task and the node.
+
     Raises:
         ParamsError: `CLOZELINE_CLUSTER` has another form.
         TransientError: nothing answers there.
@@ -56,6 +61,8 @@ def reachable_cluster() -> str | None:
     address = cluster_address()
     if address is not None and address != AUTO:
         check_reachable(address)
+    if address is not None:
+        os.environ.setdefault(_UNSEEN, ".")
     return address
 
 
