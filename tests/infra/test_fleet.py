@@ -180,7 +180,8 @@ def test_the_fleet_waits_for_a_replica_that_cannot_load_until_the_promotion_is_t
         late.process.send_signal(signal.SIGSTOP)
         fleet.promote(fleet.register())
         fleet.wait_until(lambda: sum("2" in one.loaded for one in fleet.record.read().replicas) == 2)
-        [package] = (fleet.folder / "artifacts").glob("**/package")
+        run_id = fleet.registry.version(NAME, "2").run_id
+        [package] = (fleet.folder / "artifacts").glob(f"**/{run_id}/**/package")
         (package / "model.onnx").write_bytes(b"damaged after two replicas had read it")
         late.process.send_signal(signal.SIGCONT)
         fleet.wait_until(lambda: any(one.problem for one in fleet.record.read().replicas))
