@@ -35,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to try, as in the example above.")],
-    workers: Annotated[int, typer.Option(min=1, help="Trainings at once on this machine; 1 is reproducible.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Trainings at once, also on a cluster; 1 is reproducible.")] = 1,
     write: Annotated[bool, typer.Option("--write", help="Write the winner's values into params.yaml.")] = False,
 ) -> None:
     """Try values of params.yaml, each trial chosen from the results of those before it, and show which won.
