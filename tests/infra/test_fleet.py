@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -49,11 +49,18 @@ class Fleets:
             config = config.replace(f":800{number}", f":{replica_port}")
         (folder / "haproxy.cfg").write_text(config, encoding="utf-8")
         self.url = f"http://127.0.0.1:{port}"
+        for replica in self.replicas:
+            replica.wait_until_ready()
+        # A replica that haproxy found down would get no request until its next check.
         proxy = subprocess.Popen(["haproxy", "-db", "-f", str(folder / "haproxy.cfg")], stderr=subprocess.DEVNULL)
         stack.callback(proxy.wait)
         stack.callback(proxy.kill)
-        for replica in self.replicas:
-            replica.wait_until_ready()
+        self.wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/health/ready", trust_env=False).status_code == 200
+        return False
 
     def register(self) -> str:
         run = self.client.create_run(self.experiment).info
@@ -90,7 +97,7 @@ class Client(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        with httpx.Client(base_url=self.url, trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=self.url, trust_env=False, timeout=60) as client:
             while not self._ends.wait(0.01):
                 began = time.monotonic()
                 try:
@@ -200,9 +207,10 @@ def test_over_a_server_a_rollout_goes_on_after_it_was_away_and_a_replica_died(
     fleet = fleet_of_a_team
     with Client(fleet.url) as client:
         late, dies = fleet.replicas[1:]
+        version = fleet.register()  # takes seconds, and requests wait in what is stopped
         for one in (late, dies):
             one.process.send_signal(signal.SIGSTOP)
-        fleet.promote(fleet.register())
+        fleet.promote(version)
         fleet.wait_until(lambda: any("2" in one.loaded for one in fleet.record.read().replicas))
         server.stop()
         late.process.send_signal(signal.SIGCONT)
