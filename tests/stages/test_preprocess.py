@@ -227,6 +227,7 @@ def test_a_full_disk_is_named_and_the_old_corpus_stays(tmp_path: Path, good: Pat
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr("clozeline.cluster.executors.available_cores", lambda: 1)  # tasks run in this process
     monkeypatch.setattr(CleanWriter, "append", full)
     with pytest.raises(StorageError, match="no space left while writing") as caught:
         run(params(), seed=2, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")

@@ -115,6 +115,18 @@ def test_every_document_is_packed_as_stock_transformers_would_tokenize_it(
             assert shards.document(ordinal).tolist() == stock(text, add_special_tokens=False)["input_ids"]
 
 
+def test_a_split_in_several_files_gives_the_tokens_of_one_file(clean: Path, tmp_path: Path) -> None:
+    run(clean, tmp_path / "one")
+    table = pq.read_table(clean / "train.parquet")
+    (clean / "train.parquet").unlink()
+    (clean / "train.parquet").mkdir()
+    for start in range(0, 500, 130):
+        pq.write_table(table.slice(start, 130), clean / f"train.parquet/{start:05d}.parquet")
+    run(clean, tmp_path / "several")
+    one, several = (contents(tmp_path / name) for name in ("one", "several"))
+    assert one == several
+
+
 def test_shards_above_a_size_are_kept_apart_and_read_as_before(
     clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,17 +1,23 @@
 import hashlib
 import itertools
 import json
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from clozeline.artifacts.preprocess.clean_text import DOC_ID, TEXT, columns_of, file_of, files_in, num_rows
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
+from clozeline.contract.text_profile import sample_of
 from clozeline.errors import DataError
 from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.records.files.identity import identity_of
+from clozeline.tasks.records import read_records
+from clozeline.text import buckets
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import names_in_source, open_snapshot
 from tests.raw_text import take_snapshot
@@ -54,6 +60,15 @@ def sides(out: Path) -> dict[str, str]:
 
 def digests(out: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in out.iterdir()}
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+
+
+def rows_of(split: Path) -> Iterator[list[tuple[str, str]]]:
+    for ids, texts in columns_of(split, DOC_ID, TEXT):
+        yield list(zip(ids.to_pylist(), texts.to_pylist(), strict=True))
 
 
 def shingles(text: str) -> set[tuple[str, ...]]:
@@ -122,6 +137,28 @@ def test_the_output_does_not_depend_on_the_number_of_workers(
     many = build(path, tmp_path / "many", params_of(), num_workers=num_workers)
     assert many == alone
     assert digests(tmp_path / "many") == digests(tmp_path / "alone")
+
+
+def test_much_text_has_a_file_for_each_range_of_keys(tmp_path, params_of, texts, monkeypatch) -> None:
+    one = build(write_lines(tmp_path, texts), tmp_path / "one", params_of())
+    monkeypatch.setattr(buckets, "_FILE_BYTES", 30_000)
+    for num_workers in (1, 2):
+        out = tmp_path / f"many-{num_workers}"
+        assert build(tmp_path / "texts.jsonl", out, params_of(), num_workers=num_workers) == one
+    many = tmp_path / "many-1"
+    assert contents(many) == contents(tmp_path / "many-2")
+    names = ["00000.parquet", "00001.parquet", "00002.parquet", "00003.parquet"]
+    for split in SPLITS:
+        assert [file.name for file in files_in(file_of(many, split))] == names
+        found, expected = (list(chain.from_iterable(rows_of(file_of(out, split)))) for out in (many, tmp_path / "one"))
+        assert found == expected
+        assert num_rows(file_of(many, split), TEXT) == one.splits[split].documents
+        assert pq.read_table(file_of(many, split))["text"].to_pylist() == [text for _, text in expected]
+        records = read_records(file_of(many, split), {"of the text": "text"})
+        assert [record.text("text") for record in records] == [text for _, text in expected]
+        assert sorted(sample_of(file_of(many, split))) == sorted(sample_of(file_of(tmp_path / "one", split)))
+    first = [f"{doc_id:.2}" for doc_id, _ in chain.from_iterable(rows_of(file_of(many, "train") / names[1]))]
+    assert {prefix >= "40" and prefix < "80" for prefix in first} == {True}, "the second of four ranges"
 
 
 def test_the_output_does_not_depend_on_the_size_of_portions_and_batches(

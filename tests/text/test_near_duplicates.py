@@ -24,7 +24,7 @@ def sketch(folder: Path, texts: list[str], order: list[int] | None = None) -> Sk
     for start in range(0, len(texts), 50):
         part = texts[start : start + 50]
         ordinals = np.array(places[start : start + 50])
-        bucket = SketchedBucket(f"bucket {start}", root / f"bucket-{start}", len(part))
+        bucket = SketchedBucket(f"bucket {start}", root / f"bucket-{start}", len(part), start)
         bucket.folder.mkdir(parents=True)
         sets = shingle_sets(pa.array(part), banding)
         write_bucket_sketches(bucket.folder, ordinals, ordinals, np.zeros(len(part)), sets)

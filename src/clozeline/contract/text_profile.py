@@ -7,21 +7,23 @@ not grow with the text.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from clozeline.artifacts.preprocess.clean_text import TEXT
+from clozeline.artifacts.preprocess.clean_text import TEXT, files_in
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.tokenize.token_metrics import TokenMetrics
 from clozeline.storage.large_files import located
 from clozeline.tokens.shards import TokenShards
 
+Thing = TypeVar("Thing")
 _MOST_TEXTS = 2_000
 _MOST_ROW_GROUPS = 64
 _MOST_CHARACTERS = 1_000
@@ -100,14 +102,20 @@ class TextProfile(BaseModel):
 
 
 def sample_of(path: Path) -> Iterator[str]:
-    """Yield about 2,000 texts of a Parquet file, evenly spread over it."""
-    with pq.ParquetFile(located(path)) as file:
-        groups = np.unique(np.linspace(0, max(file.num_row_groups - 1, 0), _MOST_ROW_GROUPS).astype(int)).tolist()
-        groups = groups[: file.num_row_groups]
-        stride = max(sum(file.metadata.row_group(group).num_rows for group in groups) // _MOST_TEXTS, 1)
-        for group in groups:
+    """Yield about 2,000 texts of a split, evenly spread over it."""
+    with ExitStack() as opened:
+        files = [opened.enter_context(pq.ParquetFile(located(file))) for file in _some_of(files_in(path))]
+        chosen = _some_of([(file, group) for file in files for group in range(file.num_row_groups)])
+        stride = max(sum(file.metadata.row_group(group).num_rows for file, group in chosen) // _MOST_TEXTS, 1)
+        for file, group in chosen:
             texts = file.read_row_group(group, columns=[TEXT]).column(TEXT)
             yield from texts.take(np.arange(0, len(texts), stride)).to_pylist()
+
+
+def _some_of(every: Sequence[Thing]) -> list[Thing]:
+    """Return `_MOST_ROW_GROUPS` things at most, evenly spread."""
+    places = np.unique(np.linspace(0, max(len(every) - 1, 0), _MOST_ROW_GROUPS).astype(int)).tolist()
+    return [every[place] for place in places[: len(every)]]
 
 
 def _texts_by_unknown(shards: TokenShards) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from clozeline.artifacts.preprocess.clean_text import SPLITS, file_of
+from clozeline.artifacts.preprocess.clean_text import SPLITS, file_of, files_in
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.snapshot.forgotten import Forgotten
 from clozeline.cluster.executors import open_workers
@@ -44,7 +44,7 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
 def run(
     params: PreprocessParams, *, seed: int, raw: Path, forgotten: Path, out: Path, metrics: Path, work: Path
 ) -> None:
-    """Write one Parquet file for each split into `out`, and the counts of kept and dropped texts to `metrics`.
+    """Write the clean text of each split into `out`, and the counts of kept and dropped texts to `metrics`.
 
     `work` keeps prepared text for later runs; it may be removed at any time. `forgotten`: file with the tombstones of
     texts to leave out; the snapshot may hold one in a form that only cleaning reveals.
@@ -70,7 +70,8 @@ def run(
                 workers=workers,
                 named=named,
             )
-            keep_large([file_of(folder, split) for split in SPLITS], params.large_file_mb, _KNOB)
+            files = [file for split in SPLITS for file in files_in(file_of(folder, split))]
+            keep_large(files, params.large_file_mb, _KNOB)
     except DataError as error:
         problem, given, expected, do = map(named, (error.problem, str(error.given), error.expected, error.do))
         raise DataError(problem, given=given, expected=expected, do=do) from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from clozeline.errors import DataError
 from clozeline.records.files.fields import Fields
-from clozeline.records.files.formats import FORMATS, FormatReader, format_of
+from clozeline.records.files.formats import FORMATS, PARQUET_SUFFIXES, FormatReader, format_of
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import is_empty
 
@@ -73,7 +73,7 @@ FOLDER = "a folder"
 
 
 def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | None = None) -> Iterator[Record]:
-    """Yield the records of `path` in order; each has all of `fields`.
+    """Yield the records of `path` in order; each has all of `fields`. A folder `NAME.parquet` is read file by file.
 
     Args:
         readers: readers of the kind of task by file suffix or `FOLDER`; they extend or override `TABLES`.
@@ -90,6 +90,10 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
             expected="a file or folder with the records of this task",
             do="correct `data` of this task",
         )
+    if path.is_dir() and format_of(path) in PARQUET_SUFFIXES:  # a split of much clean text
+        for file in sorted(path.glob(f"[!.]*{path.suffix}")):
+            yield from read_records(file, fields, readers)
+        return
     reader = known.get(FOLDER if path.is_dir() else format_of(path))
     if reader is None and path.is_dir():
         raise _unknown_folder(path)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 _BUCKET_BYTES = 1_500_000
 """Approximate size of a bucket in bytes of raw text."""
 _FEWEST, _MOST, _UNKNOWN = 8, 2**16, 128
+_FILE_BYTES = 500_000_000
+"""Most raw text whose clean text is in one file of each split."""
 _PREFIX_VALUES = 2**16
 
 
@@ -18,6 +20,11 @@ def num_buckets_for(total_bytes: int) -> int:
     if not total_bytes:
         return _UNKNOWN
     return min(max(1 << (total_bytes // _BUCKET_BYTES).bit_length(), _FEWEST), _MOST)
+
+
+def num_ranges_for(total_bytes: int) -> int:
+    """Return the number of ranges of keys with a file of each split each: a power of two, at most that of buckets."""
+    return min(1 << (total_bytes // _FILE_BYTES).bit_length(), num_buckets_for(total_bytes))
 
 
 def bucket_starts(sorted_keys: Sequence[bytes], num_buckets: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Writer of the clean corpus: one Parquet file for each split, with equal bytes for equal texts."""
+"""Writer of clean text: one Parquet file for each split, with equal bytes for equal texts."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, SPLITS, TEXT, file_of
-from clozeline.artifacts.preprocess.corpus_metrics import SplitMetrics
 
 _ROW_GROUP_BYTES = 2_000_000
 _KEYS_A_STEP_BITS = 7
@@ -22,7 +21,9 @@ _KEYS_A_STEP_BITS = 7
 
 
 @dataclass
-class _Part:
+class Part:
+    """The file of a split, with the sizes of the texts in it."""
+
     writer: pq.ParquetWriter
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
@@ -37,14 +38,14 @@ class CleanWriter:
 
     def __init__(self, folder: Path) -> None:
         self._open = ExitStack()
-        self._parts = [
-            _Part(
+        self.parts = {
+            name: Part(
                 self._open.enter_context(
                     pq.ParquetWriter(file_of(folder, name), SCHEMA, compression="zstd", use_dictionary=[SOURCE])
                 )
             )
             for name in SPLITS
-        ]
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +54,7 @@ class CleanWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            for part in self._parts:
+            for part in self.parts.values():
                 _flush(part)
         self._open.close()
 
@@ -65,19 +66,11 @@ class CleanWriter:
         doc_ids = pa.array([key.hex() for key in keys], pa.string())
         clean = pa.table([doc_ids, *(texts[name] for name in SCHEMA.names[1:])], SCHEMA)
         for start, end in pairwise(bounds):
-            for side, part in enumerate(self._parts):
+            for side, part in enumerate(self.parts.values()):
                 _append(part, clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
 
-    def metrics(self) -> dict[str, SplitMetrics]:
-        return {
-            name: SplitMetrics(
-                documents=part.documents, characters=part.characters, bytes=part.bytes, sources=len(part.sources)
-            )
-            for name, part in zip(SPLITS, self._parts, strict=True)
-        }
 
-
-def _append(part: _Part, texts: pa.Table) -> None:
+def _append(part: Part, texts: pa.Table) -> None:
     if not len(texts):
         return
     part.documents += len(texts)
@@ -91,7 +84,7 @@ def _append(part: _Part, texts: pa.Table) -> None:
         _flush(part)
 
 
-def _flush(part: _Part) -> None:
+def _flush(part: Part) -> None:
     if part.waiting:
         texts = pa.concat_tables(part.waiting).combine_chunks()
         part.writer.write_table(texts, row_group_size=len(texts))

@@ -10,18 +10,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SimilarityMetrics, dropped_in_words
+from clozeline.artifacts.preprocess.clean_text import SPLITS, file_of
+from clozeline.artifacts.preprocess.corpus_metrics import (
+    CorpusMetrics,
+    SimilarityMetrics,
+    SplitMetrics,
+    dropped_in_words,
+)
 from clozeline.artifacts.snapshot.forgotten import NOTHING, Forgotten
 from clozeline.cluster.ledger import Ledger
 from clozeline.errors import DataError
 from clozeline.machine.workers import Workers
 from clozeline.params import PreprocessParams
-from clozeline.progress import ProgressBar, track
+from clozeline.progress import ProgressBar
 from clozeline.storage.arrays import DiskArrays, chunks
+from clozeline.storage.links import link_or_copy
 from clozeline.text.bad_records import BAD_RECORDS, BadRecordWriter
 from clozeline.text.batches import BatchRecord, ReadText, code_of_batches, prepared, versions_used
-from clozeline.text.buckets import num_buckets_for
-from clozeline.text.clean_writer import CleanWriter
+from clozeline.text.buckets import num_buckets_for, num_ranges_for
+from clozeline.text.clean_ranges import Sizes, range_items, write_range
 from clozeline.text.cleaning import ALTERATIONS
 from clozeline.text.documents import DropReason
 from clozeline.text.exact_duplicates import SORTED, BucketItem, sort_bucket
@@ -32,7 +39,6 @@ from clozeline.text.sketched_buckets import FILES_OF_COLUMNS, SketchedBucket
 from clozeline.text.sketches import Sketches
 from clozeline.text.splits import KEPT, Decision, SplitShares, check_sides, decide
 from clozeline.text.spreading import SPREAD, spread, spread_items
-from clozeline.text.texts_on_disk import read_texts
 from clozeline.words.shingles import Banding
 
 _LOG = logging.getLogger(__name__)
@@ -92,9 +98,8 @@ def build_corpus(
     _check_any(buckets, counts, raw, params)
     sketches = Sketches.of(buckets, Banding.finding(params.same_side_similarity).num_bands, spool / "sketches")
     decision = _decide(sketches, params, counts, ledger)
+    splits = _write(buckets, decision, out, ledger, raw.raw_bytes)
     workers.release()
-    with CleanWriter(out) as clean:
-        _write(buckets, decision, clean)
     shutil.rmtree(spool)
     num_found = sum(batch.is_found for batch in counts.batches)
     _LOG.info("%d of %d batches of text kept from earlier runs", num_found, len(counts.batches))
@@ -108,7 +113,7 @@ def build_corpus(
         kept=decision.num_kept,
         dropped=counts.dropped_by_reason(),
         altered={kind: counts.altered[kind] for kind in ALTERATIONS},
-        splits=clean.metrics(),
+        splits=splits,
         similarity=decision.similarity,
         versions=versions_used(),
     )
@@ -165,10 +170,10 @@ def _buckets(raw: RawText, seed: int, counts: _Counts, ledger: Ledger) -> list[S
             bucket.spreads.append((record.key, record.folder / SPREAD, part))
     buckets = []
     items, read = [found[number] for number in sorted(found)], (SORTED, *FILES_OF_COLUMNS)
-    for record in ledger.run_all(sort_bucket, items, "Sorting", read):
+    for item, record in zip(items, ledger.run_all(sort_bucket, items, "Sorting", read), strict=True):
         num_texts, num_duplicates = record.facts
         counts.dropped[DropReason.EXACT_DUPLICATE] += num_duplicates
-        buckets.append(SketchedBucket(record.key, record.folder, num_texts))
+        buckets.append(SketchedBucket(record.key, record.folder, num_texts, item.number))
     return buckets
 
 
@@ -201,12 +206,19 @@ def _similarity_metrics(edges: Edges, decision: Decision) -> SimilarityMetrics:
     )
 
 
-def _write(buckets: Sequence[SketchedBucket], placed: _Placed, clean: CleanWriter) -> None:
-    done = 0
-    for bucket in track(buckets, "Writing", len(buckets)):
-        texts = read_texts(bucket.folder / SORTED)
-        chosen = slice(done, done + len(texts))
-        kept = placed.kept_N[chosen]
-        clean.append(texts.filter(kept), placed.sides_N[chosen][kept])
-        done += len(texts)
-    assert done == len(placed.kept_N)
+def _write(
+    buckets: Sequence[SketchedBucket], placed: _Placed, out: Path, ledger: Ledger, raw_bytes: int
+) -> dict[str, SplitMetrics]:
+    """Write each split: a file, or a folder with a file for each of several ranges of keys."""
+    num_ranges = num_ranges_for(raw_bytes)
+    items = range_items(buckets, placed.kept_N, placed.sides_N, num_buckets_for(raw_bytes) // num_ranges)
+    sizes = {split: Sizes() for split in SPLITS}
+    for item, record in zip(items, ledger.run_all(write_range, items, "Writing"), strict=True):
+        for split, size in sizes.items():
+            size.add(record, split)
+            target = file_of(out, split)
+            if num_ranges > 1:
+                target.mkdir(exist_ok=True)
+                target /= f"{item.number:05d}.parquet"
+            link_or_copy(file_of(record.folder, split), target)
+    return {split: size.metrics() for split, size in sizes.items()}

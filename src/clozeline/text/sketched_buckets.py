@@ -29,6 +29,8 @@ class SketchedBucket:
     """Key of the task that wrote the folder: equal for equal content."""
     folder: Path
     num_texts: int
+    number: int
+    """The range of its keys, of all buckets."""
 
     @property
     def shingles(self) -> Path:

@@ -1,6 +1,6 @@
-"""Partitions of a file of clean text: runs of row groups, each of them a task.
+"""Partitions of a split of clean text: runs of row groups of a file, each of them a task.
 
-The content of the file decides them, never the number of workers.
+The content of the files decides them, never the number of workers.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from clozeline.artifacts.preprocess.clean_text import TEXT, RowGroup, columns_of, row_groups
+from clozeline.artifacts.preprocess.clean_text import TEXT, RowGroup, columns_of, files_in, row_groups
 from clozeline.storage.large_files import located
 
 _PARTITION_BYTES = 8_000_000
@@ -41,12 +41,16 @@ class Partition:
 
 
 def partitions_of(path: Path) -> list[Partition]:
-    """Return the partitions of a file, in order.
+    """Return the partitions of a split, in order.
 
     Raises:
-        ArtifactError: the file is missing or damaged, or has no column of texts.
+        ArtifactError: a file is missing or damaged, or has no column of texts.
     """
-    path = located(path)  # a node that has the file need not have the folder of large files
+    # A node that has the file need not have the folder of large files.
+    return [partition for file in files_in(path) for partition in _partitions_of_file(located(file))]
+
+
+def _partitions_of_file(path: Path) -> list[Partition]:
     groups = row_groups(path)
     found, first, text_bytes = [], 0, 0
     for end, group in enumerate(groups, 1):

@@ -1,4 +1,6 @@
-"""data/clean: a Parquet file for each split, with a text in each row."""
+"""data/clean: a Parquet file for each split, with a text in each row. Of much text, a split is a folder of such files,
+each with a range of keys.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,18 +24,26 @@ _ROWS_AT_A_TIME = 1024
 
 
 def file_of(folder: Path, split: str) -> Path:
-    """Return the file of a split in the folder of the clean text."""
+    """Return the file of a split in the folder of the clean text, or its folder of files."""
     return folder / f"{split}.parquet"
 
 
+def files_in(path: Path) -> list[Path]:
+    """Return the files of a split, in the order of their keys: `path` itself, unless it is a folder of files."""
+    return sorted(path.glob("[!.]*.parquet")) or [path]
+
+
 def num_rows(path: Path, *columns: str) -> int:
-    """Return the number of rows of a file that has `columns`.
+    """Return the number of rows of a split that has `columns`.
 
     Raises:
-        ArtifactError: the file is missing or damaged, or lacks one of `columns`.
+        ArtifactError: a file is missing or damaged, or lacks one of `columns`.
     """
-    with _refusing_damage(path, columns), _opened(path, columns) as file:
-        return int(file.metadata.num_rows)
+    num_rows = 0
+    for part in files_in(path):
+        with _refusing_damage(part, columns), _opened(part, columns) as file:
+            num_rows += file.metadata.num_rows
+    return num_rows
 
 
 @dataclass(frozen=True)
@@ -85,14 +95,19 @@ def _digest(column: Any, stored: BinaryIO) -> str:
 
 
 def columns_of(path: Path, *columns: str, groups: Iterable[int] | None = None) -> Iterator[list[Any]]:
-    """Yield batches of rows in the order of the file, each as one Arrow array for each of `columns`.
+    """Yield batches of rows of a split in order, each as one Arrow array for each of `columns`.
 
     Memory holds one row group. Text is an array of type `string`, however the file stores it. `groups`: the row groups
-    to read; all by default.
+    to read of one file; all by default.
 
     Raises:
-        ArtifactError: the file is missing or damaged, or lacks one of `columns`.
+        ArtifactError: a file is missing or damaged, or lacks one of `columns`.
     """
+    for part in files_in(path):
+        yield from _columns_of_file(part, columns, groups)
+
+
+def _columns_of_file(path: Path, columns: tuple[str, ...], groups: Iterable[int] | None) -> Iterator[list[Any]]:
     with _refusing_damage(path, columns), _opened(path, columns) as file:
         # A single reader for all row groups would keep what it has read of each until the end.
         for group in range(file.num_row_groups) if groups is None else groups:
@@ -105,7 +120,7 @@ def columns_of(path: Path, *columns: str, groups: Iterable[int] | None = None) -
 
 
 def texts_of(path: Path) -> Iterator[list[str]]:
-    """Yield the texts of a file in batches. Raises what `columns_of` raises."""
+    """Yield the texts of a split in batches. Raises what `columns_of` raises."""
     return (texts.to_pylist() for (texts,) in columns_of(path, TEXT))
 
 
