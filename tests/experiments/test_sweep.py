@@ -1,5 +1,6 @@
 """Claim: a sweep prunes, survives values that do not work, picks by validation, and tests the winner alone, once."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -92,6 +93,18 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     assert best is not None
     assert best.number == 1, "the earliest of equal ones"
     assert set(sweep.forgotten) == {0.2, 0.5}
+
+
+def test_a_figure_of_0_counts_and_one_that_is_not_finite_does_not(sweep: MadeSweep) -> None:
+    trials = [
+        TrialRecord(number=number, values={}, state="finished", value=value)
+        for number, value in enumerate([math.nan, 0.5, 0.0])
+    ]
+    trials.append(TrialRecord(number=3, values={}, state="pruned", value=-1.0))
+    found = sweep.best_of(trials)
+    assert found is not None
+    assert found.number == 2
+    assert sweep.best_of(trials[:1]) is None
 
 
 def test_without_pruning_every_trial_finishes(sweep: MadeSweep) -> None:

@@ -1,7 +1,6 @@
 """A sweep: trials that are proposed from those before them, the winner, and its one look at test data."""
 
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -90,8 +89,8 @@ class Sweep:
     def best_of(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the finished trial with the best figure, the earliest of equal ones; None: none has finished."""
         sign = 1 if self.plan.direction == "minimize" else -1
-        finished = [one for one in trials if one.state == "finished" and math.isfinite(one.value or math.nan)]
-        return min(finished, key=lambda one: (sign * (one.value or 0.0), one.number), default=None)
+        finished = [one for one in trials if one.figure is not None]
+        return min(finished, key=lambda one: (sign * (one.figure or 0.0), one.number), default=None)
 
 
 def run_trials(sweep: Sweep, logged: Logged) -> None:

@@ -1,6 +1,5 @@
 """reports/sweep.html: what a sweep tried, what mattered, and what won."""
 
-import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -67,8 +66,8 @@ def _winner(
 
 
 def _coordinates(plan: SweepPlan, trials: Sequence[TrialRecord], winner: TrialRecord) -> Markup:
-    shown = [trial for trial in trials if trial.state == "finished" and math.isfinite(trial.value or math.nan)]
-    figures = [trial.value or 0.0 for trial in shown]
+    shown = [trial for trial in trials if trial.figure is not None]
+    figures = [trial.figure for trial in shown if trial.figure is not None]
     axes = [_axis(key, plan) for key in plan.space]
     axes.append(Axis(plan.metric, min(figures), max(figures) if max(figures) > min(figures) else min(figures) + 1e-9))
     lines = [

@@ -1,6 +1,7 @@
 """The trials of a sweep as files: several processes share them, and a killed one leaves nothing half-done."""
 
 import fcntl
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ class TrialRecord(Record):
     """Name of the folder with its training."""
     reason: str = ""
     """Why it failed."""
+
+    @property
+    def figure(self) -> float | None:
+        """The metric, if the trial has finished with a finite one."""
+        is_known = self.state == "finished" and self.value is not None and math.isfinite(self.value)
+        return self.value if is_known else None
 
     def changed(self, **fields: object) -> "TrialRecord":
         return self.model_copy(update=fields)
