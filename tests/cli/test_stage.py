@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,25 @@ def test_wrong_arguments_are_refused_with_those_the_stage_takes(
     told = str(stage("evaluate", *arguments, monkeypatch=monkeypatch))
     assert "encoder=… tokens=… tokenizer=… training_text=… validation_text=… metrics=… plots=… examples=…" in told
     assert "`cmd` of stage `evaluate` in dvc.yaml" in told
+
+
+@pytest.mark.parametrize(("given", "expected"), [("", "1"), ("2", "2")])
+def test_the_most_cores_hold_for_torch_and_blas_before_they_are_loaded(
+    given: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def loaded(name: str) -> None:
+        told.append(os.environ["OMP_NUM_THREADS"])
+        raise ParamsError(name, given="", expected="", do="")
+
+    monkeypatch.setenv("CLOZELINE_CORES", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", given)  # so that it is restored
+    if not given:
+        del os.environ["OMP_NUM_THREADS"]
+    monkeypatch.setattr("clozeline.cli.stage.stage_named", loaded)
+    stage("evaluate", "encoder=a", monkeypatch=monkeypatch)
+    assert told == [expected]
 
 
 def test_a_task_without_a_section_in_params_is_refused_with_those_that_have_one(

@@ -13,6 +13,7 @@ from clozeline.api.stage_call import arguments_for, section_of, stage_named
 from clozeline.cli import cluster_job, torchrun
 from clozeline.cli.start import start_folder
 from clozeline.errors import ClozelineError
+from clozeline.machine.cores import MOST, available_cores
 from clozeline.params import Params, read_params
 from clozeline.tracking.tensorboard_log import require_tensorboard
 
@@ -52,6 +53,8 @@ def stage(
     if cluster_job.is_wanted(name):
         cluster_job.run_stage(name, arguments, _seeds(name, params, arguments))
         return
+    if MOST in os.environ:  # torch and BLAS themselves count the cores of the machine when they are loaded
+        os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
     from clozeline.contract.before_training import under_contract
     from clozeline.versions.own_outputs import refuse_own_outputs
 
