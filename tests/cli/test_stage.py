@@ -33,7 +33,7 @@ def test_wrong_arguments_are_refused_with_those_the_stage_takes(
 
 
 @pytest.mark.parametrize(("given", "expected"), [("", "1"), ("2", "2")])
-def test_the_most_cores_hold_for_torch_and_blas_before_they_are_loaded(
+def test_the_most_cores_hold_for_torch_before_it_is_loaded(
     given: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = []

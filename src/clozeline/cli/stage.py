@@ -53,7 +53,7 @@ def stage(
     if cluster_job.is_wanted(name):
         cluster_job.run_stage(name, arguments, _seeds(name, params, arguments))
         return
-    if MOST in os.environ:  # torch and BLAS themselves count the cores of the machine when they are loaded
+    if MOST in os.environ:  # torch itself counts the cores of the machine when it is loaded
         os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
     from clozeline.contract.before_training import under_contract
     from clozeline.versions.own_outputs import refuse_own_outputs
