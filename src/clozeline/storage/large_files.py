@@ -158,12 +158,12 @@ class LargeFiles:
         return self.absence_of(pointer) or (sha256_of(self.path_of(pointer)) != pointer.sha256 and damaged) or None
 
     def without(self, kept: Iterable[Pointer], before: datetime) -> Store:
-        """Return what a sweep removes: contents that none of `kept` points to and that were written before `before`."""
+        """Return the removal of the contents from before `before` that no pointer of `kept` names."""
         needed = {pointer.sha256 for pointer in kept}
         return self._swept(lambda path: path.name not in needed and _written(path) < before)
 
     def named_by(self, pointers: Iterable[Pointer]) -> Store:
-        """Return what a sweep removes: the contents that these pointers name."""
+        """Return the removal of the contents that these pointers name."""
         gone = {pointer.sha256 for pointer in pointers}
         return self._swept(lambda path: path.name in gone)
 

@@ -42,7 +42,8 @@ def dvc_stores(root: Path, locks: Iterable[Lock], before: datetime, *, shared: b
         is_own = Path(repo.cache.local.path).resolve().is_relative_to(Path(repo.root_dir).resolve())
         places = places_of(repo, with_cache=shared or is_own, with_remote=shared)
         with remote_errors(repo) if shared and has_remote(repo) else nullcontext():
-            stores = _stores(places, needed, before, _large_files(repo, shared=shared), _pointers_in_tree(repo))
+            large = _large_files(repo, shared=shared)
+            stores = _stores(places, needed, before, large, _pointers_in_tree(repo) if large else ())
         yield stores
 
 
