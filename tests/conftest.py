@@ -94,11 +94,16 @@ def _use_temporary_folder(folder: "TemporaryDirectory[str]") -> None:
 
 
 def pytest_configure() -> None:
-    """Let the processes that tests start hear Ctrl-C and SIGHUP: a shell that runs us in the background, or `nohup`,
-    has switched them off.
+    _default_signals()
+
+
+def _default_signals() -> None:
+    """Let the processes that tests start hear signals: a shell that runs us in the background, or `nohup`, switches
+    some off, and so does a command that ends.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -184,13 +189,10 @@ def _own_threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_signals() -> Iterator[None]:
-    """Restore the signal handlers: a command that ends ignores signals, and processes that later tests start would
-    inherit that.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    """Start and end with the default signal handlers: a fixture that several tests share may have run a command."""
+    _default_signals()
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    _default_signals()
 
 
 @pytest.fixture(autouse=True)
