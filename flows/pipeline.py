@@ -7,7 +7,7 @@ DVC alone decides what has to run and stores the outputs; Prefect shows, retries
 from pathlib import Path
 from typing import Final
 
-from prefect import flow, task
+from prefect import flow, runtime, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 
@@ -15,7 +15,7 @@ from clozeline.orchestration.disk_space import require_disk_space
 from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
 from clozeline.orchestration.own_encoder import require_own_encoder
 from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
-from clozeline.orchestration.prefect_adapter import RETRIES, STAGES, tell_errors_plainly
+from clozeline.orchestration.prefect_adapter import STAGE_RETRIES, STAGES, tell_errors_plainly
 from clozeline.orchestration.restarts import flow_run_id
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import forget_old_runs
@@ -89,8 +89,9 @@ def _run_stages(run: PipelineRun, params: Params) -> None:
             future.result()  # raises the error of the stage
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, **RETRIES)
+@task(cache_policy=NO_CACHE, persist_result=False, **STAGE_RETRIES)
 def run_stage(run: PipelineRun, node: StageNode, params: Params) -> None:
     """Bring one stage up to date, after its parents."""
+    run.wait_before(runtime.task_run.run_count)
     settle_for(node, run.workspace, params)
     run.bring_up_to_date(node)

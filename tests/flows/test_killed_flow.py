@@ -17,12 +17,28 @@ from tests.process_states import is_alive, stage_pids, start_of_long_stage, wait
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
+# The thread that records the end of a stage is slow, and attempts are rare.
+FLOW = """
+import time
+from clozeline.flows.pipeline import pipeline
+from clozeline.orchestration import prefect_adapter
+from clozeline.tracking.flow_run import FlowRun
+prefect_adapter._RETRY_DELAYS_SECONDS = [600.0] * 4
+fail_stage = FlowRun.fail_stage
+FlowRun.fail_stage = lambda *given: (time.sleep(2), fail_stage(*given))
+pipeline()
+"""
+
+
+def start_pipeline(root: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value()}
+    with (root / "flow.log").open("w") as log:
+        return subprocess.Popen([sys.executable, "-c", FLOW], cwd=root, env=environment, stdout=log, stderr=log)
+
+
 def start_flow(root: Path) -> subprocess.Popen[bytes]:
     start_of_long_stage(root)
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value()}
-    flow = subprocess.Popen(
-        [sys.executable, "-c", "from clozeline.flows.pipeline import pipeline; pipeline()"], cwd=root, env=environment
-    )
+    flow = start_pipeline(root)
     assert wait_for(lambda: len(stage_pids(root)) == 2, 180)
     # Runs reach MLflow by the outbox, a moment after the stage has started.
     assert wait_for(lambda: statuses(root) == ["RUNNING", "RUNNING"], 60)
@@ -41,6 +57,18 @@ def test_an_interrupted_or_cancelled_flow_ends_its_stage_and_says_killed(toy: Pa
     assert flow.wait(timeout=120) != 0
     assert not any(map(is_alive, stage_pids(toy)))
     assert statuses(toy) == ["KILLED", "KILLED"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_flow_that_waits_for_its_next_attempt(toy: Path, number: signal.Signals) -> None:
+    (toy / "raw.txt").write_text("busy")
+    flow = start_pipeline(toy)
+    assert wait_for(lambda: "the next attempt starts in 600 s" in (toy / "flow.log").read_text(), 180)
+    flow.send_signal(number)
+    assert flow.wait(timeout=120) != 0
+    assert (toy / "attempts").read_text() == "x"
+    assert statuses(toy) == ["KILLED", "FAILED"]
+    assert "Crash" not in (toy / "flow.log").read_text()
 
 
 def test_a_killed_flow_leaves_no_process_and_the_next_run_closes_its_runs(toy: Path) -> None:

@@ -19,6 +19,7 @@ from clozeline.artifacts.lock import Lock
 from clozeline.errors import DataError, ParamsError, TransientError
 from clozeline.flows import pipeline as pipeline_module
 from clozeline.flows.pipeline import StageResult, pipeline
+from clozeline.orchestration import prefect_adapter
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import NUM_KEPT
 from clozeline.versions.graph import read_stage_graph
@@ -237,7 +238,7 @@ def test_a_run_deletes_the_logs_of_old_runs(toy: Path) -> None:
 
 
 def test_a_transient_error_is_retried(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_module.run_stage, "retry_delay_seconds", [0.0] * 4)
+    monkeypatch.setattr(prefect_adapter, "_RETRY_DELAYS_SECONDS", [0.1] * 4)
     (toy / "raw.txt").write_text("busy")
     with pytest.raises(TransientError, match="the store is busy"):
         pipeline(toy)

@@ -14,6 +14,7 @@ from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError
 from clozeline.orchestration.git_state import git_tags
 from clozeline.orchestration.inputs import require_inputs
+from clozeline.orchestration.prefect_adapter import seconds_before
 from clozeline.orchestration.signals import uninterrupted
 from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.orchestration.stage_failure import failure_of
@@ -30,6 +31,7 @@ from clozeline.workspace import Workspace, tracking_uri
 
 _LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all
 _CHARACTERS_IN_PREFECT: Final = 1_000  # per line
+_RECORDED_WITHIN_SECONDS: Final = 10.0  # the ends of stages, after those of their processes
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class PipelineRun:
         self.workspace = workspace
         self._processes = processes
         self._alone = threading.Lock()  # DVC is not made for threads
+        self._at_work = threading.Condition()
+        self._num_at_work = 0  # stages that threads bring up to date
         self._logs = workspace.logs / str(runtime.flow_run.id)
         self._can_restore = any(node.is_changed for node in graph) and fetch_runs(workspace.root)
         self._tags = {
@@ -82,9 +86,22 @@ class PipelineRun:
             # Cancelled or interrupted: the tasks' threads wait for their processes.
             with uninterrupted():
                 run._processes.end_all()
+                with run._at_work:  # each thread still records the end of its stage
+                    run._at_work.wait_for(lambda: not run._num_at_work, _RECORDED_WITHIN_SECONDS)
             run._end("KILLED")
             raise
         run._end("FINISHED")
+
+    def wait_before(self, attempt: int) -> None:
+        """Wait before a stage is tried again.
+
+        Raises:
+            KeyboardInterrupt: the run is ending, so there is no further attempt.
+        """
+        if seconds := seconds_before(attempt):
+            get_run_logger().info("the next attempt starts in %.0f s", seconds)
+            if self._processes.are_ending_within(seconds):
+                raise KeyboardInterrupt
 
     def bring_up_to_date(self, node: StageNode) -> None:
         """Let DVC bring stage `node` up to date.
@@ -95,6 +112,8 @@ class PipelineRun:
         """
         started = time.monotonic()
         outcome: Outcome | Literal["failed"] = "failed"
+        with self._at_work:
+            self._num_at_work += 1
         try:
             done = {name for name, result in self.results.items() if result.outcome != "failed"}
             require_inputs(self.workspace.root, self.graph, done)
@@ -102,6 +121,9 @@ class PipelineRun:
         finally:
             get_run_logger().info("%s: %s", node.name, "stopped" if self._processes.are_ending else outcome)
             self.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
+            with self._at_work:
+                self._num_at_work -= 1
+                self._at_work.notify_all()
 
     def _reproduce(self, node: StageNode) -> Outcome:
         root = self.workspace.root

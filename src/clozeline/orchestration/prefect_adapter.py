@@ -45,7 +45,7 @@ _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
 
 class _Retries(TypedDict):
     retries: int
-    retry_delay_seconds: list[float]
+    retry_delay_seconds: list[float] | float
     retry_condition_fn: Callable[[object, object, State[Any]], bool]
 
 
@@ -59,6 +59,8 @@ RETRIES: Final = _Retries(
     retry_condition_fn=_is_transient,
 )
 """Options of a task that is tried again after a `TransientError`, through an outage of more than 10 minutes."""
+STAGE_RETRIES: Final = RETRIES | {"retry_delay_seconds": 0.0}
+"""The same for a task in a thread, where no signal ends Prefect's wait: it waits itself for `seconds_before`."""
 _APPLICATION: Final = "prefect.server.api.server:create_app"
 # These records repeat the record before them, or report each stage that did not start. A run that a person stopped is
 # not a crash: the command says that it was stopped.
@@ -95,6 +97,11 @@ class WithoutLinks(logging.Filter):
 def tell_errors_plainly() -> None:
     """Make flow and task runs log a `ClozelineError` by its message, once. A second call changes nothing."""
     _filter(WithoutTraceback)
+
+
+def seconds_before(attempt: int) -> float:
+    """Return how long a task waits before an attempt; the first one is 1."""
+    return _RETRY_DELAYS_SECONDS[attempt - 2] if attempt > 1 else 0.0
 
 
 def _filter(kind: type[logging.Filter]) -> None:

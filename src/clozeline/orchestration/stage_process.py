@@ -74,6 +74,10 @@ class StageProcesses:
     def are_ending(self) -> bool:
         return self._is_ending.is_set()
 
+    def are_ending_within(self, seconds: float) -> bool:
+        """Wait for the end of the run, but no longer; return whether it came."""
+        return self._is_ending.wait(seconds)
+
     def end_all(self) -> None:
         """End every process now, and any later one as soon as it starts."""
         self._is_ending.set()
