@@ -1,7 +1,9 @@
 import os
 from pathlib import Path
 
+import numpy as np  # noqa: F401  # the stage finds it loaded
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
 from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
@@ -32,23 +34,26 @@ def test_wrong_arguments_are_refused_with_those_the_stage_takes(
     assert "`cmd` of stage `evaluate` in dvc.yaml" in told
 
 
-@pytest.mark.parametrize(("given", "expected"), [("", "1"), ("2", "2")])
-def test_the_most_cores_hold_for_torch_before_it_is_loaded(
-    given: str, expected: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("given", "expected"), [("", 1), ("2", 2)])
+def test_the_most_cores_hold_for_torch_before_it_is_loaded_and_for_numpy(
+    given: str, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = []
 
     def loaded(name: str) -> None:
-        told.append(os.environ["OMP_NUM_THREADS"])
+        blas = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+        told.append((os.environ["OMP_NUM_THREADS"], blas))
         raise ParamsError(name, given="", expected="", do="")
 
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setenv("CLOZELINE_CORES", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", given)  # so that it is restored
     if not given:
         del os.environ["OMP_NUM_THREADS"]
     monkeypatch.setattr("clozeline.cli.stage.stage_named", loaded)
-    stage("evaluate", "encoder=a", monkeypatch=monkeypatch)
-    assert told == [expected]
+    with threadpool_limits(3, user_api="blas"):  # restores the threads of this process
+        stage("evaluate", "encoder=a", monkeypatch=monkeypatch)
+    assert told == [(str(expected), {expected})]
 
 
 def test_a_task_without_a_section_in_params_is_refused_with_those_that_have_one(

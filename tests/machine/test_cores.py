@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.errors import ParamsError
 from clozeline.machine.cores import MOST, available_cores
 
 
@@ -72,3 +73,10 @@ def test_a_process_uses_no_more_cores_than_it_is_told_to(machine: Path, monkeypa
     assert cores(machine, "0::/\n") == 3
     monkeypatch.setenv(MOST, "300")
     assert cores(machine, "0::/\n") == 8
+
+
+@pytest.mark.parametrize("most", ["0", "-1", "1.5", "two"])
+def test_what_is_no_number_of_cores_is_refused(machine: Path, monkeypatch: pytest.MonkeyPatch, most: str) -> None:
+    monkeypatch.setenv(MOST, most)
+    with pytest.raises(ParamsError, match="not a number of cores"):
+        cores(machine, "0::/\n")

@@ -13,7 +13,7 @@ from clozeline.api.stage_call import arguments_for, section_of, stage_named
 from clozeline.cli import cluster_job, torchrun
 from clozeline.cli.start import start_folder
 from clozeline.errors import ClozelineError
-from clozeline.machine.cores import MOST, available_cores
+from clozeline.machine.cores import are_limited, available_cores
 from clozeline.params import Params, read_params
 from clozeline.tracking.tensorboard_log import require_tensorboard
 
@@ -53,8 +53,8 @@ def stage(
     if cluster_job.is_wanted(name):
         cluster_job.run_stage(name, arguments, _seeds(name, params, arguments))
         return
-    if MOST in os.environ:  # torch itself counts the cores of the machine when it is loaded
-        os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
+    if are_limited():
+        _limit_threads(available_cores())
     from clozeline.contract.before_training import under_contract
     from clozeline.versions.own_outputs import refuse_own_outputs
 
@@ -73,6 +73,14 @@ def stage(
     except ClozelineError as error:
         place = ".".join(filter(None, (section_of(name), given.get("task"))))
         raise in_params(error, PARAMS, place, given["params"]) from error
+
+
+def _limit_threads(cores: int) -> None:
+    """Limit the threads of numpy, which is loaded, and of torch, which reads the variable when it is loaded."""
+    from threadpoolctl import threadpool_limits  # an extra brings it
+
+    threads = os.environ.setdefault("OMP_NUM_THREADS", str(cores))
+    threadpool_limits(int(threads), user_api="blas")
 
 
 def _seeds(stage: str, params: Params, arguments: Sequence[str]) -> range:

@@ -28,7 +28,7 @@ from clozeline.cluster.ray_connection import (
 )
 from clozeline.errors import ClusterError, TransientError
 from clozeline.machine import supervised
-from clozeline.machine.cores import MOST, available_cores
+from clozeline.machine.cores import MOST
 from clozeline.machine.memory import available_bytes, out_of_memory_kills
 
 _LOG = logging.getLogger(__name__)
@@ -78,8 +78,6 @@ class _Process:
     def start(self, command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
         own = {name: os.environ[name] for name in _OF_THE_NODE if name in os.environ}
         others = {name: value for name, value in environment.items() if name not in _OF_THE_NODE}
-        if available_cores() > int(environment[MOST]):
-            others.setdefault("OMP_NUM_THREADS", environment[MOST])  # torch itself counts the cores of the node
         self._kills_before = out_of_memory_kills()
         self._output, given = os.pipe()
         self._process = supervised.start(

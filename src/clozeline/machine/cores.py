@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from clozeline.errors import ParamsError
+
 MOST = "CLOZELINE_CORES"
 """Environment variable with the most cores that a process uses; machines with different numbers then do the same."""
 CGROUPS = Path("/sys/fs/cgroup")
@@ -10,14 +12,37 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return the smallest of the CPU affinity, the quota of the control groups, and `MOST`, at least 1.
+    """Return the number of cores that this process may use: those of the machine, but not more than `MOST` says.
+
+    Raises:
+        ParamsError: `MOST` is not a number of cores.
+    """
+    offered, most = _offered_cores(cgroups, membership), os.environ.get(MOST, "")
+    if not most:
+        return offered
+    if not most.isdecimal() or int(most) == 0:
+        raise ParamsError(
+            f"the environment variable {MOST} is not a number of cores",
+            given=f"{MOST}={most}",
+            expected="an integer, at least 1",
+            do=f"set {MOST} to the most cores that a stage may use, or unset it",
+        )
+    return min(offered, int(most))
+
+
+def are_limited() -> bool:
+    """Whether `MOST` is less than what the machine offers."""
+    return available_cores() < _offered_cores(CGROUPS, MEMBERSHIP)
+
+
+def _offered_cores(cgroups: Path, membership: Path) -> int:
+    """Return the smallest of the CPU affinity and the quota of the control groups, at least 1.
 
     A quota is rounded down, because the kernel throttles every thread of a group that exceeds it.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [quota for folder in groups_of("cpu", cgroups, membership) if (quota := _quota(folder)) is not None]
-    most = [float(given)] if (given := os.environ.get(MOST)) else []
-    return max(1, int(min([float(affinity), *quotas, *most])))
+    return max(1, int(min([float(affinity), *quotas])))
 
 
 def groups_of(controller: str, cgroups: Path, membership: Path) -> list[Path]:
