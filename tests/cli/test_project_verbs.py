@@ -63,6 +63,17 @@ def test_a_missing_folder_for_large_files_is_reported_before_anything_starts(arg
     assert not (project / "work/logs").exists()
 
 
+@pytest.mark.parametrize("verb", ["run", "import nosuch/model"])
+def test_a_cluster_that_does_not_answer_is_reported_before_anything_starts(
+    verb: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://127.0.0.1:1")
+    result = CliRunner().invoke(app, verb.split())
+    assert isinstance(result.exception, TransientError)
+    assert "no cluster answers at 127.0.0.1:1" in str(result.exception)
+    assert not (project / "work/logs").exists()
+
+
 def test_in_a_project_tools_keep_their_state_there(project: Path) -> None:
     assert project_here() == Workspace(project)
     assert (project / "work/prefect").is_dir()

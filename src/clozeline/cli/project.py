@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from clozeline.cluster.address import reachable_cluster
 from clozeline.errors import ParamsError
 from clozeline.params import read_params
 from clozeline.storage.large_files import check_large_files
@@ -44,4 +45,19 @@ def sound_project_here() -> Workspace:
     params = read_params(workspace.root / "params.yaml")
     check_large_files(params.preprocess.large_file_mb, "preprocess.large_file_mb")
     check_large_files(params.tokenize.large_file_mb, "tokenize.large_file_mb")
+    return workspace
+
+
+def project_to_run() -> Workspace:
+    """Return `sound_project_here()` once the cluster answers, if there is one.
+
+    A flow would start each stage again and again, for minutes: a scheduled one waits for a cluster that comes back.
+
+    Raises:
+        ParamsError: as `sound_project_here`; or `CLOZELINE_CLUSTER` names no cluster.
+        StorageError: as `sound_project_here`.
+        TransientError: the cluster does not answer.
+    """
+    workspace = sound_project_here()
+    reachable_cluster()
     return workspace

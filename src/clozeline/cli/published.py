@@ -11,7 +11,7 @@ import typer
 
 from clozeline.api.editing import edit
 from clozeline.cli.endings import ending_orderly
-from clozeline.cli.project import project_here
+from clozeline.cli.project import project_to_run
 from clozeline.errors import ParamsError
 from clozeline.params import ImportParams, Params, read_params
 from clozeline.storage.atomic import replacing_file
@@ -79,7 +79,7 @@ def import_(
     - `clozeline import ./my-folder --name sentiment --labelled reviews.csv --field label=stars`
     - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
     """
-    workspace = project_here()
+    workspace = project_to_run()
     from clozeline.foreign.published import resolved
     from clozeline.importing.checkpoint import described
     from clozeline.importing.items_file import items_file, write_items

@@ -10,7 +10,7 @@ import typer
 
 from clozeline.api.editing import assignments, changes_in, edit
 from clozeline.cli.endings import ending_orderly
-from clozeline.cli.project import project_here, sound_project_here
+from clozeline.cli.project import project_here, project_to_run
 from clozeline.errors import ClozelineError, TransientError
 from clozeline.tracking.tensorboard_log import require_tensorboard
 from clozeline.workspace import Workspace
@@ -52,7 +52,7 @@ def run(
     workspace = project_here()
     require_tensorboard()
     _change_params(workspace, config or (), settings or ())
-    sound_project_here()
+    project_to_run()
     started = time.monotonic()
     with ending_orderly():
         from clozeline.cli import summary
