@@ -178,6 +178,13 @@ def free_port() -> Iterator[Callable[[], int]]:
 
 
 @pytest.fixture(autouse=True)
+def _own_random_state() -> None:
+    """Start from the same random state, whatever this process has drawn for earlier tests."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _own_threads() -> Iterator[None]:
     """Restore the number of threads: a command sets it for its whole process, and this process runs further tests."""
     torch = sys.modules.get("torch")
@@ -185,6 +192,34 @@ def _own_threads() -> Iterator[None]:
     yield
     if torch:
         torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment_of_the_file() -> Iterator[None]:
+    """Same as `_own_environment`, for the commands that fixtures of a whole file run."""
+    yield from restoring_environment()
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """Restore the variables that a command set for its whole process: the address of MLflow in the project of one test
+    would be that of all later tests.
+    """
+    yield from restoring_environment()
+
+
+def restoring_environment() -> Iterator[None]:
+    before = _environment()
+    yield
+    if (after := _environment()) != before:
+        for name in after.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _environment() -> dict[str, str]:
+    """Return all variables but pytest's own, which it sets and removes itself."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 @pytest.fixture(autouse=True)

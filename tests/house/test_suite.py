@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import huggingface_hub
 import pytest
 
 from tests import slow_tests
-from tests.conftest import LONGEST
+from tests.conftest import LONGEST, restoring_environment
 from tests.made_once import MadeOnce
 from tests.slow_tests import is_slow
 
@@ -49,6 +50,17 @@ def test_what_tools_leave_is_in_a_folder_that_goes_with_the_session(tmp_path: Pa
     assert folder.name.startswith("clozeline-tests-")
     assert Path(huggingface_hub.constants.HF_HOME).is_relative_to(folder)
     assert not tmp_path.is_relative_to(folder), "pytest keeps what failed tests wrote"
+
+
+def test_variables_that_a_test_changes_are_as_before_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHANGED", "before")
+    monkeypatch.setenv("REMOVED", "before")
+    monkeypatch.delenv("NEW", raising=False)
+    with contextmanager(restoring_environment)():
+        os.environ.update(CHANGED="after", NEW="after")
+        del os.environ["REMOVED"]
+    assert [os.environ.get(name) for name in ("CHANGED", "REMOVED", "NEW")] == ["before", "before", None]
+    assert "PYTEST_CURRENT_TEST" in os.environ
 
 
 def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:
