@@ -37,17 +37,19 @@ class Server:
     """Server that answers after a while, and records the requests and how many waited at once.
 
     `/refused` is 503, `/wrong` is 400, `/cut` is no answer, `/mixed` refuses even bodies; `/stall` holds up every
-    answer until STALL_SECONDS after the first request, `/together` until as many as TOGETHER wait.
+    answer until STALL_SECONDS after the first request, `/together` until as many as `together` wait.
     """
 
     DELAY_SECONDS = 0.02
+
+    def __init__(self, together: int = TOGETHER) -> None:
+        self._together = threading.Barrier(together)
 
     def __enter__(self) -> Self:
         outer = self
         self.bodies: list[bytes] = []
         self.most_at_once = self._at_once = 0
         self._stalled_until: float | None = None
-        self._together = threading.Barrier(TOGETHER)
         self._lock = threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
@@ -85,8 +87,8 @@ class Server:
 
     def _hold_up(self, path: str) -> None:
         if path == "/together":
-            self._together.wait(timeout=20)
-        elif path == "/stall":
+            self._together.wait(timeout=60)
+        if path == "/stall":
             with self._lock:
                 self._stalled_until = self._stalled_until or time.perf_counter() + STALL_SECONDS
             time.sleep(max(0.0, self._stalled_until - time.perf_counter()))
@@ -119,8 +121,8 @@ def numbered(count: int) -> list[bytes]:
 
 
 def test_the_load_sends_each_body_once_over_n_clients_and_times_every_answer(closed: ModuleType) -> None:
-    with Server() as server:
-        done = closed.load(server.port, "/some", numbered(20), 4)
+    with Server(together=4) as server:
+        done = closed.load(server.port, "/together", numbered(20), 4)
         assert sorted(map(int, server.bodies)) == list(range(20))
         assert server.most_at_once == 4
         assert len(done.latencies_seconds) == 20

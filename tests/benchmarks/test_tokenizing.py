@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -24,30 +25,47 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     return lambda name: importlib.import_module(f"comparison.{name}")
 
 
-def asked(seconds: dict[str, float]) -> Callable[[Sequence[str]], str]:
-    """Return a side that answers with the tokenizer's setting, after the seconds given for that setting."""
+@dataclass
+class Clock:
+    """Time that passes only while a side answers: on a busy machine a short sleep may take longer than a long one."""
 
-    def ask(texts: Sequence[str]) -> str:
-        time.sleep(seconds[os.environ[VARIABLE]])
-        return os.environ[VARIABLE]
+    seconds: float = 0.0
 
-    return ask
+    def asked(self, seconds: dict[str, float]) -> Callable[[Sequence[str]], str]:
+        """Return a side that answers with the tokenizer's setting, after the seconds given for that setting."""
+
+        def ask(texts: Sequence[str]) -> str:
+            self.seconds += seconds[os.environ[VARIABLE]]
+            return os.environ[VARIABLE]
+
+        return ask
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.seconds)
+    return clock
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_a_tokenizer_uses_threads_only_if_faster_and_only_during_its_calls(module: Module, faster: bool) -> None:
+def test_a_tokenizer_uses_threads_only_if_faster_and_only_during_its_calls(
+    module: Module, clock: Clock, faster: bool
+) -> None:
     tokenizing = module("tokenizing")
     tokenizing.tokenize_as_the_server(2)
-    best, in_parallel = tokenizing.at_its_best(asked({"true": 0.02 - 0.01 * faster, "false": 0.01 + 0.01 * faster}), [])
+    side = clock.asked({"true": 0.02 - 0.01 * faster, "false": 0.01 + 0.01 * faster})
+    best, in_parallel = tokenizing.at_its_best(side, [])
     assert (in_parallel, best([])) == (faster, str(faster).lower())
     assert (os.environ[VARIABLE], os.environ["RAYON_NUM_THREADS"]) == ("false", "2")
 
 
 @pytest.mark.parametrize("faster", ["avx2", "avx512_vnni"])
-def test_the_faster_preset_on_this_machine_is_chosen(module: Module, faster: str) -> None:
+def test_the_faster_preset_on_this_machine_is_chosen(module: Module, clock: Clock, faster: str) -> None:
     presets = module("presets")
     embed = {
-        name: asked(dict.fromkeys(("true", "false"), 0.002 if name == faster else 0.02)) for name in presets.PRESETS
+        name: clock.asked(dict.fromkeys(("true", "false"), 0.002 if name == faster else 0.02))
+        for name in presets.PRESETS
     }
     chosen = presets.FasterPreset.of(embed, ["a", "b"])
     assert (chosen.name, chosen.file) == (faster, presets.PRESETS[faster])
