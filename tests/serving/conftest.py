@@ -1,5 +1,6 @@
 """A `dist/` with two tiny packages, and servers of them on a free port of the loopback, in a thread or a process."""
 
+import json
 import re
 import socket
 import subprocess
@@ -64,7 +65,7 @@ class Serve:
                 return found[1]
         raise AssertionError(f"ended without a URL: {self.process.communicate()}")
 
-    def end(self, timeout_seconds: float = 60) -> tuple[int, str, str]:
+    def end(self, timeout_seconds: float = 120) -> tuple[int, str, str]:
         """Wait for the process to end; return its exit code and the rest of its stdout and stderr."""
         stdout, stderr = self.process.communicate(timeout=timeout_seconds)
         return self.process.returncode, stdout, stderr
@@ -139,10 +140,17 @@ def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
 
 def connection(client: httpx.Client) -> socket.socket:
     """Return a new connection to the server of `client`; the caller's `with` block closes it."""
-    return socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=20)
+    return socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=60)
 
 
-def wait_until(condition: Callable[[], bool], timeout_seconds: float = 20) -> None:
+def posted(path: str, body: object) -> bytes:
+    """Return the bytes of a POST request."""
+    sent = json.dumps(body)
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(sent)}\r\n\r\n{sent}".encode()
+
+
+def wait_until(condition: Callable[[], bool], timeout_seconds: float = 120) -> None:
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

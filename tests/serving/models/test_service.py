@@ -23,7 +23,7 @@ from clozeline.serving.protocols.openapi import Document
 from clozeline.serving.protocols.table import DIALECTS
 from clozeline.serving.scheduling import waiting
 from clozeline.serving.scheduling.admission import Admission
-from tests.serving.conftest import connection, wait_until
+from tests.serving.conftest import connection, posted, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
@@ -88,10 +88,9 @@ def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_gets
         wait_until(lambda: service.workers.num_running == 1)
         waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
         wait_until(lambda: service.scheduler.waiting_tokens == 3)
-        started = time.monotonic()
         assert client.get("/health/ready").status_code == 200
         refused = client.post("/classify", json={"inputs": ["a", "b"]})
-        assert time.monotonic() - started < 5
+        assert not running.done()
         assert (refused.status_code, code_of(refused)) == (429, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.headers["x-should-retry"] == "true"
@@ -126,8 +125,9 @@ def test_work_for_a_disconnected_client_is_dropped(
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
         running = clients.submit(client.post, "/embed", json={"inputs": "a"})
         wait_until(lambda: service.workers.num_running == 1)
-        with pytest.raises(httpx.ReadTimeout):
-            client.post("/embed", json={"inputs": ["a"] * 100}, timeout=0.2)
+        with connection(client) as leaving:
+            leaving.sendall(posted("/embed", {"inputs": ["a"] * 100}))
+            wait_until(lambda: service.scheduler.waiting_tokens == 300)
         wait_until(lambda: service.scheduler.waiting_tokens == 0)
         held.set()
         assert running.result().status_code == 200
@@ -182,8 +182,7 @@ def test_an_answer_to_a_disconnected_client_is_counted_as_499(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-EMBED = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
-EMBED += b'{"inputs": "a"}'
+EMBED = posted("/embed", {"inputs": "a"})
 
 
 def test_a_graph_fault_fails_only_its_own_requests(
@@ -251,7 +250,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     rows = Encoder.rows
 
     def waiting(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
-        assert release.wait(timeout=30)
+        assert release.wait(timeout=120)
         return rows(self, texts, output)
 
     monkeypatch.setattr(Encoder, "rows", waiting)

@@ -35,7 +35,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     rows = Completer.rows
 
     def waiting(self: Completer, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
-        assert release.wait(timeout=30)
+        assert release.wait(timeout=120)
         return rows(self, texts, output)
 
     monkeypatch.setattr(Completer, "rows", waiting)

@@ -49,7 +49,7 @@ def approximately(told: Any) -> Any:
 
 
 def test_the_mlflow_client_sees_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
-    scoring.wait_server_ready(timeout=10)
+    scoring.wait_server_ready(timeout=120)
     assert scoring.get_version() == mlflow.__version__
 
 
