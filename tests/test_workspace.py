@@ -52,9 +52,9 @@ def server() -> Iterator[str]:
 def test_requests_to_local_servers_bypass_a_proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with pytest.raises(URLError):  # not `urlopen`, which keeps the proxies of its first call in a process
-        build_opener().open(server, timeout=5)
+        build_opener().open(server, timeout=60)
     set_defaults(Workspace(tmp_path))
-    with build_opener().open(server, timeout=5) as answer:
+    with build_opener().open(server, timeout=60) as answer:
         assert answer.status == 204
     assert getproxies()["http"] == "http://127.0.0.1:9"
     assert not proxy_bypass("example.org")

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clozeline.cluster.ledger import Done, Ledger, Record
@@ -29,6 +30,14 @@ if __name__ == "__main__":
         for number, _ in enumerate(Ledger(folder / "ledger", "code", workers).run(logged, items_of(folder))):
             print(number, flush=True)
 """
+
+
+HELD_FROM = 14
+"""Items after this one are not done before the file `held` is gone."""
+
+
+def held_by(log: Path) -> Path:
+    return log.with_name("held")
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class Item:
 def logged(item: Item, folder: Path) -> Done:
     """Square a number, slowly, and log that it was done."""
     time.sleep(0.05)
+    while item.number > HELD_FROM and held_by(item.log).exists():
+        time.sleep(0.05)
     (folder / "square.txt").write_text(str(item.number**2))
     with item.log.open("a") as file:
         file.write(f"{item.number}\n")
@@ -165,14 +176,17 @@ def test_after_a_kill_only_the_rest_runs(log: Path) -> None:
     script = log.with_name("killed.py")
     script.write_text(KILLED.replace("items_of(folder)", f"[Item(number, Path({str(log)!r})) for number in range(40)]"))
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    held_by(log).touch()  # however late we hear of the ninth item, some are left
     with subprocess.Popen(
         [sys.executable, script, str(log.parent)], stdout=subprocess.PIPE, text=True, env=environment, cwd=PROJECT
     ) as killed:
         assert killed.stdout is not None
         while killed.stdout.readline().strip() != "9":
             assert killed.poll() is None
+        workers_of_killed = psutil.Process(killed.pid).children(recursive=True)
         killed.send_signal(signal.SIGKILL)
-    time.sleep(0.5)  # its workers end with it
+    assert not psutil.wait_procs(workers_of_killed, timeout=60)[1], "its workers end with it"
+    held_by(log).unlink()
     recorded = len(list(log.with_name("ledger").glob("*/*/record.json")))
     assert 10 <= recorded < 40
     ran(log)

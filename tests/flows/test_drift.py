@@ -57,7 +57,7 @@ def test_only_a_run_that_sees_drift_fails_and_it_reports_the_figures(asked: Aske
     with pytest.raises(GateError, match="the traffic has drifted: encoder") as caught:
         drift(tmp_path)
     assert "length_index" in str(caught.value.given)
-    assert wait_for(lambda: bool(events_about("clozeline.model.encoder")), 60)
+    assert wait_for(lambda: bool(events_about("clozeline.model.encoder")), 240)
     (event,) = events_about("clozeline.model.encoder")
     assert event["event"] == "clozeline.drift"
     assert event["payload"]["version"] == "7"
@@ -84,7 +84,7 @@ def test_wrong_answers_reported_by_feedback_count_as_drift(monkeypatch: pytest.M
     state = drift(tmp_path, return_state=True)
     assert (state.name, state.is_failed()) == ("Drifted", True)
     assert "the traffic has drifted: topics" in state.message
-    assert wait_for(lambda: bool(events_about("clozeline.model.topics")), 60)
+    assert wait_for(lambda: bool(events_about("clozeline.model.topics")), 240)
     (event,) = events_about("clozeline.model.topics")
     assert event["event"] == "clozeline.drift"
     assert [shift["name"] for shift in event["payload"]["shifts"]] == ["wrong_increase"]

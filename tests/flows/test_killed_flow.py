@@ -39,9 +39,9 @@ def start_pipeline(root: Path) -> subprocess.Popen[bytes]:
 def start_flow(root: Path) -> subprocess.Popen[bytes]:
     start_of_long_stage(root)
     flow = start_pipeline(root)
-    assert wait_for(lambda: len(stage_pids(root)) == 2, 180)
+    assert wait_for(lambda: len(stage_pids(root)) == 2, 240)
     # Runs reach MLflow by the outbox, a moment after the stage has started.
-    assert wait_for(lambda: statuses(root) == ["RUNNING", "RUNNING"], 60)
+    assert wait_for(lambda: statuses(root) == ["RUNNING", "RUNNING"], 240)
     return flow
 
 
@@ -54,7 +54,7 @@ def statuses(root: Path) -> list[str]:
 def test_an_interrupted_or_cancelled_flow_ends_its_stage_and_says_killed(toy: Path, number: signal.Signals) -> None:
     flow = start_flow(toy)
     flow.send_signal(number)
-    assert flow.wait(timeout=120) != 0
+    assert flow.wait(timeout=240) != 0
     assert not any(map(is_alive, stage_pids(toy)))
     assert statuses(toy) == ["KILLED", "KILLED"]
 
@@ -63,9 +63,9 @@ def test_an_interrupted_or_cancelled_flow_ends_its_stage_and_says_killed(toy: Pa
 def test_a_signal_ends_a_flow_that_waits_for_its_next_attempt(toy: Path, number: signal.Signals) -> None:
     (toy / "raw.txt").write_text("busy")
     flow = start_pipeline(toy)
-    assert wait_for(lambda: "the next attempt starts in 600 s" in (toy / "flow.log").read_text(), 180)
+    assert wait_for(lambda: "the next attempt starts in 600 s" in (toy / "flow.log").read_text(), 240)
     flow.send_signal(number)
-    assert flow.wait(timeout=120) != 0
+    assert flow.wait(timeout=240) != 0
     assert (toy / "attempts").read_text() == "x"
     assert statuses(toy) == ["KILLED", "FAILED"]
     assert "Crash" not in (toy / "flow.log").read_text()
@@ -75,7 +75,7 @@ def test_a_killed_flow_leaves_no_process_and_the_next_run_closes_its_runs(toy: P
     flow = start_flow(toy)
     flow.kill()
     flow.wait()
-    assert wait_for(lambda: not any(map(is_alive, stage_pids(toy))), 30)
+    assert wait_for(lambda: not any(map(is_alive, stage_pids(toy))), 120)
     (toy / "raw.txt").write_text("one two")
     pipeline(toy)
     assert statuses(toy)[:2] == ["KILLED", "KILLED"]

@@ -31,7 +31,7 @@ class Replica:
         return self._log.read_text(encoding="utf-8")
 
     def wait_until_ready(self) -> None:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while True:
             try:
                 if httpx.get(f"{self.url}/health/ready", trust_env=False).status_code == 200:

@@ -132,8 +132,9 @@ def test_each_event_sends_one_message_to_each_receiver(alerting: Server, webhook
     good = ended(alerting, "COMPLETED", "Completed", "a good night")
     last = ended(alerting, "FAILED", "Failed", "the last one")
     everywhere = (lambda: webhooks.texts("slack"), lambda: webhooks.texts("teams"), lambda: mailbox.mails)
+    failed = [*runs, last]  # messages are sent side by side, so the last one may be heard first
     for heard in everywhere:
-        assert wait_for(lambda heard=heard: bool(about(last, heard())), 60), heard()
+        assert wait_for(lambda heard=heard: all(about(run, heard()) for run in failed), 240), heard()
         for run, subject in runs.items():
             (message,) = about(run, heard())
             assert subject in message
@@ -154,7 +155,7 @@ def test_a_late_run_sends_one_message(alerting: Server, webhooks: Webhooks) -> N
     """No worker is there to start it. The test's server calls a run late after a second, not after ten minutes."""
     due = {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": datetime.now(UTC).isoformat()}}}
     run = create_run(alerting, "nightly", due)["name"]
-    assert wait_for(lambda: bool(about(run, webhooks.texts("slack"))), 60)
+    assert wait_for(lambda: bool(about(run, webhooks.texts("slack"))), 240)
     time.sleep(6)  # the server looks for late runs every 5 s
     (message,) = about(run, webhooks.texts("slack"))
     assert "nightly: Late" in message
@@ -164,7 +165,7 @@ def test_a_receiver_that_answers_500_is_retried_and_gets_one_message(alerting: S
     webhooks.num_refused, webhooks.refuse_next = 0, 3
     run = ended(alerting, "FAILED", "Failed", "in an outage")
     for path in ("slack", "teams"):
-        assert wait_for(lambda path=path: len(about(run, webhooks.texts(path))) == 1, 60)
+        assert wait_for(lambda path=path: len(about(run, webhooks.texts(path))) == 1, 240)
     time.sleep(1)
     assert webhooks.num_refused == 3
     assert [len(about(run, webhooks.texts(path))) for path in ("slack", "teams")] == [1, 1]
@@ -175,11 +176,11 @@ def test_a_receiver_that_always_answers_500_does_not_affect_the_others(
 ) -> None:
     webhooks.num_refused, webhooks.refuse_next = 0, 1_000
     unheard = ended(alerting, "FAILED", "Failed", "nobody hears it but the mailbox")
-    assert wait_for(lambda: bool(about(unheard, mailbox.mails)) and webhooks.num_refused >= 8, 60)
+    assert wait_for(lambda: bool(about(unheard, mailbox.mails)) and webhooks.num_refused >= 8, 240)
     webhooks.refuse_next = 0
     heard = ended(alerting, "FAILED", "Failed", "the next alert")
     for messages in (lambda: webhooks.texts("slack"), lambda: webhooks.texts("teams"), lambda: mailbox.mails):
-        assert wait_for(lambda messages=messages: len(about(heard, messages())) == 1, 60)
+        assert wait_for(lambda messages=messages: len(about(heard, messages())) == 1, 240)
 
 
 def test_webhook_addresses_stay_secret_and_survive_a_deployment_without_them(
@@ -193,7 +194,7 @@ def test_webhook_addresses_stay_secret_and_survive_a_deployment_without_them(
     assert webhooks.url("slack") not in alerting.api.post("/automations/filter", json={}).text
     alerting.deploy()
     run = ended(alerting, "FAILED", "Failed", "after another deployment")
-    assert wait_for(lambda: bool(about(run, webhooks.texts("slack")) and about(run, webhooks.texts("teams"))), 60)
+    assert wait_for(lambda: bool(about(run, webhooks.texts("slack")) and about(run, webhooks.texts("teams"))), 240)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Fleets:
     def promote(self, version: str) -> None:
         self.registry.promote(self.registry.version(NAME, version))
 
-    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float = 60) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float = 240) -> None:
         until = time.monotonic() + timeout_seconds
         while not condition():
             assert time.monotonic() < until, (self.record.read(), [one.log() for one in self.replicas])

@@ -122,7 +122,7 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
         children = psutil.Process(parent.pid).children(recursive=True)
         assert len(children) >= 2
         os.kill(parent.pid, signal.SIGKILL)
-    _gone, alive = psutil.wait_procs(children, timeout=20)
+    _gone, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
 
 
@@ -132,5 +132,5 @@ def test_released_workers_end_before_the_block_does(num_workers: int) -> None:
         assert list(workers.map(abs, [-1, -2, -3])) == [1, 2, 3]
         children = [psutil.Process(child.pid) for child in multiprocessing.active_children()]
         workers.release()
-        _gone, alive = psutil.wait_procs(children, timeout=20)
+        _gone, alive = psutil.wait_procs(children, timeout=60)
         assert not alive

@@ -48,18 +48,18 @@ def test_both_servers_run_until_interrupted(
     pages = [address for line in lines[:2] for address in re.findall(r"http://\S+", line)]
     assert len(pages) == 2
     for page in pages:
-        with urlopen(page, timeout=30) as answer:
+        with urlopen(page, timeout=120) as answer:
             assert b"<title>" in answer.read()
-    with urlopen(f"{pages[1]}/ui-settings", timeout=30) as answer:
+    with urlopen(f"{pages[1]}/ui-settings", timeout=120) as answer:
         assert json.load(answer)["api_url"] == f"{pages[1]}/api", "Prefect's page calls its own server"
-    with urlopen(f"{pages[1]}/api/admin/settings", timeout=30) as answer:
+    with urlopen(f"{pages[1]}/api/admin/settings", timeout=120) as answer:
         assert json.load(answer)["server"]["ui"]["show_promotional_content"] is False
     started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(started) >= 2
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(240) == 0
     process.stdout.close()
-    assert wait_for(lambda: not any(map(is_alive, started)), 10)
+    assert wait_for(lambda: not any(map(is_alive, started)), 60)
 
 
 class Ended:

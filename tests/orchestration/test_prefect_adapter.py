@@ -139,5 +139,5 @@ def test_the_prefect_server_answers_at_the_health_path(tmp_path: Path, free_port
     server = Server("Prefect", command, port, HEALTH, {"PREFECT_HOME": str(tmp_path / "prefect")})
     with running(server, workspace) as process:
         wait_until_ready(server, process, workspace)
-        with urlopen(server.url + HEALTH, timeout=5) as answer:
+        with urlopen(server.url + HEALTH, timeout=60) as answer:
             assert answer.read() == b"true"

@@ -187,8 +187,9 @@ def start(folder: Path, tokens: Path, tokenizer: Path) -> "subprocess.Popen[byte
 
 
 def kill_at_checkpoint(process: "subprocess.Popen[bytes]", work: Path, name: str) -> None:
-    deadline = time.monotonic() + 120
-    while not list(work.glob(f"*/{name}")):
+    """Kill the process once it has written this checkpoint or, if we see it too late, a later one."""
+    deadline = time.monotonic() + 240
+    while not any(checkpoint.name >= name for checkpoint in work.glob("*/step-*")):
         assert process.poll() is None, "the stage ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.002)

@@ -63,7 +63,7 @@ def test_files_of_a_living_writer_are_kept(kind: str, tmp_path: Path) -> None:
             assert len(names_in(tmp_path)) == 2
         with held_beside(tmp_path / "out"):  # another writer of the same name
             pass
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=120)
     assert process.returncode == 0
     assert names_in(tmp_path) == ["another", "out"]
     written = tmp_path / "out" if kind == "file" else tmp_path / "out" / "one"

@@ -56,8 +56,8 @@ def test_a_training_that_loses_a_node_ends_like_an_undisturbed_one(
         lasting = node(gang, port, tiny_tokens, tiny_tokenizer, dies_at=None)
         dying = node(gang, port, tiny_tokens, tiny_tokenizer, dies_at=8)
         try:
-            said, _ = lasting.communicate(timeout=240)
-            dying.communicate(timeout=10)
+            said, _ = lasting.communicate(timeout=600)
+            dying.communicate(timeout=120)
         finally:
             for process in (lasting, dying):
                 process.kill()
