@@ -3,10 +3,8 @@
 import atexit
 import gc
 import getpass
-import logging
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -28,7 +26,7 @@ from tests.written_shards import write_documents
 pytest_plugins = [
     "tests.made_once",
     "tests.mlflow_databases",
-    "tests.mlflow_databases",
+    "tests.own_state",
     "tests.prefect_databases",
     "tests.small_encoders",
     "tests.toy_project",
@@ -73,6 +71,8 @@ def pytest_addoption() -> None:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        # Stages run as `python`, which has to be this one, as with `make`.
+        os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         _use_temporary_folder(TemporaryDirectory(prefix="clozeline-tests-", ignore_cleanup_errors=True))
     if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
         assert "torch" not in sys.modules, "it has read these variables already"
@@ -91,19 +91,6 @@ def _use_temporary_folder(folder: "TemporaryDirectory[str]") -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = folder.name
     os.environ["HF_HOME"] = f"{folder.name}/huggingface"
     atexit.register(folder.cleanup)
-
-
-def pytest_configure() -> None:
-    _default_signals()
-
-
-def _default_signals() -> None:
-    """Let the processes that tests start hear signals: a shell that runs us in the background, or `nohup`, switches
-    some off, and so does a command that ends.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -175,76 +162,6 @@ def free_port() -> Iterator[Callable[[], int]]:
     """`free_port()`: a port of the loopback for a server that a test starts, until the session ends."""
     with held_ports() as free_port:
         yield free_port
-
-
-@pytest.fixture(autouse=True)
-def _own_random_state() -> None:
-    """Start from the same random state, whatever this process has drawn for earlier tests."""
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _own_threads() -> Iterator[None]:
-    """Restore the number of threads: a command sets it for its whole process, and this process runs further tests."""
-    torch = sys.modules.get("torch")
-    before = torch.get_num_threads() if torch else 0
-    yield
-    if torch:
-        torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _environment_of_the_file() -> Iterator[None]:
-    """Same as `_own_environment`, for the commands that fixtures of a whole file run."""
-    yield from restoring_environment()
-
-
-@pytest.fixture(autouse=True)
-def _own_environment() -> Iterator[None]:
-    """Restore the variables that a command set for its whole process: the address of MLflow in the project of one test
-    would be that of all later tests.
-    """
-    yield from restoring_environment()
-
-
-def restoring_environment() -> Iterator[None]:
-    before = _environment()
-    yield
-    if (after := _environment()) != before:
-        for name in after.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
-
-
-def _environment() -> dict[str, str]:
-    """Return all variables but pytest's own, which it sets and removes itself."""
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-
-
-@pytest.fixture(autouse=True)
-def _own_signals() -> Iterator[None]:
-    """Start and end with the default signal handlers: a fixture that several tests share may have run a command."""
-    _default_signals()
-    yield
-    _default_signals()
-
-
-@pytest.fixture(autouse=True)
-def _own_log_levels() -> Iterator[None]:
-    """Restore the log levels that a command changed."""
-    before = {logger: logger.level for logger in _loggers()}
-    yield
-    for logger in _loggers():
-        is_ours = logger.name.startswith("clozeline")
-        level = before.get(logger, logging.NOTSET if is_ours else logger.level)
-        if logger.level != level:  # `setLevel` clears a cache of every logger there is: 50 ms after each test
-            logger.setLevel(level)
-
-
-def _loggers() -> list[logging.Logger]:
-    known = logging.root.manager.loggerDict.values()
-    return [logging.root, *(logger for logger in known if isinstance(logger, logging.Logger))]
 
 
 @pytest.fixture

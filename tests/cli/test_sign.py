@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import mlflow
 import pytest
 from typer.testing import CliRunner
 
@@ -66,4 +65,3 @@ def test_a_signed_version_is_served_in_place_and_as_a_copy(project: Path, monkey
     shutil.rmtree(project / "ada")
     with pytest.raises(ArtifactError, match="no signature that counts"):
         fetched(ModelSource("encoder", uri, allow(project / "others", eve=make_key(project / "eve"))))
-    mlflow.set_tracking_uri(None)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,9 +40,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path, cl
     """A project with two packages."""
     root = tmp_path_factory.mktemp("template") / "project"
     packages = {"encoder": encoder_package, "library": classifier_package}
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-        return make_release_project(root, packages)
+    return make_release_project(root, packages)
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +54,12 @@ def released_template(prefect_server: None, template: Path) -> Path:
 
 
 @pytest.fixture
-def project(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+def project(template: Path, tmp_path: Path) -> Path:
     return shutil.copytree(template, tmp_path / "project", symlinks=True)
 
 
 @pytest.fixture
-def released(released_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+def released(released_template: Path, tmp_path: Path) -> Path:
     return shutil.copytree(released_template, tmp_path / "project", symlinks=True)
 
 

@@ -1,20 +1,24 @@
 """The suite itself: its slow tests, their order, and the state that tests leave to each other."""
 
+import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import huggingface_hub
+import mlflow
 import pytest
+import torch
 
 from tests import slow_tests
-from tests.conftest import LONGEST, restoring_environment
+from tests.conftest import LONGEST
 from tests.made_once import MadeOnce
+from tests.own_state import restored_state
 from tests.slow_tests import is_slow
 
 ROOT = Path(__file__).parents[2]
@@ -52,15 +56,29 @@ def test_what_tools_leave_is_in_a_folder_that_goes_with_the_session(tmp_path: Pa
     assert not tmp_path.is_relative_to(folder), "pytest keeps what failed tests wrote"
 
 
-def test_variables_that_a_test_changes_are_as_before_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_command_sets_for_its_process_is_as_before_for_the_next_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHANGED", "before")
     monkeypatch.setenv("REMOVED", "before")
     monkeypatch.delenv("NEW", raising=False)
-    with contextmanager(restoring_environment)():
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = [*sys.path]
+    logger = logging.getLogger("clozeline.stages")
+    with restored_state():
         os.environ.update(CHANGED="after", NEW="after")
         del os.environ["REMOVED"]
+        sys.path = ["/code/of/a/model", *sys.path]
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        logger.setLevel(logging.ERROR)
+        mlflow.set_tracking_uri("sqlite:///of-this-test.db")
+        drawn = torch.rand(3)
     assert [os.environ.get(name) for name in ("CHANGED", "REMOVED", "NEW")] == ["before", "before", None]
-    assert "PYTEST_CURRENT_TEST" in os.environ
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+    assert "of-this-test" not in mlflow.get_tracking_uri()
+    assert sys.path == before
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert logger.level == logging.NOTSET
+    with restored_state():
+        assert torch.equal(torch.rand(3), drawn)
 
 
 def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: MadeOnce, tmp_path: Path) -> None:

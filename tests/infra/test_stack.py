@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +26,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     packages = {"encoder": folder / "packages/encoder", "library": folder / "packages/library"}
     write_encoder(packages["encoder"])
     write_classifier(packages["library"])
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-        project = make_release_project(folder / "project", packages)
+    project = make_release_project(folder / "project", packages)
     for name in ("flows", "infra"):
         shutil.copytree(ROOT / name, project / name)
     command = [sys.executable, "-m", "tests.infra.stack", str(project), str(folder / "state")]

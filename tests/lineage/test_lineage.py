@@ -1,7 +1,6 @@
 """The trace leads from a served model back to the raw text, and verification checks every byte on the way."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) ->
     root = tmp_path_factory.mktemp("template") / "project"
     workspace = Workspace(root)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
         for name, value in workspace.defaults().items():
             monkeypatch.setenv(name, value)
         make_release_project(root, {"encoder": encoder_package, "library": encoder_package})
@@ -39,7 +37,6 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) ->
 
 @pytest.fixture
 def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     workspace = Workspace(shutil.copytree(template, tmp_path / "project", symlinks=True))
     for name, value in workspace.defaults().items():
         monkeypatch.setenv(name, value)

@@ -1,7 +1,6 @@
 """What one machine makes and pushes, a fresh clone on another restores, serves, and verifies from any night."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ NIGHTS = ("one", "one two", "one two three")
 @pytest.fixture
 def first_machine(tmp_path: Path, encoder_package: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A project after three nights, each of which released a version and pushed; both machines use its registry."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     (tmp_path / "store").mkdir()
     workspace = Workspace(tmp_path / "first" / "project")
     address = workspace.defaults()["MLFLOW_TRACKING_URI"]

@@ -1,7 +1,6 @@
 """The auditor accepts a sound month, and finds what was forged, deleted or left open."""
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -93,7 +92,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("template") / "project"
     write_encoder(root.parent / "package")
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
         for name, value in Workspace(root).defaults().items():
             monkeypatch.setenv(name, value)
         make_release_project(root, dict.fromkeys(("encoder", "library"), root.parent / "package"))

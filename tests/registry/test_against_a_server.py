@@ -26,7 +26,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: Callable[
         yield server
     finally:
         server.stop()
-        mlflow.set_tracking_uri(None)
 
 
 def test_a_package_survives_a_round_trip_through_the_server_byte_for_byte(

@@ -6,7 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,13 +42,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     shutil.copytree(template, tmp_path / "project")
     workspace = Workspace(tmp_path / "project")
     for name, value in workspace.defaults().items():
         monkeypatch.setenv(name, value)
-    yield workspace
-    mlflow.set_tracking_uri(None)
+    return workspace
 
 
 @pytest.fixture

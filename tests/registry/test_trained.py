@@ -1,10 +1,9 @@
 """A version keeps what a later training continues from, and such a training gets exactly that or is refused."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import mlflow
 import pytest
 from mlflow import MlflowClient
 
@@ -38,12 +37,11 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) ->
 
 
 @pytest.fixture
-def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     workspace = Workspace(shutil.copytree(template, tmp_path / "project"))
     for name, value in workspace.defaults().items():
         monkeypatch.setenv(name, value)
-    yield workspace
-    mlflow.set_tracking_uri(None)
+    return workspace
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Stage `snapshot` under DVC, which removes its output before each run."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -39,9 +38,8 @@ def project(toy: Path) -> Path:
 
 def snapshot(root: Path, *options: str) -> tuple[str | int, str]:
     """Bring the stage up to date; return its outcome, or its exit code if it failed, and what it said."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     command = [sys.executable, "-m", reproduce.__name__, "snapshot", *options]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     return outcome_of(done.returncode) or done.returncode, done.stdout + done.stderr
 
 

@@ -25,9 +25,8 @@ from clozeline.versions.reproduce import EXIT_CODES, outcome_of
 
 
 def run(root: Path, name: str = "upper") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     command = [sys.executable, "-m", reproduce.__name__, name]
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
 def ended(root: Path, name: str = "upper") -> str | int:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -87,7 +86,6 @@ def test_large_files_are_kept_as_long_as_something_points_to_them(
     large = root / "work/large"
     large.mkdir(parents=True)
     monkeypatch.setenv(VARIABLE, str(large))
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     (root / "steps.py").write_text(f"{(root / 'steps.py').read_text()}\n{APART}")
     locks = []
     for text in ("three", "four"):
