@@ -107,6 +107,6 @@ def _end(started: psutil.Popen) -> None:
     processes = [*started.children(recursive=True), started] if started.is_running() else []
     for process in processes:
         process.kill()
-    psutil.wait_procs(processes, timeout=20)
+    psutil.wait_procs(processes, timeout=60)
     started.stdout.close()
     started.wait()

@@ -35,10 +35,11 @@ def test_a_head_that_dies_meanwhile_ends_the_wait(
             raise gone(ConnectionRefusedError("refused"))
 
     monkeypatch.setattr(ray_connection, "check_head", check_head)
+    monkeypatch.setattr(ray_connection, "_HEAD_SECONDS", 600.0)
     began = time.monotonic()
     with pytest.raises(TransientError, match=r"the cluster is gone(?s:.)*start the cluster"):
         answer_of_head(unanswered)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_head_that_lives_and_does_not_answer_is_not_waited_for_without_end(

@@ -65,7 +65,7 @@ LASTS = "import os, time; open(f'running-{os.getpid()}', 'w').close(); time.slee
 print(run(FAILS), flush=True)
 threading.Thread(target=stop, daemon=True).start()
 print(run(LASTS), flush=True)
-ray_gang.Agent, ray_gang._AGENT_ANSWERS_WITHIN_SECONDS = SilentOnce, 6.0
+ray_gang.Agent, ray_gang._AGENT_ANSWERS_WITHIN_SECONDS = SilentOnce, 20.0
 print(run(BOTH), flush=True)
 """
 
@@ -92,14 +92,14 @@ def test_nodes_that_ray_places_train_like_one_process_also_if_one_dies(
             cwd=tmp_path, env={**os.environ, **cluster.environment}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert toys.stdout.split("\n") == ["told to all", "7", "143", "both", "both", "0", ""], toys.stderr
-        assert "of 2: no answer within 6 s; it is started again" in toys.stderr
+        assert "of 2: no answer within 20 s; it is started again" in toys.stderr
         assert not any(psutil.pid_exists(int(path.name.split("-")[1])) for path in tmp_path.glob("running-*"))
 
         training = start(gang, tiny_tokens, tiny_tokenizer, ELASTIC, **cluster.environment)
         until(lambda: bool(list((gang / "work").glob("*/step-*"))) or training.poll() is not None)
         kill_raylet(cluster.nodes[1])
         try:
-            _, said = training.communicate(timeout=300)
+            _, said = training.communicate(timeout=600)
         finally:
             training.terminate()
         assert training.returncode == 0, said

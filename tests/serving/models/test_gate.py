@@ -34,7 +34,7 @@ def after_waiting(then: State, seconds: float = 10) -> str:
         ("open", 10, "passed"),
         ("behind", 10, "not_ready"),
         ("held", 0.1, "deadline_passed"),
-        ("open", 0, "deadline_passed"),
+        ("held", 0, "deadline_passed"),
     ],
 )
 def test_a_request_waits_until_the_gate_moves_or_its_deadline_passes(then: State, seconds: float, outcome: str) -> None:
