@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,8 +43,19 @@ def start_flow(root: Path) -> subprocess.Popen[bytes]:
     flow = start_pipeline(root)
     assert wait_for(lambda: len(stage_pids(root)) == 2, 240)
     # Runs reach MLflow by the outbox, a moment after the stage has started.
-    assert wait_for(lambda: statuses(root) == ["RUNNING", "RUNNING"], 240)
+    assert wait_for(lambda: num_runs(root) == 2 and statuses(root) == ["RUNNING", "RUNNING"], 240)
     return flow
+
+
+def num_runs(root: Path) -> int:
+    """Count without MLflow's client, which would create the tables at the same time as the flow."""
+    address = f"file:{Workspace(root).mlflow / 'mlflow.db'}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            (num,) = database.execute("SELECT count(*) FROM runs").fetchone()
+            return int(num)
+    except sqlite3.OperationalError:  # no file or table yet
+        return 0
 
 
 def statuses(root: Path) -> list[str]:
