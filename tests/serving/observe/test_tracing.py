@@ -179,13 +179,13 @@ def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(
     monkeypatch.setattr(trace_spans, "_CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
         service = Service(Capacity(num_workers=1), Spans.to_collector())
         service.open(catalogue)
         with serving(create_app(service)) as client:
             assert client.post("/embed", json={"inputs": "a"}).status_code == 200
             began = time.monotonic()
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
