@@ -92,7 +92,6 @@ KILLED_FLOW = """
 import sys
 from pathlib import Path
 from clozeline.workspace import Workspace
-from clozeline.machine import supervisor
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.orchestration.stage_process import StageProcesses
