@@ -115,10 +115,11 @@ def test_values_are_converted_to_their_type_or_refused() -> None:
             refused()
 
 
-def test_a_folder_without_splits_is_reported_with_the_files_in_it(tmp_path: Path) -> None:
-    (tmp_path / "labels").mkdir()
-    (tmp_path / "labels" / "a.csv").write_text("body,topic\n")
+@pytest.mark.parametrize("name", ["labels", "labels.parquet"])
+def test_a_folder_without_splits_is_reported_with_the_files_in_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "a.csv").write_text("body,topic\n")
     with pytest.raises(DataError, match="is a folder, and `splits` names no file in it") as caught:
-        read(tmp_path / "labels")
+        read(tmp_path / name)
     assert caught.value.given == "a.csv"
     assert "splits" in caught.value.do

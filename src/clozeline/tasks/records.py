@@ -90,8 +90,8 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
             expected="a file or folder with the records of this task",
             do="correct `data` of this task",
         )
-    if path.is_dir() and format_of(path) in PARQUET_SUFFIXES:  # a split of much clean text
-        for file in sorted(path.glob(f"[!.]*{path.suffix}")):
+    if parts := _parts_of(path):
+        for file in parts:
             yield from read_records(file, fields, readers)
         return
     reader = known.get(FOLDER if path.is_dir() else format_of(path))
@@ -107,6 +107,12 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
     if path.is_file() and is_empty(path):
         raise _no_records(path, fields)
     yield from reader(path, fields)
+
+
+def _parts_of(path: Path) -> list[Path]:
+    """Return the files of a folder `NAME.parquet`, such as a split of much clean text; none of another path."""
+    is_table = path.is_dir() and format_of(path) in PARQUET_SUFFIXES
+    return sorted(path.glob(f"[!.]*{path.suffix}")) if is_table else []
 
 
 def _read_table(path: Path, fields: Fields, *, rows: FormatReader) -> Iterator[Record]:
