@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.drift.comparison import Limits, shifts, stability_index
+from clozeline.artifacts.stability import stability_index
+from clozeline.drift.comparison import Limits, shifts
 from clozeline.drift.traffic import Traffic
 from clozeline.errors import ParamsError
 

@@ -11,9 +11,10 @@ from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.model import Model
 from clozeline.encoder.positions import Slots
 from clozeline.language_modelling import language_model
+from clozeline.language_modelling.language_model import outline
 from clozeline.params import PretrainParams
 from clozeline.planning.compute import Compute
-from clozeline.planning.counting import ParameterCount, outline
+from clozeline.planning.counting import ParameterCount
 from clozeline.planning.memory import StepMemory
 from clozeline.planning.plan import target_share
 from clozeline.planning.speed import measure

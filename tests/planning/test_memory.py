@@ -9,9 +9,10 @@ from torch import Tensor
 
 from clozeline.encoder.families import FAMILIES, LanguageHead
 from clozeline.language_modelling import language_model
+from clozeline.language_modelling.language_model import outline
 from clozeline.language_modelling.objectives import TargetBatch
 from clozeline.params import PretrainParams
-from clozeline.planning.counting import ParameterCount, outline
+from clozeline.planning.counting import ParameterCount
 from clozeline.planning.memory import StepMemory, device_bytes, optimizer_numbers
 from clozeline.planning.plan import target_share
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import BertConfig, DebertaV2Config, GPT2Config, PretrainedConfig, RobertaConfig
 
-from clozeline.contest.published import published_config
+from clozeline.encoder.checkpoints import published_config
 from clozeline.errors import ArtifactError
 from clozeline.planning.counting import ParameterCount
 from clozeline.planning.serving import of_published

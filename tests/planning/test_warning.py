@@ -16,7 +16,7 @@ from tests.named_knobs import is_knob_of, named_in
 from tests.stages.test_pretrain import run_stage
 
 
-def test_a_step_that_needs_too_much_memory_is_refused_before_the_first_step(
+def test_a_step_that_needs_too_much_memory_is_named_before_the_first_step(
     tiny_pretraining: PretrainParams,
     tiny_tokens: Path,
     tiny_tokenizer: Path,
@@ -26,7 +26,7 @@ def test_a_step_that_needs_too_much_memory_is_refused_before_the_first_step(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(warning, "device_bytes", lambda: 1000)
-    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path, before_first_step=warn_of_memory)
     (told,) = (record for record in caplog.records if record.name == warning.__name__)
     assert named_in(told.getMessage()) == ["micro_batch_tokens", "gradient_checkpointing"]
     assert all(is_knob_of(PretrainParams, knob) for knob in named_in(told.getMessage()))
@@ -50,5 +50,5 @@ def test_the_warning_uses_the_planned_figure_for_one_process(
     for there, used, is_reported in ((needed, hardware, False), (needed - 1, hardware, True), (needed - 1, two, False)):
         caplog.clear()
         monkeypatch.setattr(warning, "device_bytes", lambda there=there: there)
-        warn_of_memory(job.model, params, used)
+        warn_of_memory(replace(job, loop=replace(job.loop, hardware=used)))
         assert ("does not fit" in caplog.text) == is_reported

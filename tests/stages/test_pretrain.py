@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -23,7 +24,7 @@ from tests.model_cards import card_in
 PROJECT = Path(__file__).parents[2]
 
 
-def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> None:
+def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, **more: Any) -> None:
     pretrain.run(
         params,
         seed=1,
@@ -35,6 +36,7 @@ def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Pat
         looks=folder / "looks.csv",
         timing=folder / "timing.csv",
         work=folder / "work",
+        **more,
     )
 
 

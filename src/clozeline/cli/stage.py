@@ -61,6 +61,10 @@ def stage(
     run = stage_named(name)
     given = arguments_for(run, name, params, arguments, start=start)
     refuse_own_outputs(params.starting_models, [given[out] for out in _OWN_OUTPUTS.get(name, ())], Path.cwd())
+    if name == "pretrain":
+        from clozeline.planning.warning import warn_of_memory
+
+        given["before_first_step"] = warn_of_memory
     try:
         # Of several processes the first one checks the contract and writes its record.
         is_first = os.environ.get("RANK", "0") == "0"

@@ -17,6 +17,7 @@ from clozeline.errors import DataError
 from clozeline.evaluation.figures import MOST_BLOCKS, Figures, expected_calibration_error
 from clozeline.params import SourceParams
 from clozeline.storage.atomic import replacing_file
+from clozeline.text.files import texts_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
 def _keep_texts(questions: Questions, path: Path) -> int:
     if questions.text is None:
         return 0
-    num_texts = texts.keep(texts.read_texts(questions.text, questions.source), path)
+    num_texts = texts.keep(texts_of(questions.text, questions.source), path)
     if not num_texts:
         raise DataError(
             f"{questions.text}: there is no text in it",

@@ -1,16 +1,13 @@
 """Loading of any trained language model, by this project or by others: a folder, or a name on the hub."""
 
 from pathlib import Path
-from typing import Any
 
-from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from clozeline.encoder.checkpoints import Checkpoint, opened
+from clozeline.encoder.checkpoints import Checkpoint, find_checkpoint, opened
 from clozeline.encoder.families import FORMS, LanguageHead
 from clozeline.encoder.own_config import OWN_MODEL_TYPE
 from clozeline.errors import ArtifactError
-from clozeline.foreign.hub import asking_hub, pinned
 from clozeline.foreign.inspection import inspect_model
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.language_model import LanguageModel
@@ -29,7 +26,7 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
         ArtifactError: the model is missing, damaged, built by code that is not `family`, or without a trained head that
             predicts tokens.
     """
-    checkpoint, facts = _found(name, revision)
+    checkpoint, facts = find_checkpoint(name, revision)
     inspect_model(name, checkpoint.revision)
     architecture = (facts.get("architectures") or ["none"])[0]
     head, _ = FORMS.get(architecture, (None, None))
@@ -45,31 +42,6 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
         expected="a masked language model, or a causal one of a family that Clozeline trains",
         do="give another model",
     )
-
-
-def published_config(name: str) -> Any:
-    """Return the configuration of the model `name`. Its weights are neither inspected nor downloaded.
-
-    Raises:
-        ArtifactError: there is no such model, it asks for code of its own, or transformers does not know its class.
-    """
-    checkpoint, _ = _found(name, None)
-    return checkpoint.config(has_weights=False)
-
-
-def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]:
-    try:
-        with asking_hub(name):
-            checkpoint = Checkpoint(name, pinned(name, revision))
-            facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
-    except OSError as error:
-        raise ArtifactError(
-            f"{name}: there is no such model",
-            given="no config.json in it" if Path(name).is_dir() else "no folder, and none on the hub, or no answer",
-            expected="a folder with config.json and weights, or a name on the hub and a network",
-            do=f"check the name; with a network, run `hf download {name} --local-dir FOLDER`",
-        ) from error
-    return checkpoint, dict(facts)
 
 
 def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:

@@ -3,7 +3,7 @@
 The texts are spooled to disk, so that memory stays bounded.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -11,10 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.artifacts.preprocess import clean_text
-from clozeline.errors import DataError
-from clozeline.params import SourceParams
-from clozeline.records.files.json_values import whole
-from clozeline.text.files import open_files
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizing.packing import pack
 from clozeline.tokenizing.partitions import partitions_of
@@ -25,23 +21,6 @@ _SPLIT = "text"
 _SHARD_TOKENS = 50_000_000
 _SCHEMA = pa.schema([clean_text.SCHEMA.field(clean_text.TEXT)])
 _TEXTS_AT_A_TIME = 1024
-
-
-def read_texts(path: Path, params: SourceParams) -> Iterator[str]:
-    """Yield the texts of a file or folder as `preprocess` reads them, without cleaning; empty texts are skipped.
-
-    Raises:
-        DataError: the path is missing, or cannot be read as text.
-    """
-    if not path.exists():
-        raise DataError(
-            f"{path}: there is no such file or folder",
-            given=str(path),
-            expected="text: .txt, .jsonl, .csv, .parquet, compressed or not, or a folder of them",
-            do="correct the path",
-        )
-    for unit in open_files(path, params).units:
-        yield from (text for document in unit.documents() if (text := str(whole(document.text)).strip()))
 
 
 def keep(texts: Iterable[str], path: Path) -> int:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from clozeline.artifacts.stability import stability_index
 from clozeline.contract.label_profile import LabelProfile
 from clozeline.contract.text_profile import TextProfile
-from clozeline.drift.comparison import stability_index
 from clozeline.params import ContractParams
 
 _LEAST_TEXTS = 200

@@ -19,7 +19,7 @@ from clozeline.encoder.own import OwnModel
 from clozeline.encoder.own_config import OWN_MODEL_TYPE, opened_config
 from clozeline.encoder.stock import StockModel, loaded_stock
 from clozeline.errors import ArtifactError
-from clozeline.foreign.hub import fetched_file
+from clozeline.foreign.hub import asking_hub, fetched_file, pinned
 from clozeline.foreign.inspection import inspect_model, inspect_settings
 
 _WEIGHTS = "model.safetensors"
@@ -125,6 +125,36 @@ class Checkpoint:
             return ""
         there = [f"{name} is {what}" for name, what in _ELSEWHERE.items() if (Path(self.name) / name).is_file()]
         return "".join(f", and {line}" for line in there)
+
+
+def published_config(name: str) -> Any:
+    """Return the configuration of the model `name`. Its weights are neither inspected nor downloaded.
+
+    Raises:
+        ArtifactError: there is no such model, it asks for code of its own, or transformers does not know its class.
+    """
+    checkpoint, _ = find_checkpoint(name, None)
+    return checkpoint.config(has_weights=False)
+
+
+def find_checkpoint(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]:
+    """Return the checkpoint `name`, a folder or a name on the hub, and the content of its config.json.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    try:
+        with asking_hub(name):
+            checkpoint = Checkpoint(name, pinned(name, revision))
+            facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
+    except OSError as error:
+        raise ArtifactError(
+            f"{name}: there is no such model",
+            given="no config.json in it" if Path(name).is_dir() else "no folder, and none on the hub, or no answer",
+            expected="a folder with config.json and weights, or a name on the hub and a network",
+            do=f"check the name; with a network, run `hf download {name} --local-dir FOLDER`",
+        ) from error
+    return checkpoint, dict(facts)
 
 
 AnyModel: TypeAlias = Model | StockModel | OwnModel

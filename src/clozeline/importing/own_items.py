@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut
-from clozeline.contest.texts import read_texts
 from clozeline.errors import DataError
 from clozeline.inference.entities import extents
 from clozeline.params import SourceParams
 from clozeline.tasks.records import Record, read_records
 from clozeline.tasks.tagging.schemes import to_iob2
+from clozeline.text.files import texts_of
 
 MOST_ITEMS: Final = 576
 """As many as `export.num_agreement_texts` and `export.num_calibration_texts` ask for by default."""
@@ -29,7 +29,7 @@ def items_of_texts(path: Path, source: SourceParams, task: str) -> list[HeldOut]
         DataError: there is no text.
     """
     most = _MOST_FOR_VECTORS if task == "feature-extraction" else MOST_ITEMS
-    return _chosen((HeldOut(text=text) for text in read_texts(path, source)), most, path)
+    return _chosen((HeldOut(text=text) for text in texts_of(path, source)), most, path)
 
 
 def items_of_records(

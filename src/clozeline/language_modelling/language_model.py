@@ -47,6 +47,16 @@ def build(params: ModelParams, head: LanguageHead, ids: TokenIds, seed: int) -> 
     return model
 
 
+def outline(params: ModelParams, head: LanguageHead, vocab_size: int) -> LanguageModel:
+    """Build the model that `params` describe, without allocating its weights.
+
+    Raises:
+        ParamsError: the family is unknown, or has no `head`.
+    """
+    with torch.device("meta"):
+        return build(params, head, TokenIds(vocab_size, 0, 2, 3), seed=0)
+
+
 def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageModel:
     if is_own(params.family) and head == "mlm":
         return fresh_own(params, ids)

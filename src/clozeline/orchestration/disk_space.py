@@ -74,8 +74,8 @@ def _last_sizes(root: Path) -> Mapping[str, int]:
 def _planned_encoder_bytes(changed: Sequence[StageNode], params: Params) -> int:
     if params.pretrain.start or not any(node.name == _PRETRAIN for node in changed):
         return 0
+    from clozeline.language_modelling.language_model import outline
     from clozeline.language_modelling.objectives import OBJECTIVES
-    from clozeline.planning.counting import outline
 
     model = outline(params.pretrain.model, OBJECTIVES[params.pretrain.objective].head, params.tokenize.vocab_size)
     return _BYTES_PER_PARAMETER * sum(parameter.numel() for parameter in model.parameters())

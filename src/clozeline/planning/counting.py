@@ -4,14 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor, nn
 
-from clozeline.encoder.families import LanguageHead, TokenIds
-from clozeline.language_modelling import language_model
 from clozeline.language_modelling.detection import parts_of
 from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.params import ModelParams
 from clozeline.training.optimizers.groups import layer_matrices
 
 _FP32_BYTES = 4
@@ -21,16 +17,6 @@ def encoder_matrices(model: LanguageModel) -> Iterator[nn.Parameter]:
     """Yield the 2-D weights of the repeated layers; for replaced-token detection those of both encoders."""
     for part in parts_of(model):
         yield from layer_matrices(part.base_model)
-
-
-def outline(params: ModelParams, head: LanguageHead, vocab_size: int) -> LanguageModel:
-    """Build the model that `params` describe, without allocating its weights.
-
-    Raises:
-        ParamsError: the family is unknown, or has no `head`.
-    """
-    with torch.device("meta"):
-        return language_model.build(params, head, TokenIds(vocab_size, 0, 2, 3), seed=0)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from clozeline.encoder.own import OwnModel
 from clozeline.encoder.sizes import SIZES, Shape
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.detection import parts_of
-from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.language_modelling.language_model import LanguageModel, outline
 from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.machine.cores import available_cores
 from clozeline.params import ModelParams, PretrainParams
 from clozeline.planning.compute import Compute
-from clozeline.planning.counting import ParameterCount, outline
+from clozeline.planning.counting import ParameterCount
 from clozeline.planning.memory import StepMemory
 from clozeline.planning.speed import Speed, measure
 from clozeline.pretraining.starting import start_from, token_ids

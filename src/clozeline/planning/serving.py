@@ -11,7 +11,7 @@ from onnx import ModelProto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from clozeline.contest.published import published_config
+from clozeline.encoder.checkpoints import published_config
 from clozeline.encoder.families import FAMILIES, LAYOUTS, TokenIds
 from clozeline.encoder.model import Model
 from clozeline.encoder.own import OwnModel

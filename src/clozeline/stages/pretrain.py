@@ -1,7 +1,7 @@
 """Stage `pretrain`: masked or causal language modelling, or replaced-token detection."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +9,6 @@ from pathlib import Path
 from clozeline.artifacts.record import MetricFile
 from clozeline.encoder.own import OwnModel
 from clozeline.params import ExportParams, PretrainParams
-from clozeline.planning.warning import warn_of_memory
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.advisers import Advancing, advisers
 from clozeline.pretraining.card import card_of
@@ -40,6 +39,7 @@ def run(
     work: Path,
     start: Path | None = None,
     export: ExportParams | None = None,
+    before_first_step: Callable[[Pretraining], None] = lambda job: None,
     callbacks: Iterable[Callback] = (),
 ) -> None:
     """Train on the shards in `tokens`; write the model to `out` and its figures to `metrics`.
@@ -49,6 +49,7 @@ def run(
     finished.
     `start`: folder of the encoder to continue from, with the keys of the documents that it was trained on.
     `export`: section of params.yaml; if it names models, your own encoder has to be exportable before it is trained.
+    `before_first_step`: is called with the prepared training, in the first process only.
     `callbacks`: further listeners.
 
     Raises:
@@ -66,7 +67,7 @@ def run(
     if not job.is_first_process:
         job.trained(tokenizer, job.run())
         return
-    warn_of_memory(job.model, params, job.loop.hardware)
+    before_first_step(job)
     total = job.loop.total_steps
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
     if total == 0:

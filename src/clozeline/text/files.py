@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from clozeline.errors import DataError
 from clozeline.records.files.bad import stop
 from clozeline.records.files.formats import PARQUET_SUFFIXES, format_of, read_parquet
+from clozeline.records.files.json_values import whole
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import compression_of, read_blocks, read_lines
 from clozeline.text.documents import Document, RawUnit, Source
@@ -33,6 +34,23 @@ def open_files(path: Path, params: "SourceParams") -> Source:
     """
     named = [(file, label_of(file, path)) for file in matching_files(path, params.pattern)]
     return read_files([RawFile(file, name, name) for file, name in named], Reading.of(params))
+
+
+def texts_of(path: Path, params: "SourceParams") -> Iterator[str]:
+    """Yield the texts of a file or folder as `preprocess` reads them, without cleaning; empty texts are skipped.
+
+    Raises:
+        DataError: the path is missing, or cannot be read as text.
+    """
+    if not path.exists():
+        raise DataError(
+            f"{path}: there is no such file or folder",
+            given=str(path),
+            expected="text: .txt, .jsonl, .csv, .parquet, compressed or not, or a folder of them",
+            do="correct the path",
+        )
+    for unit in open_files(path, params).units:
+        yield from (text for document in unit.documents() if (text := str(whole(document.text)).strip()))
 
 
 def read_files(files: Sequence[RawFile], reading: Reading) -> Source:
