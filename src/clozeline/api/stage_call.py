@@ -12,7 +12,7 @@ from clozeline.params import Params
 
 _SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess", "import": "imports"})
 """Section of params.yaml by stage, where the stage has none of its own name."""
-_FROM_PYTHON: Final = {"callbacks"}
+_FROM_PYTHON: Final = {"before_first_step", "callbacks"}
 """Parameters that no command can give."""
 
 
