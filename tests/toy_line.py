@@ -21,7 +21,7 @@ TINY_MODEL: Mapping[str, Any] = {
     "intermediate_size": 32,
     "max_position_embeddings": 64,
 }
-TINY_EVALUATION: Mapping[str, Any] = {"num_folds": 3, "max_length": 32, "num_examples": 3, "num_pseudo_documents": 4}
+TINY_EVALUATION: Mapping[str, Any] = {"max_length": 32, "num_pseudo_documents": 4}
 _FILES = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "requirements.lock", "start.lock",
           "forgotten.lock")  # fmt: skip
 
@@ -51,10 +51,9 @@ def write_params(
 
 
 def merge(tree: Any, changes: Mapping[str, Any]) -> None:
-    """Lay `changes` over `tree`; every key has to be there."""
+    """Lay `changes` over `tree`; a key that no section has is refused when the params are read."""
     for key, value in changes.items():
-        assert key in tree, f"params.yaml has no {key}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
             merge(tree[key], value)
         else:
             tree[key] = value

@@ -14,6 +14,7 @@ import pytest
 from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.params import read_params
 from tests.made_once import MadeOnce
+from tests.open_gates import RANDOM, Limits
 from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert
 
 PROJECT = Path(__file__).parents[1]
@@ -141,19 +142,19 @@ def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run_export(model: Path, texts: Path, folder: Path, **changes: object) -> Path:
+def run_export(model: Path, texts: Path, folder: Path, limits: Limits = RANDOM, **changes: object) -> Path:
     """Run the export stage; the package's folder in `folder`, metrics.json beside it."""
+    from clozeline.exporting import scarcity
     from clozeline.stages import export
 
     params = read_params(PROJECT / "params.yaml").export
-    # Weights are random here, so right answers are chance, and some models give one answer to every text.
-    few = {"min_agreement_texts": 1, "min_different_answers": 1, "min_metric_items": 1}
-    gates = params.gates.model_copy(update={"min_agreement": 0.9, "min_metric_ratio": 0.0, **few})
-    counts = {"num_agreement_texts": 32, "num_calibration_texts": 8}
-    params = params.model_copy(update={"gates": gates, **counts, **changes})
     lock = folder / "requirements.lock"
     lock.write_text("numpy==2\n", encoding="utf-8")
-    export.run(params, model=model, texts=texts, lock=lock, out=folder / "model", metrics=folder / "metrics.json")
+    with limits.applied() as gates, pytest.MonkeyPatch.context() as patched:
+        for module in (export, scarcity):
+            patched.setattr(module, "NUM_CALIBRATION_TEXTS", 8)
+        params = params.model_copy(update={"gates": gates, "num_agreement_texts": 32, **changes})
+        export.run(params, model=model, texts=texts, lock=lock, out=folder / "model", metrics=folder / "metrics.json")
     return folder / "model"
 
 

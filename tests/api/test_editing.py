@@ -46,7 +46,7 @@ def test_a_value_changes_and_its_comment_stays_in_its_column(path: Path) -> None
         ),
         (
             "presets.sst2.metric=f1",
-            "  sst2: &sst2 {<<: *glue, hub: {<<: *of_glue, subset: sst2}, text_field: sentence, metric: f1}",
+            "presets: {sst2: {metric: f1}}",
         ),
     ],
 )

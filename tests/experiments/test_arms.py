@@ -36,7 +36,7 @@ def test_an_arm_is_the_project_with_the_changes_of_files_and_settings_in_their_o
         ("pretrain.recipe=measured", "same training"),
         ("pretrain.checkpoint_every_steps=7", "same training"),
         ("seed=5", "`seed`"),
-        ("preprocess.min_characters=5 evaluate.num_folds=3", "`preprocess` and `evaluate`"),
+        ("preprocess.min_characters=5 evaluate.num_pseudo_documents=3", "`preprocess` and `evaluate`"),
         ("pretrain.start=champion", "champion"),
         ("pretrain.objective=clm finetune={} export.models={}", "mlm and clm"),
     ],

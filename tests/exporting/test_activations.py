@@ -16,7 +16,6 @@ from clozeline.exporting.ranges import Range, range_of
 from tests.exporting.test_quantization import (
     ACTIVATION_TK,
     DEFAULT,
-    PER_BATCH,
     TABLE_VH,
     UNSIGNED,
     WEIGHT_KN,
@@ -33,7 +32,7 @@ RANGES = {"x": REACH}
 BIASED = [helper.make_node("MatMul", ["x", "W"], ["p"]), helper.make_node("Add", ["bias", "p"], ["y"])]
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH, UNSIGNED])
+@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED])
 def test_a_fixed_scale_is_near_fp32_but_not_fp32(scheme: Scheme) -> None:
     exact = ACTIVATION_TK @ WEIGHT_KN
     quantized = quantize(linear(), scheme, ranges=RANGES)

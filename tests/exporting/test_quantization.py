@@ -24,8 +24,7 @@ from clozeline.exporting.quantization import (
     symmetric,
 )
 
-DEFAULT = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
-PER_BATCH = replace(DEFAULT, per_token=False)
+DEFAULT = Scheme(weights="int7", embeddings=True)
 UNSIGNED = replace(DEFAULT, weights="uint8")
 RANDOM = np.random.default_rng(0)
 WEIGHT_KN = RANDOM.normal(size=(24, 16)).astype(np.float32)
@@ -78,26 +77,24 @@ def tensors(quantized: Quantized) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in quantized.model.graph.initializer}
 
 
-@pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize(("weights", "reduce_range"), [("int7", True), ("int8", False)])
-def test_quantization_gives_the_same_results_as_onnxruntime(
-    tmp_path: Path, per_channel: bool, weights: Weights, reduce_range: bool
-) -> None:
+def test_weights_are_stored_as_onnxruntime_stores_them(tmp_path: Path, weights: Weights, reduce_range: bool) -> None:
     onnx.save(linear(), tmp_path / "fp32.onnx")
     quantize_dynamic(
         tmp_path / "fp32.onnx",
         tmp_path / "int8.onnx",
-        per_channel=per_channel,
+        per_channel=True,
         reduce_range=reduce_range,
         weight_type=QuantType.QInt8,
     )
-    theirs = answer(onnx.load(tmp_path / "int8.onnx"), {"x": ACTIVATION_TK})
-    scheme = replace(PER_BATCH, per_channel=per_channel, weights=weights)
-    ours = answer(quantize(linear(), scheme).model, {"x": ACTIVATION_TK})
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    stored = [numpy_helper.to_array(tensor) for tensor in onnx.load(tmp_path / "int8.onnx").graph.initializer]
+    ours = tensors(quantize(linear(), replace(DEFAULT, weights=weights)))
+    limit = 64 if reduce_range else 127
+    for name in (f"W/{limit}/1", f"W/{limit}/1/scale"):
+        assert any(value.shape == ours[name].shape and np.allclose(value, ours[name], atol=1e-7) for value in stored)
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH, UNSIGNED])
+@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED])
 def test_int8_is_near_fp32_but_not_fp32(scheme: Scheme) -> None:
     exact = ACTIVATION_TK @ WEIGHT_KN
     error = np.abs(answer(quantize(linear(), scheme).model, {"x": ACTIVATION_TK}) - exact).max()
@@ -108,15 +105,12 @@ def test_an_outlier_does_not_change_the_answer_for_another_token() -> None:
     beside = np.concatenate([ACTIVATION_TK, 1000 * ACTIVATION_TK[:1]])
     quantized = quantize(linear(), DEFAULT).model
     np.testing.assert_array_equal(answer(quantized, {"x": beside})[:5], answer(quantized, {"x": ACTIVATION_TK}))
-    one_scale = quantize(linear(), PER_BATCH).model
-    assert np.abs(answer(one_scale, {"x": beside})[:5] - answer(one_scale, {"x": ACTIVATION_TK})).max() > 1
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
-def test_fusions_of_onnxruntime_do_not_change_the_result(scheme: Scheme) -> None:
+def test_fusions_of_onnxruntime_do_not_change_the_result() -> None:
     nodes = [helper.make_node("MatMul", ["x", "W"], ["p"]), helper.make_node("Add", ["p", "bias"], ["y"])]
     model = graph_of(nodes, {"x": ACTIVATION_TK}, W=WEIGHT_KN, bias=np.arange(16, dtype=np.float32))
-    quantized = quantize(model, scheme).model
+    quantized = quantize(model, DEFAULT).model
     plain = answer(quantized, {"x": ACTIVATION_TK}, level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
     np.testing.assert_allclose(answer(quantized, {"x": ACTIVATION_TK}), plain, atol=1e-5)
 
@@ -196,29 +190,24 @@ def test_an_exact_output_projection_reuses_the_8_bit_embedding_table() -> None:
     assert quantized.num_matmuls == 0
 
 
-@pytest.mark.parametrize(("scheme", "operator"), [(DEFAULT, "QuantizeLinear"), (PER_BATCH, "DynamicQuantizeLinear")])
-def test_an_activation_read_by_two_layers_is_quantized_once(scheme: Scheme, operator: str) -> None:
+def test_an_activation_read_by_two_layers_is_quantized_once() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "W"], ["a"]),
         helper.make_node("MatMul", ["x", "U"], ["b"]),
         helper.make_node("Add", ["a", "b"], ["y"]),
     ]
-    counts = op_counts(quantize(graph_of(nodes, {"x": ACTIVATION_TK}, W=WEIGHT_KN, U=-WEIGHT_KN), scheme).model)
-    assert (counts[operator], counts["MatMulInteger"] + counts[PRODUCT]) == (1, 2)
+    counts = op_counts(quantize(graph_of(nodes, {"x": ACTIVATION_TK}, W=WEIGHT_KN, U=-WEIGHT_KN), DEFAULT).model)
+    assert (counts["QuantizeLinear"], counts[PRODUCT]) == (1, 2)
 
 
 def test_onnxruntime_folds_the_operations_on_weights_into_constants(tmp_path: Path) -> None:
-    """A transposed weight, signed or not, costs nothing at run time; one scale for the batch is one fused kernel."""
+    """A transposed weight costs nothing at run time."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    operators = {}
-    for scheme in (DEFAULT, PER_BATCH):
-        content = quantize(tied(), scheme).model.SerializeToString()
-        onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        operators[scheme] = op_counts(onnx.load(tmp_path / "optimized.onnx"))
-    assert not {"Transpose", "Add"} & (operators[DEFAULT].keys() | operators[PER_BATCH].keys())
-    assert operators[PER_BATCH]["DynamicQuantizeMatMul"] == 1
+    content = quantize(tied(), DEFAULT).model.SerializeToString()
+    onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    assert not {"Transpose", "Add"} & op_counts(onnx.load(tmp_path / "optimized.onnx")).keys()
 
 
 def extreme(feeds: dict[str, np.ndarray], scheme: Scheme) -> onnx.ModelProto:
@@ -227,7 +216,7 @@ def extreme(feeds: dict[str, np.ndarray], scheme: Scheme) -> onnx.ModelProto:
     return quantize(model, scheme).model
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH, UNSIGNED])
+@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED])
 def test_reduced_range_and_unsigned_weights_do_not_saturate(scheme: Scheme) -> None:
     feeds = {"x": np.full((4, 24), 9, dtype=np.float32)}
     model = extreme(feeds, scheme)
@@ -267,10 +256,9 @@ def test_a_column_of_zeros_stays_zeros() -> None:
     assert np.isfinite(scale_N).all()
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
-def test_an_empty_batch_gives_an_empty_result(scheme: Scheme) -> None:
+def test_an_empty_batch_gives_an_empty_result() -> None:
     """A batch without masks gives the vocabulary head no rows."""
-    assert answer(quantize(linear(), scheme).model, {"x": np.zeros((0, 24), np.float32)}).shape == (0, 16)
+    assert answer(quantize(linear(), DEFAULT).model, {"x": np.zeros((0, 24), np.float32)}).shape == (0, 16)
 
 
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (2, 0, 24), (1, 2, 3, 24)])

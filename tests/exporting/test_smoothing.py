@@ -83,14 +83,14 @@ def test_only_outlier_channels_are_divided_and_by_powers_of_two() -> None:
     np.testing.assert_array_equal(np.log2(factor_K), np.round(np.log2(factor_K)))
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED, replace(DEFAULT, per_channel=False)])
+@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED])
 def test_smoothing_lowers_the_error_of_a_fixed_scale(scheme: Scheme) -> None:
     chosen = smoothing(OUTLYING_TK, scheme=scheme)
     as_it_is = error_of(np.ones(24), scheme)
     assert error_of(chosen.factor_K, scheme) < 0.5 * as_it_is
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED, replace(DEFAULT, per_channel=False)])
+@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED])
 def test_the_smoothing_factors_minimize_the_error(scheme: Scheme) -> None:
     """For each power of two, measured on the outlier channels in both integer graphs."""
     chosen = smoothing(OUTLYING_TK, scheme=scheme).factor_K
@@ -125,18 +125,6 @@ def test_a_channel_without_headroom_in_its_weights_is_not_divided() -> None:
     heavy_KN[OUTLIERS] *= 1000
     assert (smoothing(OUTLYING_TK, others_KN=heavy_KN).factor_K[OUTLIERS] == 1).all()
     assert (smoothing(OUTLYING_TK, heavy_KN).factor_K[OUTLIERS] == 1).all(), "the second product's weights are large"
-
-
-def test_smoothing_uses_the_headroom_of_a_per_matrix_scale() -> None:
-    """With one scale for each column, the largest weight leaves room in its own column only."""
-    heavy_KN = WEIGHT_KN.copy()
-    heavy_KN[OUTLIERS] *= 10
-    heavy_KN[0, 0] = 8 * np.abs(heavy_KN[OUTLIERS]).max()
-    per_column_K, per_matrix_K = (
-        smoothing(OUTLYING_TK, others_KN=heavy_KN, scheme=replace(DEFAULT, per_channel=each)).factor_K
-        for each in (True, False)
-    )
-    assert (per_matrix_K[OUTLIERS] > per_column_K[OUTLIERS]).all()
 
 
 @pytest.mark.parametrize("weight_KN", [WEIGHT_KN, np.zeros_like(WEIGHT_KN)])

@@ -56,7 +56,7 @@ manifest = json.loads((out / "manifest.json").read_text())
 manifest["versions"]["corpus"] = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
 (out / "manifest.json").write_text(json.dumps(manifest))
 """
-OWN_STAGES = ["snapshot", "preprocess", "tokenize", "pretrain"]
+OWN_STAGES = ["params", "snapshot", "preprocess", "tokenize", "pretrain"]
 STAGES = [*OWN_STAGES, "evaluate"]
 SHRUNK = """
 preprocess: {min_characters: 5, validation_fraction: 0.2, source: {kind: files, path: raw.txt, one_document_per: line}}

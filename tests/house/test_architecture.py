@@ -29,7 +29,8 @@ def test_the_page_lists_every_room_in_floor_order() -> None:
 
 def test_the_page_names_every_section_with_individually_listed_knobs() -> None:
     stages = YAML(typ="safe").load(PROJECT / "dvc.yaml")["stages"].values()
-    listed = [str(name) for stage in stages for name in stage.get("do", stage).get("params", [])]
+    files = [file for stage in stages for file in stage.get("do", stage).get("params", [])]
+    listed = [name for file in files for knobs in file.values() for name in knobs]
     sections = [name.rpartition(".")[0] for name in listed if "." in name and "$" not in name]
     one_by_one = {section for section, num_knobs in Counter(sections).items() if num_knobs > 1}
     rule = PAGE.partition("2. **`dvc.yaml`**")[2].partition(" one by one")[0]

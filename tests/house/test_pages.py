@@ -10,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params import Params
+from clozeline.params.defaults import with_defaults
 from clozeline.tasks.kinds import KINDS
 
 PROJECT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def test_the_readme_lines_for_own_text_are_valid_params(without_labels: bool) ->
         stated = "write `finetune: {}`, and leave only `encoder: encoder` under `export.models`"
         assert stated in " ".join(README.split())
         changed |= {"finetune": {}, "export": changed["export"] | {"models": {"encoder": "encoder"}}}
-    assert Params.model_validate(changed).preprocess.source.kind == "files"
+    assert Params.model_validate(with_defaults(changed)).preprocess.source.kind == "files"
 
 
 def test_the_knobs_in_the_table_of_formats_exist_in_params() -> None:

@@ -1,6 +1,10 @@
 """Claim: by DVC's own reading of dvc.yaml, an edit re-runs exactly the stages whose result it can change."""
 
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(PROJECT / name, root)
     shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "src/clozeline/params/defaults.yaml").unlink()
+    (root / "src/clozeline/params/defaults.yaml").symlink_to("../../../params.yaml")
     return root
 
 
@@ -46,11 +52,15 @@ def project(original: Path, tmp_path: Path) -> Path:
 
 
 def inputs_of(root: Path) -> Inputs:
+    """Complete the params as stage `params` does, with the code in `root`, and return what each other stage reads."""
+    script = [sys.executable, "-m", "clozeline", "params", "--out", "data/params.yaml"]
+    subprocess.run(script, cwd=root, env={**os.environ, "PYTHONPATH": str(root / "src")}, check=True)
     found = {}
     with Repo(str(root)) as repo, lock_repo(repo):
         for stage in repo.index.stages:
             stage.save_deps(allow_missing=True)
             found[stage.name] = {str(dep): dep.hash_info.value for dep in stage.deps}
+    del found["params"]
     return found
 
 
@@ -65,11 +75,15 @@ def runs_again(root: Path, before: Inputs) -> set[str]:
     [
         ("    encoder: encoder", "    encoder: encoder\n    second: encoder", set()),
         ("\nfinetune:", f"\nfinetune:{MORE}", set()),
-        ("masking: {mask_rate: 0.2,", "masking: {mask_rate: 0.3,", set()),
+        ("imports: {}", "imports: {}\nrecipes: {low-resource: {steps: 9}}", set()),
         ("  num_workers: 0", "  num_workers: 4", set()),
         ("  checkpoint_every_steps: 250", "  checkpoint_every_steps: 100", set()),
         ("  discriminator_weight: 50.0", "  discriminator_weight: 40.0", {FIRST}),
-        ("  measured: {}", "  measured: {steps: 10}", {FIRST}),
+        ("imports: {}", "imports: {}\nrecipes: {measured: {steps: 10}}", {FIRST}),
+        ("    - int7 exact 0.25\n", "", EXPORTS),
+        ("    test_fraction: 0.3 ", "    test_fraction: 0.25 ", TASKS),
+        ("    max_length: 128\n", "    max_length: 100\n", set()),
+        ("  max_documents: null", "  max_documents: 9", set()),
         ("    max_classes: 20", "    max_classes: 10", {"finetune@library"}),
         ("    temperature: 0.05", "    temperature: 0.1", {"finetune@docsearch"}),
         ("  opset: 23", "  opset: 20", EXPORTS),
@@ -86,16 +100,38 @@ def test_an_edit_of_params_reruns_only_the_affected_stages(
     assert runs_again(project, before) == stages
 
 
-def test_an_edit_of_a_preset_reruns_only_the_tasks_that_use_it(project: Path) -> None:
-    params = project / "params.yaml"
-    tasks = "\nfinetune:\n  one: {<<: *sst2}\n  two: {<<: *sst2, text_field: body}\n  other: {<<: *cola}\n"
-    text = params.read_text(encoding="utf-8").replace("\nfinetune:\n", tasks)
-    params.write_text(text, encoding="utf-8")
+TASKS_OF_PRESETS = """
+finetune:
+  one: {preset: sst2, data: requirements.lock}
+  two: {preset: sst2, data: requirements.lock, text_field: body}
+  other: {preset: cola, data: requirements.lock}
+"""
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["of the package", "of the project"])
+def test_an_edit_of_a_preset_reruns_only_the_tasks_that_use_it(project: Path, is_own: bool) -> None:
+    params, presets = project / "params.yaml", project / "src/clozeline/params/presets.yaml"
+    params.write_text(params.read_text("utf-8").replace("\nfinetune:\n", TASKS_OF_PRESETS), encoding="utf-8")
     before = inputs_of(project)
-    assert "subset: sst2}, text_field: sentence" in text
-    params.write_text(text.replace("subset: sst2}, text_field: sentence", "subset: sst2}, text_field: words"), "utf-8")
+    if is_own:
+        params.write_text(f"{params.read_text('utf-8')}\npresets: {{sst2: {{text_field: words}}}}\n", "utf-8")
+    else:
+        text, usual = presets.read_text(encoding="utf-8"), "subset: sst2}, text_field: sentence"
+        assert usual in text
+        presets.write_text(text.replace(usual, "subset: sst2}, text_field: words"), encoding="utf-8")
     after = inputs_of(project)
     assert {name for name in after if after[name] != before[name]} == {"finetune@one"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "stages"), [("measured", {FIRST}), ("low-resource", set())])
+def test_an_edit_of_a_recipe_reruns_pre_training_if_it_is_chosen(
+    project: Path, before: Inputs, recipe: str, stages: set[str]
+) -> None:
+    path = project / "src/clozeline/params/recipes.yaml"
+    text = re.sub(rf"(?m)^{recipe}:.*\n(  .*\n)*", f"{recipe}: {{steps: 10}}\n", path.read_text("utf-8"))
+    path.write_text(text, encoding="utf-8")
+    assert runs_again(project, before) == stages
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_every_stage_named_in_the_settings_exists() -> None:
     ("name", "named"),
     [
         ("pretrain", ["pretrain.micro_batch_tokens", "pretrain.gradient_checkpointing"]),
-        ("evaluate", ["evaluate.batch_tokens"]),
+        ("evaluate", ["evaluate.max_length"]),
         ("preprocess", []),
         ("export@encoder", []),
     ],

@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
 def test_the_lock_gives_the_architecture_of_the_training_that_ran(tmp_path: Path, recipe: str) -> None:
     path = with_values(tmp_path, recipe=recipe)
     tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    tree["recipes"][recipe]["model"] = {"max_position_embeddings": 2048, "dropout": 0.2}
+    tree["recipes"] = {recipe: {"model": {"max_position_embeddings": 2048, "dropout": 0.2}}}
     with path.open("w", encoding="utf-8") as file:
         YAML().dump(tree, file)
     params = {f"recipes.{recipe}": tree["recipes"][recipe], "pretrain.recipe": recipe}

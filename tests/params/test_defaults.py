@@ -13,7 +13,9 @@ from tests.edited_params import PROJECT, message
 
 
 def test_the_defaults_are_the_projects_own_params() -> None:
-    assert default_tree() == YAML(typ="safe").load(PROJECT / "params.yaml")
+    own, whole = YAML(typ="safe").load(PROJECT / "params.yaml"), default_tree()
+    assert {name: section for name, section in whole.items() if name in own} == own
+    assert whole.keys() - own.keys() == {"recipes", "presets"}
 
 
 def test_a_change_of_the_returned_defaults_changes_no_later_ones() -> None:
@@ -58,10 +60,6 @@ def test_chosen_names_replace_those_of_the_defaults_except_for_layers(own: Any, 
         assert set(found) == expected
 
 
-def test_an_own_recipe_replaces_its_namesake_whole() -> None:
-    assert with_defaults({"recipes": {"low-resource": {"steps": 9}}})["recipes"]["low-resource"] == {"steps": 9}
-
-
 def test_a_misspelt_key_of_a_short_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text("pretrain: {stepz: 50}\n", encoding="utf-8")
@@ -76,24 +74,49 @@ def short(folder: Path, tasks: str) -> Path:
 
 
 def test_a_task_of_a_short_file_takes_a_preset_by_its_name_and_its_own_values_win(tmp_path: Path) -> None:
-    path = short(tmp_path, "{kind: classification, data: requirements.lock, preset: sst2, metric: matthews}")
+    path = short(tmp_path, "{data: requirements.lock, preset: sst2, metric: matthews}")
     task = read_params(path).finetune["one"]
-    assert (task.hub.subset, task.text_field, task.metric) == ("sst2", "sentence", "matthews")
+    assert (task.kind, task.hub.subset, task.text_field, task.metric) == (
+        "classification",
+        "sst2",
+        "sentence",
+        "matthews",
+    )
+
+
+def test_a_preset_of_ones_own_is_taken_by_its_name_and_replaces_keys_of_its_namesake(tmp_path: Path) -> None:
+    presets = "presets: {mine: {kind: tagging, tags_field: tags}, sst2: {hub: {dataset: my/copy}}}"
+    path = short(tmp_path, f"{{data: x.conll, preset: mine}}\n  two: {{data: my, preset: sst2}}\n{presets}")
+    tasks = read_params(path).finetune
+    assert (tasks["one"].kind, tasks["one"].tags_field) == ("tagging", "tags")
+    assert (tasks["two"].hub.dataset, tasks["two"].hub.revision, tasks["two"].text_field) == (
+        "my/copy",
+        None,
+        "sentence",
+    )
+
+
+def test_a_fault_of_a_preset_is_reported_where_it_was_written(tmp_path: Path) -> None:
+    told = message(short(tmp_path, "{data: x.conll, preset: mine}\npresets: {mine: {kind: tagging, tag_column: x}}"))
+    assert "`presets.mine.tag_column` cannot be used" in told
+
+
+def test_a_task_says_its_data_itself_because_dvc_reads_it_there(tmp_path: Path) -> None:
+    told = message(short(tmp_path, "{preset: mine}\npresets: {mine: {kind: tagging, data: x.conll}}"))
+    assert "`finetune.one.data` cannot be used" in told
 
 
 @pytest.mark.parametrize(
-    "task",
+    ("task", "known"),
     [
-        "{kind: classification, data: x.csv, preset: ss2}",
-        "{kind: tagging, data: requirements.lock, preset: sst2}",
-        "{kind: classification, data: x.csv, preset: mine}\npresets: {mine: {kind: classification}}",
-        "{kind: classification, data: x.csv, preset: sst2}\npresets: {sst2: {kind: classification}}",
+        ("{kind: classification, data: x.csv, preset: ss2}", "kind `classification`: glue, cola, sst2"),
+        ("{kind: tagging, data: requirements.lock, preset: sst2}", "kind `tagging`: conll2003\n"),
     ],
 )
-def test_a_preset_that_is_not_ours_or_of_another_kind_is_refused(tmp_path: Path, task: str) -> None:
+def test_a_preset_that_is_unknown_or_of_another_kind_is_refused(tmp_path: Path, task: str, known: str) -> None:
     told = message(short(tmp_path, task))
     assert "`finetune.one.preset` cannot be used" in told
-    assert "<<: *NAME" in told
+    assert f"a preset of {known}" in told
 
 
 def test_the_docs_name_every_preset() -> None:

@@ -60,7 +60,7 @@ def test_defaults_of_an_unknown_kind_are_refused(edited: Editor) -> None:
 
 def test_a_task_takes_the_values_of_a_preset_and_its_own_win(tmp_path: Path) -> None:
     known, own = (
-        read_params(with_task(tmp_path, "<<: *sst2", *more)).finetune["more"]
+        read_params(with_task(tmp_path, "preset: sst2", "data: requirements.lock", *more)).finetune["more"]
         for more in ((), ("hub: {dataset: my/copy}", "text_field: body"))
     )
     assert known.hub is not None
@@ -89,7 +89,7 @@ def test_a_knob_without_effect_in_the_kind_is_refused(tmp_path: Path, line: str)
 def test_a_knob_without_effect_is_refused_in_the_kinds_defaults_and_accepted_in_shared_ones(tmp_path: Path) -> None:
     path = with_task(tmp_path, "kind: zero_shot", "data: x.csv")
     usual = path.read_text(encoding="utf-8")
-    path.write_text(usual.replace("\n  zero_shot:\n", "\n  zero_shot:\n    epochs: 9\n"), encoding="utf-8")
+    path.write_text(usual.replace("\n    calibrated: true", "\n    epochs: 9\n    calibrated: true"), encoding="utf-8")
     assert "`finetune_defaults.zero_shot.epochs` cannot be used" in message(path)
     path.write_text(usual.replace("\n    epochs: 3\n", "\n    epochs: 9\n"), encoding="utf-8")
     assert read_params(path).finetune["more"].epochs == 9
@@ -110,12 +110,13 @@ def test_knobs_without_effect_in_a_kind_are_fields_of_all_kinds(kind: str) -> No
     assert set(SECTIONS[kind].idle) <= set(FinetuneParams.model_fields)
 
 
-def test_an_unknown_preset_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = with_task(tmp_path, "<<: *ss2")
-    line = path.read_text(encoding="utf-8").splitlines().index("    <<: *ss2") + 1
+def test_an_alias_of_earlier_versions_is_refused_with_its_line_and_the_key_instead(tmp_path: Path) -> None:
+    path = with_task(tmp_path, "<<: *sst2")
+    line = path.read_text(encoding="utf-8").splitlines().index("    <<: *sst2") + 1
     told = message(path)
     assert "undefined alias" in told
     assert f"line {line}" in told
+    assert "`preset: NAME`" in told
 
 
 def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
@@ -125,17 +126,23 @@ def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
     assert "rename it to `revision`" in told
 
 
-@pytest.mark.parametrize("lines", [("<<: *sst2",), ("kind: classification", "hub: {dataset: some/set}")])
-def test_a_task_with_both_a_file_and_a_hub_dataset_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("lines", "hub"),
+    [
+        (("preset: sst2",), "presets.sst2.hub"),
+        (("kind: classification", "hub: {dataset: some/set}"), "finetune.more.hub"),
+    ],
+)
+def test_a_task_with_both_a_file_and_a_hub_dataset_is_refused(tmp_path: Path, lines: tuple[str, ...], hub: str) -> None:
     told = message(with_task(tmp_path, *lines, "data: labels/mine.csv"))
-    assert "`finetune.more.data` and `finetune.more.hub` cannot be used together" in told
-    assert "given:    finetune.more.data: 'labels/mine.csv', finetune.more.hub: {…}\n" in told
+    assert f"`finetune.more.data` and `{hub}` cannot be used together" in told
+    assert f"given:    finetune.more.data: 'labels/mine.csv', {hub}: {{…}}\n" in told
     assert "`data: requirements.lock`" in told
     assert read_params(with_task(tmp_path, *lines, "data: requirements.lock")).finetune["more"].hub is not None
 
 
 def test_a_preset_can_be_used_with_an_own_file(tmp_path: Path) -> None:
-    lines = ("<<: *sst2", "data: labels/mine.csv", "hub: null", "splits: null")
+    lines = ("preset: sst2", "data: labels/mine.csv", "hub: null", "splits: null")
     task = read_params(with_task(tmp_path, *lines)).finetune["more"]
     assert (task.hub, task.splits, task.text_field) == (None, None, "sentence")
 
@@ -175,3 +182,15 @@ def test_label_files_with_only_one_label_are_refused(tmp_path: Path) -> None:
     told = message(with_task(tmp_path, "kind: classification", "data: folder", "label_files: {good: some.pos}"))
     assert "`finetune.more.label_files` cannot be used" in told
     assert "at least 2 items" in told
+
+
+def test_a_zero_shot_task_begins_with_the_fields_of_classification_and_not_with_its_training(edited: Editor) -> None:
+    path = edited("    text_field: text\n", "    text_field: body\n")
+    text = path.read_text(encoding="utf-8").replace("class_weights: none ", "class_weights: balanced ")
+    path.write_text(text.replace("\nfinetune:\n", "\nfinetune:\n  more: {kind: zero_shot, data: x.csv}\n"), "utf-8")
+    params = read_params(path)
+    task = params.finetune["more"]
+    assert (task.text_field, task.class_weights, task.train_length) == ("body", "none", None)
+    assert params.finetune["library"].class_weights == "balanced"
+    path.write_text(path.read_text(encoding="utf-8").replace("too_long: truncate ", "too_long: shorten "), "utf-8")
+    assert "`finetune_defaults.classification.too_long`" in message(path)

@@ -1,5 +1,6 @@
 """Claim: a model that cannot be built is refused before anything is run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,22 @@ from tests.edited_params import Editor, message, with_values
 def shaped(folder: Path, **values: str) -> Path:
     """Write params whose model has numbers in place of a named size; return their path."""
     numbers = {"hidden_size": "128", "num_hidden_layers": "2", "num_attention_heads": "2", "intermediate_size": "256"}
-    return with_values(folder, **{"size": "null"} | numbers | values)
+    shape = numbers | {name: values[name] for name in numbers.keys() & values}
+    path = with_values(folder, **{name: value for name, value in values.items() if name not in numbers})
+    lines = "".join(f"    {name}: {value}\n" for name, value in {"size": "null", **shape}.items())
+    path.write_text(re.sub(r"(?m)^    size: mini.*\n", lines, path.read_text(encoding="utf-8")), encoding="utf-8")
+    return path
 
 
 def test_numbers_can_stand_in_place_of_a_named_size(tmp_path: Path) -> None:
     assert read_params(shaped(tmp_path)).pretrain.model.hidden_size == 128
+
+
+def test_a_size_and_numbers_exclude_each_other_and_one_is_needed(edited: Editor, tmp_path: Path) -> None:
+    assert "a `size`, or null and the four numbers" in message(
+        edited("    size: mini", "    hidden_size: 9\n    size: mini")
+    )
+    assert "a `size`, or null and the four numbers" in message(with_values(tmp_path, size="null"))
 
 
 @pytest.mark.parametrize(

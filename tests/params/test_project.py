@@ -11,7 +11,7 @@ from tests.edited_params import PROJECT, Editor, message, with_task, with_values
 
 @pytest.mark.parametrize(
     ("section", "key"),
-    [("  num_folds:", "evaluate"), ("  library:", "finetune.library")],
+    [("\nevaluate:", "evaluate"), ("  library:", "finetune.library")],
 )
 def test_rows_longer_than_the_model_reads_are_refused_with_both_lengths(tmp_path: Path, section: str, key: str) -> None:
     before, found, after = (PROJECT / "params.yaml").read_text(encoding="utf-8").partition(section)
@@ -19,11 +19,6 @@ def test_rows_longer_than_the_model_reads_are_refused_with_both_lengths(tmp_path
     path.write_text(before + found + re.sub(r"max_length: \d+", "max_length: 513", after, count=1), encoding="utf-8")
     told = message(path)
     assert f"given:    {key}.max_length: 513, pretrain.model.max_position_embeddings: 512\n" in told
-
-
-def test_an_evaluation_batch_smaller_than_a_row_is_refused(edited: Editor) -> None:
-    told = message(edited("  batch_tokens: 8192", "  batch_tokens: 63"))
-    assert "given:    evaluate.batch_tokens: 63, evaluate.max_length: 64\n" in told
 
 
 def causal(folder: Path, *task: str, family: str = "modernbert") -> Path:

@@ -46,7 +46,7 @@ def test_a_value_in_place_of_a_section_is_reported_as_such(tmp_path: Path) -> No
         ("max_perplexity_ratio", ".inf", "finite number"),
         ("min_unigram_ratio", "0", "greater than 0"),
         ("max_parity_difference", ".nan", "finite number"),
-        ("num_hidden_layers", "two", "expected: a whole number\n"),
+        ("every_steps", "two", "expected: a whole number\n"),
         ("min_characters", "99999", "not above `max_characters`"),
         ("same_side_similarity", "0.9", "`same_side_similarity` not above"),
         ("holdout_fraction", "0.99", "a sum below 1"),
@@ -54,7 +54,6 @@ def test_a_value_in_place_of_a_section_is_reported_as_such(tmp_path: Path) -> No
         ("dataset", "some/corpus", "kind `hub`"),
         ("existing", "some/tokenizer", "null for any other"),
         ("keep_share", "0.5", "must be 1"),
-        ("hidden_size", "128", "a `size`, or null and the four numbers"),
         ("size", "null", "a `size`, or null and the four numbers"),
         ("matrix_learning_rate", "0.02", "null for any other"),
         ("mean_span_tokens", "3", "null for any other"),
@@ -117,10 +116,10 @@ def test_all_faults_are_reported_at_once_each_with_its_key_what_was_given_and_wh
     path = edited("    mask_rate: 0.3             # share", "    mask_rat: 0.3             # share")
     text = path.read_text(encoding="utf-8")
     for right, wrong in (
-        ("  num_folds: 7", "  num_folds: seven"),
+        ("  num_bootstrap_samples: 2000", "  num_bootstrap_samples: seven"),
         ("  steps: 6300", "  steps: true"),
         ("recipe: measured", "recipe: nosuch"),
-        ("masking: {mask_rate: 0.1,", "masking: {mask_rte: 0.1,"),
+        ("imports: {}", "recipes: {domain-adaptation: {masking: {mask_rte: 0.1}}}\nimports: {}"),
         ("    warmup_fraction: 0.1", "    warmup_fraction: 3"),
         ("    max_train: 1500", "    preset: squad\n    max_train: 1500"),
         ("min_characters: 60", "min_characters: 99999"),
@@ -134,7 +133,7 @@ def test_all_faults_are_reported_at_once_each_with_its_key_what_was_given_and_wh
         "recipes.domain-adaptation.masking.mask_rte",
         "pretrain.steps",
         "pretrain.recipe",
-        "evaluate.num_folds",
+        "evaluate.num_bootstrap_samples",
         "finetune_defaults.shared.warmup_fraction",
         "finetune.library.preset",
         "preprocess.min_characters` and `preprocess.max_characters",
@@ -173,3 +172,26 @@ def test_params_cannot_be_changed_after_reading() -> None:
     params: Params = read_params(PROJECT / "params.yaml")
     with pytest.raises(ValueError, match="frozen"):
         params.seed = 1
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "became"),
+    [
+        ("contract:", "  max_script_shift: 0.1", "`contract.max_script_shift` is gone: the limit is always 0.1"),
+        ("  validation:", "    max_tokens: 5", "`pretrain.validation.max_tokens` is gone: "),
+        ("export:", "  half: true", "`export.half` is gone: "),
+        ("  gates:", "    min_metric_items: 9", "`export.gates.min_metric_items` is gone: the limit is always 200"),
+    ],
+)
+def test_a_key_of_an_earlier_version_is_refused_with_what_became_of_it(
+    edited: Editor, place: str, line: str, became: str
+) -> None:
+    text = next(one for one in (PROJECT / "params.yaml").read_text("utf-8").splitlines() if one.startswith(place))
+    told = message(edited(f"\n{text}\n", f"\n{text}\n{line}\n"))
+    assert became in told
+    assert "remove it from" in told
+
+
+def test_a_removed_key_of_a_recipe_is_refused_too(edited: Editor) -> None:
+    told = message(edited("imports: {}", "imports: {}\nrecipes: {mine: {validation: {max_tokens: 5}}}"))
+    assert "`recipes.mine.validation.max_tokens` is gone: " in told

@@ -4,16 +4,16 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import leaves
 from clozeline.params import read_params
+from clozeline.params.defaults import default_tree
 from clozeline.params.recipes import laid_over
-from tests.edited_params import PROJECT, Editor, message, with_values
+from tests.edited_params import message, with_values
 
 
 def recipe_names() -> list[str]:
-    return list(YAML(typ="safe").load(PROJECT / "params.yaml")["recipes"])
+    return list(default_tree()["recipes"])
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
@@ -79,15 +79,31 @@ def test_a_published_recipe_has_its_published_values(
     assert (params.schedule.decay, params.schedule.final_fraction) == ("linear", 0.0)
 
 
-def test_an_unknown_key_in_an_unused_recipe_is_refused(edited: Editor) -> None:
-    told = message(edited("masking: {mask_rate: 0.1,", "masking: {mask_rat: 0.1,"))
+def with_recipes(folder: Path, recipes: str, chosen: str = "measured") -> Path:
+    path = with_values(folder, recipe=chosen)
+    path.write_text(f"{path.read_text(encoding='utf-8')}\nrecipes: {recipes}\n", encoding="utf-8")
+    return path
+
+
+def test_a_recipe_of_ones_own_is_chosen_by_its_name(tmp_path: Path) -> None:
+    params = read_params(with_recipes(tmp_path, "{mine: {masking: {mask_rate: 0.25}}}", "mine"))
+    assert (params.pretrain.masking.mask_rate, params.pretrain.masking.final_mask_rate) == (0.25, 0.15)
+    assert set(params.recipes) == {"mine", *recipe_names()}
+
+
+def test_values_under_the_name_of_a_recipe_are_laid_over_it(tmp_path: Path) -> None:
+    path = with_recipes(tmp_path, "{low-resource: {masking: {mask_rate: 0.25}}}", "low-resource")
+    masking = read_params(path).pretrain.masking
+    assert (masking.mask_rate, masking.mask_share) == (0.25, 0.9)
+
+
+def test_an_unknown_key_in_an_unused_recipe_is_refused(tmp_path: Path) -> None:
+    told = message(with_recipes(tmp_path, "{domain-adaptation: {masking: {mask_rat: 0.1}}}"))
     assert "unknown key `recipes.domain-adaptation.masking.mask_rat`" in told
     assert "given:    mask_rat: 0.1\n" in told
     assert "rename it to `mask_rate`" in told
 
 
-def test_a_wrong_value_in_a_recipe_is_reported_where_it_was_written(edited: Editor) -> None:
-    path = edited("masking: {mask_rate: 0.1,", "masking: {mask_rate: 10,")
-    path.write_text(path.read_text().replace("recipe: measured", "recipe: domain-adaptation"), encoding="utf-8")
-    told = message(path)
+def test_a_wrong_value_in_a_recipe_is_reported_where_it_was_written(tmp_path: Path) -> None:
+    told = message(with_recipes(tmp_path, "{domain-adaptation: {masking: {mask_rate: 10}}}", "domain-adaptation"))
     assert "`recipes.domain-adaptation.masking.mask_rate` cannot be used" in told

@@ -14,6 +14,7 @@ from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
 from clozeline.pretraining.losses import TargetLoss
+from clozeline.pretraining.shown_examples import NUM_EXAMPLES
 from clozeline.progress import ProgressBar
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
@@ -208,10 +209,10 @@ def test_training_from_python_shows_progress_and_examples(
     shown: list[tuple[int, str]] = []
     monkeypatch.setattr(ProgressBar, "advance", lambda bar, units, note: shown.append((units, note)))
     with caplog.at_level("INFO"):
-        prepare.trained(validation__every_steps=20, validation__num_examples=2)
+        prepare.trained(validation__every_steps=20)
     assert len(shown) == 8
     assert re.fullmatch(r"loss \d\.\d{3}, accuracy \d\.\d %, [\d,]+ tokens/s", shown[0][1])
-    assert len([record for record in caplog.records if " %), right: " in record.message]) == 4
+    assert len([record for record in caplog.records if " %), right: " in record.message]) == 2 * NUM_EXAMPLES
 
 
 def test_training_from_python_warns_of_a_plateau(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:

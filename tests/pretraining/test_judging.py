@@ -26,7 +26,7 @@ def judge(params: PretrainParams, tokens: Path, tokenizer: Path, work: Path, **m
     params = params.model_copy(
         update={
             "masking": params.masking.model_copy(update=masking),
-            "validation": params.validation.model_copy(update={"every_steps": 10, "max_tokens": 10**6}),
+            "validation": params.validation.model_copy(update={"every_steps": 10}),
         }
     )
     return judge_of(pretraining.prepare(params, seed=1, tokens=tokens, tokenizer=tokenizer, work=work).loop.looks)
@@ -48,9 +48,14 @@ def test_validation_masks_one_token_in_seven_at_any_training_rate(
 
 
 def test_validation_rows_stay_within_their_limit_and_spread_over_the_split(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    validation = tiny_pretraining.validation.model_copy(update={"every_steps": 10, "max_tokens": 200})
+    monkeypatch.setattr(pretraining, "VALIDATION_TOKENS", 200)
+    validation = tiny_pretraining.validation.model_copy(update={"every_steps": 10})
     params = tiny_pretraining.model_copy(update={"validation": validation})
     job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
     rows_R = judge_of(job.loop.looks)._rows()

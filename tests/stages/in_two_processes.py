@@ -4,8 +4,10 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import patch
 
 import clozeline.params
+from clozeline.evaluation import asking
 
 
 def run(folder: Path) -> None:
@@ -13,7 +15,8 @@ def run(folder: Path) -> None:
     for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
         params = getattr(clozeline.params, case["class"]).model_validate(case["params"])
         paths = {name: Path(path) for name, path in case["paths"].items()}
-        import_module(f"clozeline.stages.{case['stage']}").run(params, **paths, **case["others"])
+        with patch.object(asking, "BATCH_TOKENS", 64):  # so that both processes get batches, one of them one more
+            import_module(f"clozeline.stages.{case['stage']}").run(params, **paths, **case["others"])
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ import pytest
 
 from clozeline.encoder.families import TokenIds
 from clozeline.errors import ArtifactError
+from clozeline.evaluation.asking import NUM_FOLDS
+from clozeline.evaluation.examples import NUM_EXAMPLES
 from clozeline.language_modelling import language_model
 from clozeline.params import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 
-PARAMS = EvaluateParams(
-    num_folds=5, max_length=32, batch_tokens=512, num_examples=3, num_bootstrap_samples=100, num_pseudo_documents=6
-)
+PARAMS = EvaluateParams(max_length=32, num_bootstrap_samples=100, num_pseudo_documents=6)
 TRAINING = ("return a new array of the given shape", "raise an error if the file is not there")
 VALIDATION = ("sort the items of a list in place", "the same text in upper case is the same text")
 CONTRACT = {
@@ -92,8 +92,8 @@ def test_replaced_token_detection_reports_the_generator_and_the_detection_metric
     assert {"accuracy", "majority_accuracy", "auc", "f1", "precision", "recall", "tokens"} == {
         name.removeprefix("detection_") for name in found
     }
-    assert found["detection_majority_accuracy"] == pytest.approx(1 - 1 / PARAMS.num_folds, abs=0.05)
-    assert found["detection_tokens"] > PARAMS.num_folds * metrics["validation_tokens"]
+    assert found["detection_majority_accuracy"] == pytest.approx(1 - 1 / NUM_FOLDS, abs=0.05)
+    assert found["detection_tokens"] > NUM_FOLDS * metrics["validation_tokens"]
 
 
 def test_validation_texts_that_were_trained_on_are_counted(
@@ -117,7 +117,7 @@ def test_the_page_shows_original_masked_predicted_and_probability(
     assert text.count("[MASK]") >= 3
     assert "→" in text
     assert "%" in text
-    assert html.count("<article>") == 3
+    assert html.count("<article>") == NUM_EXAMPLES
     assert "http" not in html  # nothing from outside
 
 
@@ -127,7 +127,7 @@ def test_each_hidden_word_is_shown_with_its_probability_and_the_five_likeliest(
     made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
     run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
     examples = json.loads((tmp_path / "examples" / "examples.json").read_text())
-    assert len(examples) == PARAMS.num_examples
+    assert len(examples) == NUM_EXAMPLES
     for example in examples:
         hidden = [
             word

@@ -23,7 +23,7 @@ from tests.tiny_models import SENTENCES, small_bert
 from tests.toy_line import copy_project, write_params
 from tests.trained_models import SaveTrained
 
-FEW = {"num_agreement_texts": 8, "num_calibration_texts": 4, "static_ratios": []}
+FEW = {"num_agreement_texts": 8, "static_ratios": []}
 
 
 def said(root: Path, *command: str, code: int = 0) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.params import EvaluateParams, PretrainParams
+from clozeline.params import PretrainParams
 from tests.clean_text import write_clean_text
 from tests.ports import held_ports
 from tests.stages import in_two_processes
@@ -22,8 +22,6 @@ from tests.stages.test_evaluate import PARAMS, encoder
 SCRIPT = Path(in_two_processes.__file__)
 RATE = 1e-4
 """The better one of those that the task tries, but not the first."""
-SMALL_BATCHES = EvaluateParams.model_validate(PARAMS.model_dump() | {"batch_tokens": 64})
-"""Both processes get batches, one of them one more."""
 
 
 def write_cases(folder: Path, inputs: dict[str, Path]) -> None:
@@ -34,7 +32,7 @@ def write_cases(folder: Path, inputs: dict[str, Path]) -> None:
     evaluate = {
         "stage": "evaluate",
         "class": "EvaluateParams",
-        "params": SMALL_BATCHES.model_dump(),
+        "params": PARAMS.model_dump(),
         "paths": {**texts, **out, "encoder": inputs["pair"], "tokenizer": inputs["tokenizer"]},
         "others": {"seed": 1, "family": "electra"},
     }

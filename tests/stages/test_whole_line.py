@@ -146,7 +146,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
 def test_every_stage_runs_and_writes_its_metrics_and_package(lines: tuple[Line, Line]) -> None:
     line = lines[0]
     assert set(line.stages) == {
-        *("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune@library"),
+        *("params", "snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune@library"),
         *("export@encoder", LAST),
     }
     metrics = {file.relative_to(line.root).as_posix() for file in (line.root / "metrics").rglob("*.json")}
@@ -203,12 +203,12 @@ def test_no_output_contains_the_path_of_its_project(lines: tuple[Line, Line]) ->
 
 def test_changing_a_knob_reruns_one_stage_and_reverting_it_restores_the_outputs(lines: tuple[Line, Line]) -> None:
     line, before = lines[0], lines[0].lock
-    line.set_knob("evaluate", "num_folds", 2)
-    assert RUNNING.findall(line.run("dvc", "repro")) == ["evaluate"]
+    line.set_knob("evaluate", "num_pseudo_documents", 2)
+    assert RUNNING.findall(line.run("dvc", "repro")) == ["params", "evaluate"]
     assert line.lock != before
-    line.set_knob("evaluate", "num_folds", SHRUNK["evaluate"]["num_folds"])
+    line.set_knob("evaluate", "num_pseudo_documents", SHRUNK["evaluate"]["num_pseudo_documents"])
     output = line.run("dvc", "repro")
-    assert (RUNNING.findall(output), RESTORED.findall(output)) == ([], ["evaluate"])
+    assert (RUNNING.findall(output), RESTORED.findall(output)) == ([], ["params", "evaluate"])
     assert line.lock == before
 
 

@@ -137,6 +137,7 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
         values = PRESETS[preset]
         task = {
             **values,
+            "data": "requirements.lock",
             "hub": {**values["hub"], "dataset": str(tmp_path / "hub"), "revision": None},
             "num_threads": 1,
             "max_length": 48,

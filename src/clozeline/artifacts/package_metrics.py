@@ -12,6 +12,8 @@ from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.artifacts.finetune.task_metrics import TaskMetrics
 
 _OF_ENCODERS = Path("evaluate.json")
+_ENCODERS = ("encoder", "encoder/generator")
+"""Folders in models/ that stage `evaluate` measures: of replaced-token detection, the generator."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class MetricPaths:
         export = Path(f"export/{package}.json")
         if model is None:
             return cls(quality=None, export=export)
-        is_encoder = model == "encoder"
-        quality = _OF_ENCODERS if is_encoder else Path(f"{model.replace('finetuned', 'finetune')}.json")
+        quality = _OF_ENCODERS if model in _ENCODERS else Path(f"{model.replace('finetuned', 'finetune')}.json")
         return cls(quality=quality, export=export)
 
 

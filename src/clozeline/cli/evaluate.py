@@ -21,7 +21,7 @@ _OPTIONS = {
 }
 """Field of the text room → option of this command."""
 
-_SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS = 0, 7, 128, 8192
+_SEED, _MAX_LENGTH = 0, 128
 """Defaults outside a project."""
 
 
@@ -101,21 +101,21 @@ def _settings(estimator: Literal["folds", "pll"], max_length: int | None, sample
     """Return the settings, in a project those of params.yaml, so that the figures match stage `evaluate`."""
     from clozeline.contest.contender import Asking
     from clozeline.contest.judgement import Settings
+    from clozeline.evaluation.asking import BATCH_TOKENS, NUM_FOLDS
     from clozeline.params import read_params
 
-    seed, num_folds, length, batch_tokens = _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS
+    seed, length = _SEED, _MAX_LENGTH
     family = None
     if (file := Path("params.yaml")).is_file():
         params = read_params(file)
-        seed, num_folds = params.seed, params.evaluate.num_folds
-        length, batch_tokens = params.evaluate.max_length, params.evaluate.batch_tokens
+        seed, length = params.seed, params.evaluate.max_length
         family = params.pretrain.model.family
     how = Asking(
         estimator=estimator,
         seed=seed,
-        num_folds=num_folds,
+        num_folds=NUM_FOLDS,
         max_length=length if max_length is None else max_length,
-        batch_tokens=max(batch_tokens, max_length or length),
+        batch_tokens=max(BATCH_TOKENS, max_length or length),
     )
     return Settings(how, is_length_given=max_length is not None, num_samples=samples, family=family)
 

@@ -59,16 +59,15 @@ def params(
 ) -> None:
     """Print every knob of the project: params.yaml, completed with the defaults.
 
+    A file gets the values as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
+
     Example: `clozeline params`
     """
-    from clozeline.params.writing import write_yaml
-    from clozeline.storage.atomic import replacing_file
+    from clozeline.params.writing import write_complete, write_yaml
 
     tree = read_tree(_PARAMS)
-    params_in(tree, _PARAMS)
+    found = params_in(tree, _PARAMS)
     if out is None:
         write_yaml(tree, sys.stdout)
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_file(out) as beside, beside.open("w", encoding="utf-8") as stream:
-        write_yaml(tree, stream)
+    else:
+        write_complete(found, out)

@@ -39,7 +39,7 @@ def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainP
     """Return `params` with the smallest model of the default family and a budget of `steps`."""
     shape = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     optimizer = {"kind": "adamw", "learning_rate": 3e-3, "matrix_learning_rate": None}
-    validation = {"every_steps": steps, "num_examples": 0, "patience": None, "max_tokens": 10_000}
+    validation = {"every_steps": steps, "patience": None}
     changes = {
         "objective": objective,
         **WITHOUT_START,

@@ -16,6 +16,10 @@ from clozeline.tokens.masking import Ids, Masked
 from clozeline.tokens.order import sorted_plan
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, RowTokens
 
+NUM_FOLDS = 7
+"""Passes over the text; each token is a target in one of them."""
+BATCH_TOKENS = 8192
+
 
 @dataclass(frozen=True)
 class Asked:

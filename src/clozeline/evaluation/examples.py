@@ -14,6 +14,8 @@ from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.tokens.rows import RowTokens
 
+NUM_EXAMPLES = 12
+"""Examples on the page of stage `evaluate`."""
 _MIN_CONTENT_TOKENS = 12
 """Shorter rows give too little context for an example."""
 _TOP = 5

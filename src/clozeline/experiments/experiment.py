@@ -20,6 +20,7 @@ from clozeline.artifacts.preprocess import clean_text
 from clozeline.artifacts.record import Record
 from clozeline.contest.contender import Asking, Contender
 from clozeline.encoder.own_code import sources_of_family
+from clozeline.evaluation.asking import BATCH_TOKENS, NUM_FOLDS
 from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums
 from clozeline.experiments.arms import training_of
 from clozeline.experiments.code import code_of_stage
@@ -114,9 +115,9 @@ class Experiment:
         how = Asking(
             estimator="folds",
             seed=self.measured_with,
-            num_folds=params.evaluate.num_folds,
+            num_folds=NUM_FOLDS,
             max_length=params.evaluate.max_length,
-            batch_tokens=params.evaluate.batch_tokens,
+            batch_tokens=max(BATCH_TOKENS, params.evaluate.max_length),
         )
         num_groups = min(clean_text.num_rows(text, clean_text.TEXT), MOST_BLOCKS)
         with TemporaryDirectory(prefix="clozeline-") as scratch:

@@ -1,4 +1,4 @@
-"""Quantization of activations to 8 bits, with one scale for each token, one for the batch, or a fixed one.
+"""Quantization of activations to 8 bits, with one scale for each token, or a fixed one.
 
 Each generator yields the nodes of the graph and returns the names of the tensors that they make.
 """
@@ -48,14 +48,6 @@ def scale_of(reach: Range) -> tuple[np.float32, int]:
     """Return the scale and the zero point that map a range to 0..255; 0.0 is represented exactly."""
     scale = np.float32((reach.high - reach.low) / LEVELS) or np.float32(1)
     return scale, round(-reach.low / float(scale))
-
-
-def per_batch(name: str) -> Making:
-    """Quantize all tokens of the batch, [B, L, K], with one scale and zero point: those of its whole range."""
-    quantized = Integers(f"{name}/quantized", f"{name}/scale", f"{name}/zero_point")
-    outputs = [quantized.values, quantized.scale, f"{name}/zero_point"]
-    yield helper.make_node("DynamicQuantizeLinear", [name], outputs)
-    return quantized
 
 
 def per_token(name: str, constant: Constant) -> Making:

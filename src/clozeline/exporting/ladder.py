@@ -155,14 +155,14 @@ class Ladder:
         return self._worst[measured_as]
 
     def _scheme(self, params: RungParams) -> Scheme:
-        return scheme_of(self._params, params)
+        return scheme_of(params)
 
     def _described(self, params: RungParams, quantized: Quantized) -> QuantizationScheme:
         storage = self._scheme(params).storage
         return QuantizationScheme.model_validate(
             {
-                "activations": f"uint8 per {'token' if self._params.per_token else 'batch'}, dynamic",
-                "weights": storage.text.format("column" if self._params.per_channel else "matrix"),
+                "activations": "uint8 per token, dynamic",
+                "weights": storage.text,
                 "reduce_range": storage.limit < FULL_LIMIT,
                 "embeddings": "int8 per row, symmetric" if params.quantize_embeddings else "float32",
                 "quantized_matmuls": quantized.num_matmuls,
@@ -176,11 +176,9 @@ class Ladder:
         )
 
 
-def scheme_of(params: ExportParams, rung: RungParams) -> Scheme:
-    """Return the scheme of one rung of `params.ladder`."""
+def scheme_of(rung: RungParams) -> Scheme:
+    """Return the scheme of one rung of the ladder."""
     return Scheme(
-        per_token=params.per_token,
-        per_channel=params.per_channel,
         weights=rung.weights,
         embeddings=rung.quantize_embeddings,
     )

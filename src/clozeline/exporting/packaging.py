@@ -8,11 +8,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from clozeline.artifacts.export.evidence import HalfPrecision
 from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.artifacts.export.manifest import (
     FILES,
-    HALF_GRAPH,
     Manifest,
     SpecialTokens,
     TensorSpec,
@@ -22,8 +20,7 @@ from clozeline.artifacts.export.manifest import (
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.card import write_card
 from clozeline.exporting.forms import last_layer_of, outputs_of
-from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
-from clozeline.exporting.in_half import in_half, watched
+from clozeline.exporting.graph import absorb_graph, declare, op_counts, size_of, write_graph
 from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.package_files import write_client_config, write_tokenizer
 from clozeline.exporting.parity import largest_difference
@@ -100,11 +97,10 @@ def write_package(
         ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
         proof = Proof(folder / FILES.fp32, draft, texts.deciding, params.gates)
         climbed = ladder.climb(proof, texts.calibrating)
-        half = _half(graph, folder, proof) if params.half else None
         base_model = None if trained.published is None else trained.published.model
         write_card(trained.folder, folder, draft, climbed, proof.quality, base_model=base_model)
         write_sbom(folder, out.name, draft)
-        manifest = _manifest(folder, draft, climbed, half)
+        manifest = _manifest(folder, draft, climbed)
         write_manifest(folder, manifest)
         record = _record(folder, proof.num_texts, difference, climbed, manifest)
         if climbed.served is None:
@@ -187,27 +183,12 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
     )
 
 
-def _half(graph: ModelProto, folder: Path, proof: Proof) -> HalfPrecision:
-    """Write the graph in float16 and measure it; remove it if it fails a check."""
-    path = folder / HALF_GRAPH
-    write_graph(watched(graph), path)
-    largest_value = proof.largest(path)
-    write_graph(in_half(graph), path)
-    half = proof.half(path, largest_value)
-    if not half.is_passed:
-        remove_graph(path)
-        failed = "; ".join(str(check) for check in half.checks if not check.is_passed)
-        _LOG.warning("the float16 graph fails a check and is left out: %s", failed)
-    return half
-
-
-def _manifest(folder: Path, draft: Manifest, climbed: Climbed, half: HalfPrecision | None) -> Manifest:
+def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
     names = sorted(file.name for file in folder.iterdir())
     known = {
         "served": "int8" if climbed.served else "fp32",
         "quantization": climbed.served.rung.scheme if climbed.served else None,
         "ladder": climbed.rungs,
-        "half": half,
         "files": {name: record_of(folder / name) for name in names},
     }
     return Manifest.model_validate(dict(draft) | known)
@@ -221,7 +202,6 @@ def _record(folder: Path, num_texts: int, difference: float, climbed: Climbed, m
         "last_layer": manifest.last_layer,
         "num_agreement_texts": num_texts,
         "ladder": climbed.rungs,
-        "half": manifest.half,
     }
     return ExportMetrics.model_validate(known | (_of_int8(climbed.served) if climbed.served else {}))
 

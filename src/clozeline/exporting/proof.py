@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.export.evidence import Check, HalfPrecision, Measured, QuantizationScheme, Rung
+from clozeline.artifacts.export.evidence import Check, Measured, QuantizationScheme, Rung
 from clozeline.artifacts.export.manifest import Manifest
 from clozeline.exporting.answers import Answers, logits
 from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.graph import size_of
-from clozeline.exporting.in_half import LARGEST, LARGEST_HALF
 from clozeline.exporting.ratios import Counts, ratio_of_figures, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch, padded
@@ -26,6 +25,24 @@ from clozeline.inference.question import Question, Rows
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.params import ExportGates
 
+MIN_AGREEMENT_TEXTS = 100
+"""Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98."""
+MIN_DIFFERENT_ANSWERS = 2
+"""Number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it."""
+MIN_METRIC_ITEMS = 200
+"""Number of answers for the metric. With fewer, one answer weighs more than the whole loss that `min_metric_ratio`
+0.995 permits: 1 / (1 - 0.995) = 200.
+"""
+MIN_EMBEDDING_COSINE = 0.99
+"""Mean over the texts of the cosine with fp32's embedding."""
+MIN_TOKEN_COSINE = 0.98
+"""Mean over the tokens of the cosine with fp32's vector. An embedding is a mean of these vectors, in which their
+differences cancel out, so its limit is higher.
+"""
+MIN_BATCH_COSINE = 0.999
+"""Smallest cosine of a text's embeddings run alone and run in a batch."""
+MAX_BATCH_FLIPS = 0.005
+"""Share of answers that change when a text runs in a batch instead of alone."""
 _BATCH_TEXTS = 64
 """Number of texts that are read alone and in batches."""
 _NEIGHBOURS = 8
@@ -115,31 +132,6 @@ class Proof:
         gates = no_worse_than(reference, self._gates) if reference else self._gates
         return rung.model_copy(update={"checks": checks(rung, gates)})
 
-    def half(self, graph: Path, largest_value: float) -> HalfPrecision:
-        """Measure and check the float16 graph in the file `graph`; `largest_value` is the result of `largest`."""
-        beside = self._beside(open_graph(graph, self._manifest))
-        low = _beside_fp32(beside.agreement, beside.ratio, beside.cosines, self._num_different, self._gates)
-        return HalfPrecision(
-            size_bytes=size_of(graph),
-            largest_value=largest_value,
-            agreement=beside.agreement,
-            metric=self._exam.metric,
-            fp32_metric=beside.fp32.value,
-            fp16_metric=beside.given.value,
-            metric_ratio=beside.ratio,
-            **beside.cosines,
-            checks=(*_all_at_least(low), _at_most("largest_value", largest_value, LARGEST_HALF)),
-        )
-
-    def largest(self, graph: Path) -> float:
-        """Return LARGEST of the `in_half.watched` graph in the file `graph`, over some of the texts."""
-        model = open_graph(graph, self._manifest)
-        texts, pad_id = self._exam.texts[:_BATCH_TEXTS], self._manifest.special_tokens.pad_id
-        # Request the other outputs too, so that every position is computed.
-        outputs = [output.name for output in self._manifest.outputs if output.dtype == "float32"]
-        ran = model.run_batches(_mixed(texts, pad_id, 0), LARGEST, *outputs)
-        return float(np.max([values[0] for _, values in ran]))
-
     def _beside(self, model: OpenModel) -> _Beside:
         exam = self._exam
         given = exam.answers(model, model.batches(exam.texts))
@@ -187,8 +179,8 @@ def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     """Return every figure that has a limit, checked."""
     cosines = {"embedding_cosine_mean": rung.embedding_cosine_mean, "token_cosine_mean": rung.token_cosine_mean}
     low = _beside_fp32(rung.agreement, rung.metric_ratio, cosines, rung.different_answers, gates)
-    low |= {"batch_cosine_min": (rung.batch_cosine_min, gates.min_batch_cosine)}
-    high = {"batch_flips": (rung.batch_flips.value, gates.max_batch_flips), "saturation": (rung.saturation, 0.0)}
+    low |= {"batch_cosine_min": (rung.batch_cosine_min, MIN_BATCH_COSINE)}
+    high = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
     return (*_all_at_least(low), *(_at_most(name, given, limit) for name, (given, limit) in high.items()))
 
 
@@ -203,11 +195,11 @@ def _beside_fp32(
     return {
         "agreement": (agreement.value, gates.min_agreement),
         "metric_ratio": (metric_ratio.value, gates.min_metric_ratio),
-        "embedding_cosine_mean": (cosines["embedding_cosine_mean"], gates.min_embedding_cosine),
-        "token_cosine_mean": (cosines["token_cosine_mean"], gates.min_token_cosine),
-        _NUM_TEXTS: (agreement.num_texts, gates.min_agreement_texts),
-        _NUM_ITEMS: (metric_ratio.num_items, gates.min_metric_items),
-        _NUM_DIFFERENT: (num_different, gates.min_different_answers),
+        "embedding_cosine_mean": (cosines["embedding_cosine_mean"], MIN_EMBEDDING_COSINE),
+        "token_cosine_mean": (cosines["token_cosine_mean"], MIN_TOKEN_COSINE),
+        _NUM_TEXTS: (agreement.num_texts, MIN_AGREEMENT_TEXTS),
+        _NUM_ITEMS: (metric_ratio.num_items, MIN_METRIC_ITEMS),
+        _NUM_DIFFERENT: (num_different, MIN_DIFFERENT_ANSWERS),
     }
 
 

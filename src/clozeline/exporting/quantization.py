@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.exporting.activations import FULL_LIMIT, ZERO_POINT, Integers, Making, per_batch, per_token, static
+from clozeline.exporting.activations import FULL_LIMIT, ZERO_POINT, Integers, Making, per_token, static
 from clozeline.exporting.biases import biases
 from clozeline.exporting.graph import drop_unread, op_counts
 from clozeline.exporting.lookups import lookups
@@ -32,17 +32,15 @@ from clozeline.exporting.weight_storage import STORAGES, Storage, Weights, symme
 MICROSOFT = "com.microsoft"
 PRODUCT = "MatMulIntegerToFloat"
 """Operator of onnxruntime's own domain: an integer product that is scaled to floats before it is written."""
+NUM_CALIBRATION_TEXTS = 64
+"""Texts outside the exam, for the ranges of activations; the first 16 find the products with the largest error."""
 _NO_RANGES: Mapping[str, Range] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a graph is quantized: the granularity of the scales and the storage of the weights."""
+    """How a graph is quantized: a scale for each token of an activation and for each output of a weight."""
 
-    per_token: bool
-    """Whether activations have a scale for each token, not one for the batch."""
-    per_channel: bool
-    """Whether weights have a scale for each output, not one for the matrix. Embedding tables have one for each row."""
     weights: Weights
     embeddings: bool
     """Whether lookups read 8-bit rows."""
@@ -146,16 +144,13 @@ class _Rewriting:
         if node.input[0] in self._ranges:
             yield self._product_of_static(left, right, node)
         else:
-            make = self._product_of_tokens if self._scheme.per_token else self._product_of_batch
-            yield from make(left, right, node.output[0])
+            yield from self._product_of_tokens(left, right, node.output[0])
 
     def _activation(self, name: str) -> Making:
         self.activations.append(name)
         if name in self._ranges:
             return static(name, self._ranges[name], self._constant)
-        if self._scheme.per_token:
-            return per_token(name, self._constant)
-        return per_batch(name)
+        return per_token(name, self._constant)
 
     def _product_of_static(self, left: Integers, right: Integers, node: NodeProto) -> NodeProto:
         """Return one operator for the product and the bias after it, which onnxruntime would not fuse by itself."""
@@ -172,15 +167,6 @@ class _Rewriting:
         if name in self._matrices:
             return int(self._matrices[name].dims[1])
         return int(self._matrices[self._transposed[name]].dims[0])
-
-    def _product_of_batch(self, left: Integers, right: Integers, output: str) -> Iterator[NodeProto]:
-        """Yield four nodes that onnxruntime fuses into one, together with a bias after them."""
-        factors = [left.values, right.values, left.zero_point, *([right.zero_point] if right.zero_point else [])]
-        product = f"{output}/product"
-        yield helper.make_node("MatMulInteger", factors, [f"{product}_integers"])
-        yield helper.make_node("Cast", [f"{product}_integers"], [product], to=TensorProto.FLOAT)
-        yield helper.make_node("Mul", [left.scale, right.scale], [f"{product}_scaled"])
-        yield helper.make_node("Mul", [f"{product}_scaled", product], [output])
 
     def _product_of_tokens(self, left: Integers, right: Integers, output: str) -> Iterator[NodeProto]:
         """Yield the product with scale 1, then apply the tokens' scales: the operator takes only one for the batch."""
@@ -204,12 +190,11 @@ class _Rewriting:
         yield helper.make_node("Mul", [row, f"{row}_scales"], list(node.output))
 
     def _weight(self, name: str, outputs_axis: int) -> Integers:
-        axis = outputs_axis if self._scheme.per_channel else None
         storage = self._scheme.storage
         zero_point = None
         if storage.zero_point:
             zero_point = self._constant("quantization/zero_point", np.array(storage.zero_point, dtype=np.uint8))
-        stored = self._stored_integers(name, axis, storage.limit, shift=storage.zero_point)
+        stored = self._stored_integers(name, outputs_axis, storage.limit, shift=storage.zero_point)
         return Integers(stored.values, stored.scale, zero_point)
 
     def _transposed_weight(self, name: str) -> Making:
@@ -248,7 +233,7 @@ class _Rewriting:
             self._made[name] = yield from make(name)
         return self._made[name]
 
-    def _stored_integers(self, name: str, axis: int | None, limit: int, shift: int = 0) -> Integers:
+    def _stored_integers(self, name: str, axis: int, limit: int, shift: int = 0) -> Integers:
         quantized = Integers(f"{name}/{limit + shift}/{axis}", f"{name}/{limit + shift}/{axis}/scale")
         if quantized.values not in self.constants:
             integers, scale = symmetric(numpy_helper.to_array(self._matrices[name]), axis, limit)
@@ -266,6 +251,6 @@ class _Rewriting:
 
 def products_by_constants(model: ModelProto) -> list[str]:
     """Return the names of the MatMuls that `quantize` would put into INT8."""
-    scheme = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
+    scheme = Scheme(weights="int7", embeddings=True)
     rewriting = _Rewriting(model, scheme, (), _NO_RANGES)
     return [node.name for node in model.graph.node if rewriting.is_product_by_constant(node)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from clozeline.artifacts.export.evidence import Rung
 from clozeline.exporting.proof import lacking
+from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.sample import Sample
 from clozeline.params import ExportParams
 
@@ -17,17 +18,17 @@ def warn_of_few_texts(texts: Path, sample: Sample, calibration: Sample, params: 
 
     The warning counts the texts for calibration, and those of the exam unless held-out items replace them.
     """
-    if len(calibration.texts) < params.num_calibration_texts:
+    if len(calibration.texts) < NUM_CALIBRATION_TEXTS:
         deciding = f"{len(sample.texts)} for the exam (`num_agreement_texts`: {params.num_agreement_texts}), "
         overlap = "" if calibration.texts != sample.texts else ", the same as for the exam"
         _LOG.warning(
-            "%s has only %d different texts: %s%d to calibrate INT8%s (`num_calibration_texts`: %d)",
+            "%s has only %d different texts: %s%d of %d to calibrate INT8%s",
             texts,
             len({*sample.texts, *calibration.texts}),
             "" if sample.held_out else deciding,
             len(calibration.texts),
+            NUM_CALIBRATION_TEXTS,
             "" if sample.held_out else overlap,
-            params.num_calibration_texts,
         )
 
 
@@ -37,6 +38,6 @@ def warn_of_few_items(rungs: Sequence[Rung]) -> None:
     if counts:
         _LOG.warning(
             "the exam of INT8 is too small to be trusted: %s; give preprocess more text (or the task more items), more"
-            " varied if all answers are the same; raise `num_agreement_texts`; or lower the limit in `gates`",
+            " varied if all answers are the same; or raise `num_agreement_texts`",
             "; ".join(counts),
         )

@@ -146,7 +146,7 @@ def _errors(seen: Seen, weights_KN: Sequence[Values], scheme: Scheme, factor_K: 
         raised_N = np.abs(weight_KN[raised] * factor_K[raised, None]).max(axis=0, initial=0.0)
         largest_N = np.maximum(np.abs(weight_KN).max(axis=0), raised_N)
         step_N = largest_N / scheme.storage.limit
-        yield power * float((step_N**2).sum() if scheme.per_channel else len(step_N) * step_N.max() ** 2)
+        yield power * float((step_N**2).sum())
 
 
 def _power(weights_KN: Sequence[Values]) -> Floats:

@@ -16,7 +16,7 @@ from clozeline.tasks.tagging.schemes import to_iob2
 from clozeline.text.files import texts_of
 
 MOST_ITEMS: Final = 576
-"""As many as `export.num_agreement_texts` and `export.num_calibration_texts` ask for by default."""
+"""As many as the default of `export.num_agreement_texts`, and the texts for calibration."""
 _MOST_FOR_VECTORS: Final = 256
 """Texts whose halves a sentence encoder has to match. Among more, half of the errors are texts of nearly equal
 similarity, which INT8 may order otherwise without any loss."""

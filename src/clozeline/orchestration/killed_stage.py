@@ -14,7 +14,7 @@ _ANEW: Final = "With other settings the training starts over, with the same ones
 _SETTINGS: Final[Mapping[str, str]] = {
     "pretrain": "set `pretrain.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
     f" `pretrain.gradient_checkpointing: true`; `clozeline plan` shows the memory of a step. {_ANEW}",
-    "evaluate": "lower `evaluate.batch_tokens`",
+    "evaluate": "lower `evaluate.max_length`",
     "finetune": "set `finetune.{task}.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
     f" lower `finetune.{{task}}.max_length`. {_ANEW}",
 }

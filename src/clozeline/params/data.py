@@ -120,19 +120,5 @@ class ContractParams(Section):
     max_documents: Count | None
     max_missing_share: Share
     """Largest share of the accepted number of documents that may be missing."""
-    max_dropped_increase: Share
-    """Largest increase of the share of documents dropped for one reason."""
-    max_script_shift: Share
-    """Largest change of the share of letters of one script, such as Latin."""
-    min_language_similarity: Share
-    """Smallest cosine of the frequencies of character trigrams."""
-    max_length_index: NotNegative
-    """Largest population stability index of the lengths of texts; 0.25 is usually called a large shift."""
-    max_unknown_index: NotNegative
-    """Largest population stability index of the shares of unknown tokens of texts, if their share of all has grown."""
-    max_conflict_share: Share
-    """Upper limit of the share of labelled texts whose copies have different labels."""
-    max_class_index: NotNegative
-    """Largest population stability index of the classes of labelled texts."""
     max_changed_test_rows: Share
     """Upper limit of the share of previously accepted test rows that are missing or have other labels."""

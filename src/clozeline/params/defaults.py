@@ -9,16 +9,17 @@ from typing import Any, Final
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from clozeline.params.finetuning.layers import PRESET, SAID_BY_THE_TASK
 from clozeline.params.pretraining import BUDGETS
 from clozeline.params.project import Params
 from clozeline.params.recipes import laid_over
 from clozeline.params.section import section_in
 
-FILE: Final = Path(__file__).with_name("defaults.yaml")
+_HERE: Final = Path(__file__).parent
+FILE: Final = _HERE / "defaults.yaml"
 """The project's own params.yaml: a link in a checkout, a copy in a wheel."""
-_ADDED_BY_NAME: Final = ("recipes", "presets")
-_LAID_OVER: Final = ("finetune_defaults",)
+_FILES_BESIDE: Final = ("recipes", "presets")
+"""Sections that the package has in a file of their own."""
+_LAID_OVER: Final = ("recipes", "finetune_defaults")
 
 
 def default_tree() -> Any:
@@ -31,38 +32,32 @@ def with_defaults(tree: Any) -> Any:
 
     Keys that a section lacks are added. A mapping whose names the user chooses, such as `finetune` or `export.models`,
     is taken as it is, and so is the budget of `pretrain`, in steps, tokens or epochs. Recipes and presets are added to
-    those of the defaults, and replace their namesakes. A task that names a preset of the defaults gets its values:
-    `<<: *sst2` would need the preset in the file itself.
+    those of the package by name, and values under one of its names are laid over it: section by section in a recipe,
+    key by key in a preset, as a task's own values are.
     """
     if not isinstance(tree, Mapping):
         return tree
     whole = _completed(tree, default_tree(), Params)
-    for name, default in _defaults().items():
+    for name in _LAID_OVER:
         if isinstance(own := tree.get(name), Mapping):
-            if name in _ADDED_BY_NAME:
-                whole[name] = {**default, **own}
-            elif name in _LAID_OVER:
-                whole[name] = laid_over(default, own)
+            whole[name] = laid_over(_defaults()[name], own)
+    if isinstance(own := tree.get("presets"), Mapping):
+        whole["presets"] = _with_presets(_defaults()["presets"], own)
     if isinstance(own := tree.get("pretrain"), Mapping) and any(name in own for name in BUDGETS):
         whole["pretrain"] |= {name: None for name in BUDGETS if name not in own}
-    if isinstance(tasks := tree.get("finetune"), Mapping):
-        presets = {name: row for name, row in _defaults()["presets"].items() if name not in tree.get("presets", ())}
-        whole["finetune"] = {name: _with_preset(task, presets) for name, task in tasks.items()}
     return whole
 
 
-def _with_preset(task: Any, presets: Mapping[str, Any]) -> Any:
-    named = presets.get(str(task.get(PRESET))) if isinstance(task, Mapping) else None
-    if named is None or named["kind"] != task.get("kind"):
-        return task  # reading the params reports the fault
-    values = {key: value for key, value in deepcopy(named).items() if key not in SAID_BY_THE_TASK}
-    return {**values, **{key: value for key, value in task.items() if key != PRESET}}
+def _with_presets(known: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    laid = {name: {**known[name], **row} for name, row in own.items() if name in known and isinstance(row, Mapping)}
+    return {**known, **own, **laid}
 
 
 @cache
 def _defaults() -> dict[str, Any]:
-    tree: dict[str, Any] = YAML(typ="safe").load(FILE)
-    return tree
+    yaml = YAML(typ="safe")
+    tree: dict[str, Any] = yaml.load(FILE)
+    return tree | {name: yaml.load(_HERE / f"{name}.yaml") for name in _FILES_BESIDE}
 
 
 def _completed(own: Mapping[str, Any], default: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:

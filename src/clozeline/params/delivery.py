@@ -1,45 +1,41 @@
 """Sections `export` and `release`: how models are packaged, and which gates they have to meet."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from clozeline.params.section import Count, Positive, Section, Share
 
+_RUNG: Final = re.compile(r"(\S+)(?: exact ([\d.]+))?( embeddings fp32)?")
+
 
 class RungParams(Section):
-    """One INT8 scheme: a rung of the ladder."""
+    """One INT8 scheme, a rung of the ladder: `int7 exact 0.1 embeddings fp32`, or a section with these keys."""
 
     weights: Literal["int7", "uint8", "int8"]
     """See `exporting/quantization.py`."""
-    exact_share: Share
+    exact_share: Share = 0.0
     """Share of the products with a weight that stay in fp32: those with the largest quantization error."""
-    quantize_embeddings: bool
+    quantize_embeddings: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_words(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        if found := _RUNG.fullmatch(" ".join(given.split())):
+            weights, share, embeddings = found.groups()
+            return {"weights": weights, "exact_share": share or 0.0, "quantize_embeddings": embeddings is None}
+        raise PydanticCustomError("rung", "such as `int7`, `int7 exact 0.1` or `uint8 exact 0.25 embeddings fp32`")
 
 
 class ExportGates(Section):
-    """Gates of an INT8 graph, measured on `num_agreement_texts` texts."""
+    """Gates of an INT8 graph, measured on `num_agreement_texts` texts. Its other limits are in `exporting/proof.py`."""
 
     min_agreement: Share
-    min_agreement_texts: Count
-    """Minimum number of texts for the agreement. Below -3 / ln(min_agreement), even INT8 that always agrees has shown
-    nothing: a graph at the limit would agree on that many texts by chance once in 20 times (0.97: 99).
-    """
-    min_different_answers: Count
-    """Minimum number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it."""
     min_metric_ratio: Share
-    min_metric_items: Count
-    """Minimum number of answers for the metric. Below 1 / (1 - min_metric_ratio), one answer weighs more than the
-    whole permitted loss (0.995: 200).
-    """
-    max_batch_flips: Share
-    min_embedding_cosine: Share
-    """Mean over the texts of the cosine with fp32's embedding."""
-    min_token_cosine: Share
-    """Mean over the tokens of the cosine with fp32's vector. An embedding is a mean of these vectors, in which their
-    differences cancel out, so its limit is higher.
-    """
-    min_batch_cosine: Share
 
 
 class ExportParams(Section):
@@ -47,8 +43,6 @@ class ExportParams(Section):
     opset: Annotated[int, Field(ge=18, le=23)]
     """torch's exporter writes opset 18 or later. From 23 on, attention is one operator."""
     max_parity_difference: Positive
-    per_token: bool
-    per_channel: bool
     ladder: tuple[RungParams, ...]
     """INT8 schemes in the order of trial; the first that passes `gates` is served."""
     static_ratios: tuple[Positive, ...]
@@ -56,11 +50,8 @@ class ExportParams(Section):
     limit, as they are or smoothed, get a fixed scale if that passes too and loses nothing. Empty: all scales are
     computed at run time.
     """
-    half: bool
-    """Whether to export a graph in float16 too."""
     gates: ExportGates
     num_agreement_texts: Count
-    num_calibration_texts: Count
     label_field: str | None
 
 

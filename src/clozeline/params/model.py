@@ -59,10 +59,10 @@ class ModelParams(Section):
     """A row of FAMILIES, or `package.module:build`, a function that builds your own encoder."""
     size: Size | None
     """A row of SIZES; null: the four numbers below."""
-    hidden_size: Count | None
-    num_hidden_layers: Count | None
-    num_attention_heads: Count | None
-    intermediate_size: Count | None
+    hidden_size: Count | None = None
+    num_hidden_layers: Count | None = None
+    num_attention_heads: Count | None = None
+    intermediate_size: Count | None = None
     max_position_embeddings: Count
     dropout: BelowOne
     """Dropout of embeddings and of the outputs of attention and MLP."""

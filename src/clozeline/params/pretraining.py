@@ -60,10 +60,6 @@ class ValidationParams(Section):
 
     every_steps: Count | None
     """Steps between two validation passes; null: never."""
-    max_tokens: Count
-    """Tokens of the validation split to measure: enough for a trend. Stage `evaluate` measures the whole split."""
-    num_examples: Annotated[int, Field(ge=0)]
-    """Number of predictions logged at each validation pass."""
     patience: Count | None
     """Validation passes without a lower loss before training stops; the weights with the lowest loss are kept. Null:
     train to the end.
@@ -164,12 +160,8 @@ WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revi
 
 
 class EvaluateParams(Section):
-    num_folds: Annotated[int, Field(ge=2)]
     max_length: Annotated[int, Field(ge=8)]
-    batch_tokens: Count
-    num_examples: Annotated[int, Field(ge=0)]
     num_bootstrap_samples: Annotated[int, Field(ge=100)]
     """Bootstrap samples of the documents, for the 95 % intervals."""
     num_pseudo_documents: Annotated[int, Field(ge=0)]
     """Documents that are also scored by pseudo-log-likelihood: each token hidden alone, one row for each token."""
-    rules = (("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),)

@@ -33,7 +33,7 @@ class Params(Section):
     finetune_defaults: dict[str, dict[str, Any]]
     """`shared`, or a kind of task → default values of its tasks."""
     presets: dict[str, dict[str, Any]]
-    """Values of tasks on known datasets, for YAML's merge key `<<`: nothing else reads them."""
+    """Name of a preset → values of a task on a known dataset."""
     finetune: dict[str, AnyTask]
     export: ExportParams
     imports: dict[str, ImportParams]
@@ -150,9 +150,10 @@ def with_layers(tree: Any) -> tuple[list[ValueError], Any]:
     match tree:
         case {"finetune_defaults": Mapping() as defaults, "finetune": Mapping() as tasks}:
             faults.extend(faults_of_defaults(defaults))
+            presets = found if isinstance(found := tree.get("presets"), Mapping) else {}
             sections = {name: task for name, task in tasks.items() if isinstance(task, Mapping)}
             for name, task in sections.items():
-                faults.extend(faults_of_task(name, task, defaults))
-            whole = {name: whole_task(task, defaults) for name, task in sections.items()}
+                faults.extend(faults_of_task(name, task, defaults, presets))
+            whole = {name: whole_task(task, defaults, presets) for name, task in sections.items()}
             tree = {**tree, "finetune": {**tasks, **whole}}
     return faults, tree

@@ -16,6 +16,7 @@ from clozeline.params.finetuning import SECTIONS, FinetuneParams
 from clozeline.params.finetuning.layers import where_laid
 from clozeline.params.project import Params
 from clozeline.params.recipes import where_written
+from clozeline.params.removed import REMOVED
 from clozeline.params.section import FaultsError, IdleKeyError, UnknownKeyError, section_in
 
 _EXPECTED: Final = {
@@ -68,11 +69,13 @@ def read_tree(path: Path) -> Any:
     try:
         tree = YAML(typ="safe").load(content.decode("utf-8"))
     except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
+        reason = _place_and_reason(path, content, error)
+        is_alias = "undefined alias" in reason
         raise ParamsError(
             f"{path} is not YAML",
-            given=_place_and_reason(path, content, error),
+            given=reason,
             expected="UTF-8 text: `key: value` lines, indented with spaces, each key once",
-            do="correct the line named above",
+            do="correct the line named above" + ("; a preset is taken by `preset: NAME`" if is_alias else ""),
         ) from error
     if tree is None:
         raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
@@ -188,6 +191,13 @@ def _follows(fault: Any, unknown: Sequence[UnknownKeyError]) -> bool:
 def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
     """Return the error about one fault; its problem does not name `path`."""
     if unknown := _unknown(fault, tree):
+        if became := _became(unknown.place):
+            return ParamsError(
+                f"`{unknown.place}` {became}",
+                given=f"{unknown.name}: {_short(unknown.value)}",
+                expected="a file without this key",
+                do=f"remove it from {path}",
+            )
         near = _near(unknown)
         return ParamsError(
             f"unknown key `{unknown.place}`",
@@ -207,6 +217,12 @@ def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
         expected=expected,
         do=_remedy_of_fault(path, fault, " or ".join(names)),
     )
+
+
+def _became(place: str) -> str | None:
+    """Return what became of a key of an earlier version; a recipe has the keys of `pretrain`."""
+    section, _, rest = place.partition(".")
+    return REMOVED.get(f"pretrain.{rest.partition('.')[2]}" if section == "recipes" else place)
 
 
 def _near(unknown: UnknownKeyError) -> str | None:

@@ -1,9 +1,34 @@
 """Params written as YAML: keys in their order, every alias written out."""
 
 from io import StringIO
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, Final, TextIO
 
 from ruamel.yaml import YAML
+
+from clozeline.params.project import Params
+from clozeline.storage.atomic import replacing_file
+
+_LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
+"""Sections that other sections are made of."""
+
+
+def write_complete(params: Params, path: Path) -> None:
+    """Write the params as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
+
+    DVC compares their values: an edit of a default, a recipe or a preset runs the stages whose values it changes. A
+    file that says the same already is not touched.
+
+    Raises:
+        StorageError: the disk is full.
+    """
+    text = StringIO()
+    write_yaml(params.model_dump(mode="json", exclude=_LAYERS), text)
+    if path.is_file() and path.read_text(encoding="utf-8") == text.getvalue():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(path) as beside:
+        beside.write_text(text.getvalue(), encoding="utf-8")
 
 
 def write_yaml(tree: Any, stream: TextIO) -> None:

@@ -83,7 +83,7 @@ def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> I
     yield "fp32", graph
     yield "fp16", with_half_weights(graph)
     for rung in export.ladder[:1]:
-        yield "INT8", quantize(graph, scheme_of(export, rung), exact=head).model
+        yield "INT8", quantize(graph, scheme_of(rung), exact=head).model
 
 
 def _cost(graph: ModelProto, path: Path, feed: Feed) -> GraphCost:

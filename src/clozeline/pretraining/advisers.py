@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozeline.language_modelling.detection import ReplacedTokenPair
-from clozeline.pretraining.shown_examples import ShownExamples
+from clozeline.pretraining.shown_examples import NUM_EXAMPLES, ShownExamples
 from clozeline.pretraining.shown_parts import ShownParts
 from clozeline.progress import ProgressBar
 from clozeline.tokens.frequencies import unigram_entropy
@@ -24,7 +24,7 @@ def advisers(job: "Pretraining", tokenizer: Path) -> list[Callback]:
     first_step = 2 * Schedule(params.schedule, job.loop.total_steps).warmup_steps
     asking: list[Callback] = []
     if not job.loop.hardware.processes.divides_weights:  # otherwise the first process alone cannot run the model
-        asking = [ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)]
+        asking = [ShownExamples.of(job.model, job.validation, tokenizer, NUM_EXAMPLES)]
     if not isinstance(job.model, ReplacedTokenPair):
         return [PlateauWarning(entropy, first_step), *asking]
     if asking:

@@ -20,7 +20,7 @@ from clozeline.params import PretrainParams
 from clozeline.pretraining.advisers import Advancing, advisers
 from clozeline.pretraining.compilation import compiled
 from clozeline.pretraining.feeding import Feed, steps_of, steps_of_epochs
-from clozeline.pretraining.judging import Judge
+from clozeline.pretraining.judging import VALIDATION_TOKENS, Judge
 from clozeline.pretraining.losses import loss_of
 from clozeline.pretraining.naming import name_of_training
 from clozeline.pretraining.replay import Replay
@@ -209,7 +209,7 @@ def prepare(
     name = agreed(processes, work, name_of_training(params, seed, tokens, total_steps, model, precision))
     bare_loss = loss_of(model, feed.masker.is_fixed_V, params.discriminator_weight).to(processes.device)
     loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
-    judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
+    judge = Judge(loss, feed.objective, validation, seed, VALIDATION_TOKENS, params.batch_tokens, hardware)
     loop = Loop(
         model=model,
         optimizer=build_optimizer(model, params.optimizer),

@@ -17,6 +17,8 @@ from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS
 from clozeline.training.curves import Quality
 from clozeline.training.hardware import Hardware
 
+VALIDATION_TOKENS = 20_000
+"""Tokens of the validation split in each validation pass: enough for a trend. Stage `evaluate` measures all of it."""
 _NUM_FOLDS = 7
 """One token in seven is a target, whatever the mask rate in training: close to the 15 % of Devlin et al. 2018."""
 

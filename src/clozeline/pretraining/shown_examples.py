@@ -16,6 +16,8 @@ from clozeline.training.callbacks import Callback
 from clozeline.training.curves import Look
 
 _LOG = logging.getLogger(__name__)
+NUM_EXAMPLES = 3
+"""Predictions that are logged at each validation pass."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def run(
     if not how.group.is_first:
         return
     _write_plots(plots, sums, by_frequency, by_place, by_word_class)
-    _write_examples(model.cpu(), split, tokenizer, params, seed, examples)
+    _write_examples(model.cpu(), split, tokenizer, seed, examples)
     baseline = unigram.measure(train_V, shards, split.vocabulary)
     report = {
         **figures.model_dump(),
@@ -140,14 +140,19 @@ class _How:
             torch.set_num_threads(group.num_threads)
         return cls(params, seed, group)
 
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens in a batch, at least one row."""
+        return max(asking.BATCH_TOKENS, self.params.max_length)
+
     def questions(self, model: LanguageModel, split: Split) -> Iterator[Asked]:
         """Return this process's share."""
         return asking.in_folds(
             language_model.head_of(model),
             split,
             seed=self.seed,
-            num_folds=self.params.num_folds,
-            batch_tokens=self.params.batch_tokens,
+            num_folds=asking.NUM_FOLDS,
+            batch_tokens=self.batch_tokens,
             group=self.group,
         )
 
@@ -162,7 +167,7 @@ class _How:
 
 
 def _measured(model: LanguageModel, split: Split, how: _How, groupings: dict[str, Grouping]) -> dict[str, Sums]:
-    num_rows = len(split.rows) * asking.num_passes(language_model.head_of(model), how.params.num_folds)
+    num_rows = len(split.rows) * asking.num_passes(language_model.head_of(model), asking.NUM_FOLDS)
     with how.progress("evaluate", num_rows) as advance, torch.inference_mode():
         return measure(model, how.questions(model, split), groupings, advance, how.group)
 
@@ -177,7 +182,7 @@ def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[st
             model,
             some,
             document_D,
-            batch_tokens=how.params.batch_tokens,
+            batch_tokens=how.batch_tokens,
             seed=how.seed,
             num_samples=how.params.num_bootstrap_samples,
             advance=advance,
@@ -186,21 +191,19 @@ def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[st
 
 
 def _detection(model: ReplacedTokenPair, split: Split, how: _How) -> dict[str, Any]:
-    with how.progress("detection", len(split.rows) * how.params.num_folds) as advance:
+    with how.progress("detection", len(split.rows) * asking.NUM_FOLDS) as advance:
         found = detection.measure(model, how.questions(model, split), split.vocabulary, advance, how.group)
     return {f"detection_{name}": value for name, value in asdict(found).items()}
 
 
-def _write_examples(
-    model: LanguageModel, split: Split, tokenizer: Path, params: EvaluateParams, seed: int, out: Path
-) -> None:
+def _write_examples(model: LanguageModel, split: Split, tokenizer: Path, seed: int, out: Path) -> None:
     page = example_page.make_examples(
         model,
         split,
         Tokenizer.from_file(str(tokenizer / "tokenizer.json")),
         seed=seed,
-        num_folds=params.num_folds,
-        num_examples=params.num_examples,
+        num_folds=asking.NUM_FOLDS,
+        num_examples=example_page.NUM_EXAMPLES,
     )
     with replacing_folder(out) as folder:
         (folder / "examples.txt").write_text(example_page.as_text(page), encoding="utf-8")

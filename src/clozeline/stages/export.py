@@ -5,6 +5,7 @@ from pathlib import Path
 
 from clozeline.artifacts.finetune.model.held_out import read_held_out
 from clozeline.exporting.packaging import Examined, write_package
+from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.sample import read_sample
 from clozeline.exporting.scarcity import warn_of_few_texts
 from clozeline.exporting.trained import open_trained
@@ -43,10 +44,9 @@ def run(
         GateError: the fp32 graph does not compute what the trained model computes.
     """
     num_texts = params.num_agreement_texts
-    num_calibration = params.num_calibration_texts
-    read = read_sample(texts, num_texts + num_calibration, params.label_field)
+    read = read_sample(texts, num_texts + NUM_CALIBRATION_TEXTS, params.label_field)
     trained = open_trained(model, family=family)
     read = replace(read, held_out=read_held_out(model)[:num_texts])
-    sample, calibration = read.parted(num_texts, num_calibration)
+    sample, calibration = read.parted(num_texts, NUM_CALIBRATION_TEXTS)
     warn_of_few_texts(texts, sample, calibration, params)
     write_package(trained, Examined(sample, calibration.texts), params, lock=lock, out=out, metrics=metrics)

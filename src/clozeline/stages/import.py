@@ -7,6 +7,8 @@ from pathlib import Path
 from clozeline.artifacts.finetune.model.held_out import HeldOut, read_items
 from clozeline.errors import DataError
 from clozeline.exporting.packaging import Examined, write_package
+from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS
+from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
 from clozeline.exporting.sample import Sample
 from clozeline.exporting.trained import opened_published
 from clozeline.params import ExportParams, ImportParams
@@ -46,14 +48,13 @@ def _examined(file: Path, params: ExportParams) -> Examined:
         DataError: there are fewer than two items.
     """
     items = read_items(file)
-    num_calibration = min(params.num_calibration_texts, math.ceil(len(items) / _OF_CALIBRATION))
+    num_calibration = min(NUM_CALIBRATION_TEXTS, math.ceil(len(items) / _OF_CALIBRATION))
     deciding = items[: len(items) - num_calibration][: params.num_agreement_texts]
     if not deciding:
         raise DataError(
             f"{file} holds too few items to compare INT8 with fp32",
             given=f"{len(items)} items",
-            expected=f"some hundred, as `clozeline import` writes them (`min_agreement_texts`: "
-            f"{params.gates.min_agreement_texts})",
+            expected=f"at least {MIN_AGREEMENT_TEXTS}, as `clozeline import` writes them",
             do="run `clozeline import` again, which writes the file",
         )
     calibrating = items[len(items) - num_calibration :]

@@ -26,7 +26,7 @@ _MOST_DROPPED = 0.5
 """Share of texts that may be dropped without a warning."""
 _KNOB = "preprocess.large_file_mb"
 _ENOUGH_FOR_INT8 = 100
-"""Default of `export.gates.min_agreement_texts`."""
+"""The MIN_AGREEMENT_TEXTS of `exporting/proof.py`."""
 _LARGEST_SHARE = 0.2
 """Largest share of the texts that is advised for validation."""
 _REMEDIES: Mapping[str, str] = MappingProxyType(

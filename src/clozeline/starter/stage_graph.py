@@ -6,12 +6,9 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 FILE: Final = Path(__file__).with_name("stages.yaml")
-COMPLETING: Final = Path(__file__).with_name("params_stage.yaml")
-"""Stage that completes params.yaml with the defaults: DVC tracks only keys that a file has."""
 PIN: Final = "requirements.lock"
 """Code of the stages in another project: a change of the pinned Clozeline runs all of them again."""
 _CODE: Final = "src/"
-_CHOSEN_RECIPE: Final = "recipes.${pretrain.recipe}"
 
 
 def own_graph() -> Any:
@@ -21,13 +18,10 @@ def own_graph() -> Any:
 
 def graph_elsewhere() -> dict[str, Any]:
     """Return the content of dvc.yaml for a project without our code and with a short params.yaml."""
-    graph, completing = own_graph(), YAML(typ="safe").load(COMPLETING)
-    (whole_params,) = completing["outs"]
+    graph = own_graph()
     for stage in graph["stages"].values():
         body = stage.get("do", stage)
         data = [dep for dep in body["deps"] if not dep.startswith(_CODE)]
         body["deps"] = sorted({*data, PIN})
-        knobs = ["recipes" if knob == _CHOSEN_RECIPE else knob for knob in body["params"]]
-        body["params"] = [{whole_params: knobs}]
     # A project may not have imported a model yet; DVC lays its params.yaml over these values.
-    return {"vars": [{"imports": {}}], "stages": {"params": completing, **graph["stages"]}, "plots": graph["plots"]}
+    return {"vars": [{"imports": {}}], **graph}

@@ -7,13 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Final
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo, lock_repo
 from dvc.stage import PipelineStage, Stage
 
 from clozeline.errors import ParamsError
+from clozeline.params import read_params
+from clozeline.params.writing import write_complete
 from clozeline.versions.project import open_project
+
+_PARAMS: Final = "params"
+"""Stage that writes the params as the stages take them, with defaults, recipe and presets."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +47,19 @@ class StageNode:
 def read_stage_graph(root: Path, again: Collection[str] = (), only: str | None = None) -> tuple[StageNode, ...]:
     """Return every stage of the project in `root` in topological order; those named in `again` run in any case.
 
+    The output of stage `params` is written first, because DVC compares its values with those of the last run. So that
+    stage makes no other stage out of date by itself.
+
     `only`: name of a stage; others are left out unless it depends on them.
 
     Raises:
-        ParamsError: dvc.yaml cannot be read.
+        ParamsError: dvc.yaml cannot be read, or params.yaml has faults.
     """
     with _open_repo(root) as repo:
         # A `.dvc` file tracks data that was added by hand; there is nothing to run.
         stages = {_name(stage): stage for stage in repo.index.stages if isinstance(stage, PipelineStage)}
+        if _PARAMS in stages:
+            write_complete(read_params(root / "params.yaml"), Path(stages[_PARAMS].outs[0].fs_path))
         graph, status = repo.index.graph, repo.status()
         parents = {name: sorted(stages.keys() & map(_name, graph.successors(stages[name]))) for name in stages}
         ordered = list(TopologicalSorter(parents).static_order())
@@ -59,7 +70,7 @@ def read_stage_graph(root: Path, again: Collection[str] = (), only: str | None =
             ordered = [name for name in ordered if name in needed]
         changed = {name for name in ordered if stages[name].addressing in status or name in again}
         for name in ordered:
-            if not changed.isdisjoint(parents[name]):
+            if not changed.isdisjoint({*parents[name]} - {_PARAMS}):
                 changed.add(name)
         nodes = (_node(stages[name], tuple(parents[name]), name in changed) for name in ordered)
         return tuple(replace(node, runs_again=node.name in again) for node in nodes)

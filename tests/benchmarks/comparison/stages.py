@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 from ruamel.yaml import YAML
 
+from clozeline.params.reading import read_tree
 from clozeline.params.recipes import laid_over
 
 _LOG = logging.getLogger(__name__)
@@ -50,8 +51,8 @@ class Setting:
 
 
 def params_tree(changes: Mapping[str, Any], project: Path = PROJECT) -> dict[str, Any]:
-    """params.yaml with `changes` laid over it."""
-    return laid_over(YAML(typ="safe").load(project / "params.yaml"), changes)
+    """params.yaml with its defaults, and `changes` laid over both."""
+    return laid_over(read_tree(project / "params.yaml"), changes)
 
 
 def run_stage(

@@ -24,12 +24,12 @@ from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.scores.correlations import spearman
 from clozeline.tasks.scores.ranking import by_vectors, ranked
 from tests.exporting.conftest import TinyPackage
-from tests.open_gates import OPEN_GATES
+from tests.open_gates import OPEN
 from tests.tiny_packages import write_embedder
 
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
 WORDS = ["list", "file", "open", "return", "of", *"abcdefghijklmnop"]
-METRIC_ALONE = OPEN_GATES.model_copy(update={"min_metric_ratio": 0.995})
+METRIC_ALONE = OPEN.but(min_metric_ratio=0.995)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,8 @@ def write_other_weights(package: Path, folder: Path) -> None:
 def rung_of(package: Path, graph: Path, of_exam: Sample) -> Rung:
     manifest = read_manifest(package)
     assert manifest.quantization is not None
-    return Proof(package / FILES.fp32, manifest, of_exam, METRIC_ALONE).rung(graph, manifest.quantization)
+    with METRIC_ALONE.applied() as gates:
+        return Proof(package / FILES.fp32, manifest, of_exam, gates).rung(graph, manifest.quantization)
 
 
 def test_a_rung_survives_a_round_trip_through_json(package: Path) -> None:

@@ -9,22 +9,20 @@ import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import proof
-from tests.open_gates import OPEN_GATES
+from tests import open_gates
 
 ExportModel = Callable[..., Path]
-GATES = OPEN_GATES.model_copy(
-    update={
-        "min_agreement": 0.9,
-        "min_agreement_texts": 3,
-        "min_embedding_cosine": 0.9,
-        "min_token_cosine": 0.9,
-        "max_batch_flips": 0.005,
-        "min_batch_cosine": 0.999,
-    }
+GATES = open_gates.OPEN.but(
+    min_agreement=0.9,
+    min_agreement_texts=3,
+    min_embedding_cosine=0.9,
+    min_token_cosine=0.9,
+    max_batch_flips=0.005,
+    min_batch_cosine=0.999,
 )
 MASK_ID = 4
 OUTLIER_CHANNELS, OUTLIER_SIZE = 6, 1024.0
-OPEN = GATES.model_copy(update={"min_agreement": 0.5})
+OPEN = GATES.but(min_agreement=0.5)
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +64,6 @@ def export_openly(export_model: ExportModel) -> ExportModel:
     def export(model: Path, **changes: object) -> Path:
         with pytest.MonkeyPatch.context() as opened:
             opened.setattr(proof, "no_worse_than", lambda rung, gates: gates)
-            return export_model(model, gates=OPEN, **changes)
+            return export_model(model, limits=OPEN, **changes)
 
     return export

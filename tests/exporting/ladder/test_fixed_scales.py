@@ -15,7 +15,7 @@ RATIOS = (8.0, 2.0)
 
 @pytest.fixture(scope="module")
 def at_run_time(outspoken_encoder: Path, export_model: ExportModel) -> Path:
-    return export_model(outspoken_encoder, gates=OPEN, static_ratios=())
+    return export_model(outspoken_encoder, limits=OPEN, static_ratios=())
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,12 @@ def test_fixed_scales_are_served_if_tokens_have_similar_ranges(fixed: Path, at_r
 def test_fixed_scales_must_reach_the_interval_of_the_run_time_scales(
     outspoken_encoder: Path, export_model: ExportModel
 ) -> None:
-    package = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+    package = export_model(outspoken_encoder, limits=OPEN, static_ratios=RATIOS)
     dynamic, *_, static = read_manifest(package).ladder
     limits = {check.name: check.limit for check in static.checks}
-    assert limits["agreement"] == dynamic.agreement.low > OPEN.min_agreement
+    assert limits["agreement"] == dynamic.agreement.low > OPEN.gates.min_agreement
     assert limits["metric_ratio"] == min(dynamic.metric_ratio.low, 1)
-    assert {check.name: check.limit for check in dynamic.checks}["agreement"] == OPEN.min_agreement
+    assert {check.name: check.limit for check in dynamic.checks}["agreement"] == OPEN.gates.min_agreement
 
 
 def test_a_second_export_measures_the_same_ranges(
@@ -65,7 +65,7 @@ def test_fixed_scales_that_lose_accuracy_are_reported_and_not_served(
     """The ranges are far too narrow here: most values of a token are clipped."""
     with monkeypatch.context() as narrowed:
         narrowed.setattr(ranges, "_HEADROOM", 0.1)
-        package = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+        package = export_model(outspoken_encoder, limits=OPEN, static_ratios=RATIOS)
     manifest = read_manifest(package)
     dynamic, *refused = manifest.ladder
     assert len(refused) == 2
@@ -81,6 +81,6 @@ def test_fixed_scales_that_lose_accuracy_are_reported_and_not_served(
 def test_fixed_scales_are_not_tried_if_token_ranges_differ(
     outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel
 ) -> None:
-    package = export_model(outspoken_encoder, gates=OPEN, static_ratios=(0.01,))
+    package = export_model(outspoken_encoder, limits=OPEN, static_ratios=(0.01,))
     assert len(read_manifest(package).ladder) == 1
     assert (package / FILES.int8).read_bytes() == (at_run_time / FILES.int8).read_bytes()

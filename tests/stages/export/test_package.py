@@ -119,8 +119,6 @@ def test_the_recorded_figures_are_validated(encoder_package: Path) -> None:
         with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
             record = packaging._record(encoder_package, 5, 0.0, climbed, manifest)
             assert (record.served, record.quantized_matmuls) == (manifest.served, num_matmuls)
-    with pytest.raises(ValidationError, match="half"):
-        packaging._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]  # stand-ins
 
 
 def test_the_metrics_count_the_compared_items(encoder_package: Path, classifier_package: Path) -> None:
@@ -215,17 +213,16 @@ def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_
         assert re.findall(rb"/[\w./-]+\.py\b", content) == [], file.name
 
 
-def test_int8_takes_about_a_quarter_and_fp16_half_the_bytes_of_fp32(
+def test_int8_takes_about_a_quarter_of_the_bytes_of_fp32(
     save_trained: Callable[[Any], Path], export_model: ExportModel
 ) -> None:
     config = BertConfig(
         vocab_size=8000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256
     )
     torch.manual_seed(0)
-    package = export_model(save_trained(BertForMaskedLM(config)), half=True)
+    package = export_model(save_trained(BertForMaskedLM(config)))
     metrics = metrics_of(package)
     assert metrics["int8_size_bytes"] < 0.30 * metrics["fp32_size_bytes"]
-    assert metrics["half"]["size_bytes"] < 0.55 * metrics["fp32_size_bytes"]
     # Each of the two files holds the vocabulary table only once.
     assert metrics["fp32_size_bytes"] < 1.1 * 4 * BertForMaskedLM(config).num_parameters()
 

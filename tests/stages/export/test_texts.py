@@ -14,7 +14,7 @@ from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
 from clozeline.params import ExportGates, ExportParams
 from clozeline.stages import export
-from tests.open_gates import OPEN_GATES
+from tests.open_gates import OPEN, Limits
 from tests.stages.export.conftest import ExportModel, metrics_of
 from tests.tiny_models import SENTENCES
 
@@ -81,7 +81,7 @@ def test_calibration_texts_are_not_used_in_the_exam(
     export_model(small_encoder)
     assert [*climbing.deciding, *climbing.calibrating] == read.texts
     assert (len(climbing.deciding), len(climbing.calibrating)) == parts
-    told = "10 different texts: 8 for the exam (`num_agreement_texts`: 32), 2 to calibrate INT8"
+    told = "10 different texts: 8 for the exam (`num_agreement_texts`: 32), 2 of 8 to calibrate INT8"
     assert (told in caplog.text) == (num_texts == 10)
 
 
@@ -90,7 +90,7 @@ def test_the_metrics_count_the_texts_of_the_exam_when_held_out_items_are_useless
 ) -> None:
     folder = Path(shutil.copytree(small_scorer, tmp_path / "scorer"))
     write_held_out(folder, [HeldOut(text=text, second=text, score=1.0) for text in SENTENCES])
-    metrics = metrics_of(export_model(folder, gates=OPEN_GATES, static_ratios=()))
+    metrics = metrics_of(export_model(folder, limits=OPEN, static_ratios=()))
     (rung,) = metrics["ladder"]
     assert rung["metric"] == "halves found"
     assert metrics["num_agreement_texts"] == rung["agreement"]["num_texts"] == 32
@@ -106,9 +106,9 @@ def test_unused_texts_are_not_reported_as_exam_texts(
     for num_texts, num_fixed_on in ((10, 2), (1, 1)):
         read = read_sample(validation_texts, num_texts)
         monkeypatch.setattr(export, "read_sample", lambda *given, read=read: read)
-        package = export_model(small_topics, gates=OPEN_GATES, static_ratios=())
+        package = export_model(small_topics, limits=OPEN, static_ratios=())
         assert metrics_of(package)["num_agreement_texts"] == len(SENTENCES)
-        assert f"{num_texts} different texts: {num_fixed_on} to calibrate INT8 (`num_cal" in caplog.text
+        assert f"{num_texts} different texts: {num_fixed_on} of 8 to calibrate INT8" in caplog.text
 
 
 def test_int8_measured_on_too_few_texts_is_not_served_and_the_counts_are_reported(
@@ -124,9 +124,9 @@ def test_int8_measured_on_too_few_texts_is_not_served_and_the_counts_are_reporte
     climbing.watch(monkeypatch)
     read = read_sample(validation_texts, 1)
     monkeypatch.setattr(export, "read_sample", lambda *given: read)
-    gates = params.gates.model_copy(update={"min_metric_ratio": 0})
-    manifest = read_manifest(export_model(small_encoder, gates=gates))
+    limits = Limits(params.gates).but(min_metric_ratio=0)
+    manifest = read_manifest(export_model(small_encoder, limits=limits))
     assert (manifest.served, len(manifest.ladder)) == ("fp32", 1)
     assert "agreement_texts is 1, at least 100: NO" in caplog.text
     assert climbing.calibrating == climbing.deciding == read.texts
-    assert "1 to calibrate INT8, the same as for the exam" in caplog.text
+    assert "1 of 8 to calibrate INT8, the same as for the exam" in caplog.text

@@ -126,13 +126,3 @@ class Rung(GraphEvidence):
     """Smallest cosine between the embeddings of a text run alone and run in a batch."""
     saturation: float
     """Largest difference of a logit from the same graph with 32-bit sums, on the processor of the export."""
-
-
-class HalfPrecision(GraphEvidence):
-    """Evidence for the float16 graph. It is measured on a CPU, which rounds fewer intermediate values than a GPU."""
-
-    largest_value: float
-    """Largest magnitude of any float16 tensor on some of the texts, including masked scores, which are lowered by
-    32,752. The largest finite float16 is 65,504.
-    """
-    fp16_metric: float

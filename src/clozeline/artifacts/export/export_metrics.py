@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from clozeline.artifacts.export.evidence import HalfPrecision, Rung
+from clozeline.artifacts.export.evidence import Rung
 from clozeline.artifacts.export.manifest import LastLayer, Precision
 from clozeline.artifacts.record import MetricFile
 
@@ -44,8 +44,6 @@ class ExportMetrics(MetricFile):
     """
     ladder: tuple[Rung, ...]
     """Every scheme that was tried. The figures above belong to the scheme that is served."""
-    half: HalfPrecision | None = None
-    """Figures of the float16 graph, if `fp16` was requested."""
 
     @model_validator(mode="after")
     def _int8_has_its_figures(self) -> Self:

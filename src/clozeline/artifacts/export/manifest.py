@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from clozeline.artifacts.export.evidence import HalfPrecision, QuantizationScheme, Rung
+from clozeline.artifacts.export.evidence import QuantizationScheme, Rung
 from clozeline.artifacts.record import Record, unusable
 from clozeline.errors import ArtifactError
 from clozeline.storage.fingerprints import sha256_of
@@ -44,9 +44,6 @@ class PackageFiles(NamedTuple):
 
 FILES = PackageFiles()
 GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": FILES.int8})
-
-HALF_GRAPH = "model.fp16.onnx"
-"""The optional float16 graph, for GPUs. Clozeline itself does not run it."""
 
 CONFIG = "config.json"
 """Configuration as transformers saves it, for clients that load the package as a transformers model."""
@@ -127,14 +124,18 @@ class Manifest(Record):
     """Scheme of `model.int8.onnx`; None if no scheme passed and there is no such file."""
     ladder: tuple[Rung, ...]
     """Schemes in the order they were tried; the one that is served is `quantization`."""
-    half: HalfPrecision | None = None
-    """Evidence for the float16 graph; None if it was not requested. The graph is in the package if it passed."""
     opset: int
     versions: dict[str, str]
     """Versions of the Python packages that made the files."""
     lock_sha256: Sha256
     """Hash of the requirements lock that the export ran with."""
     files: dict[FileName, FileRecord]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_half(cls, given: Any) -> Any:
+        """Ignore what earlier versions say of a graph in float16, which nothing here runs."""
+        return {key: value for key, value in given.items() if key != "half"} if isinstance(given, dict) else given
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -24,6 +24,11 @@ class ZeroShotParams(LabelledParams):
     """Tasks with one label for each text, by a model's answer to a prompt after it: nothing is trained."""
 
     kind: Literal["zero_shot"]
+    # These four have one valid value. The other knobs of texts and labels begin as those of `classification`.
+    multi_label: bool = False
+    second_field: str | None = None
+    class_weights: Literal["none", "balanced"] = "none"
+    train_length: Annotated[int, Field(ge=8)] | None = None
     prompt: str
     """Prompt after each text, with one blank."""
     entailment: EntailmentParams | None
