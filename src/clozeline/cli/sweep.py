@@ -83,7 +83,7 @@ def sweep(
         corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
         found = Sweep(plan, config, corpus, workspace.experiments)
         if (parent := os.environ.get(_PARENT)) is not None:
-            run_trials(found, _log(found, parent))
+            run_trials(found, _log(found, parent), joins=True)
             return
         with _in_mlflow(workspace, found) as log:
             with _further_workers(file, workers - 1, log.parent):
@@ -148,6 +148,7 @@ def _end(workspace: "Workspace", found: "Sweep", *, write: bool) -> None:
     Console().print(_table(found, winner))
     for line in _summary(found, winner, outcome):
         typer.echo(line)
+    typer.echo(f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`")
     if write and diff:
         for line in edit(workspace.root / "params.yaml", list(winner.values.items()), "the winner of the sweep"):
             typer.echo(f"params.yaml: {line}")
@@ -178,15 +179,14 @@ def _table(found: "Sweep", winner: "TrialRecord") -> "Table":
 
 
 def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Iterator[str]:
-    from clozeline.experiments.proposals import importances
-
     trials = found.trials.read()
     counts = {state: sum(trial.state == state for trial in trials) for state in ("finished", "pruned", "failed")}
     yield f"{len(trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
     values = ", ".join(f"{key}={value}" for key, value in winner.values.items())
     yield f"winner: trial {winner.number + 1}, {found.plan.metric} {winner.value:.4f} ({values});"
-    yield f"  params.yaml as it is: {trials[0].value:.4f}"
-    if shares := importances(found.plan, trials):
+    first = trials[0].figure
+    yield f"  params.yaml as it is: {'no figure' if first is None else f'{first:.4f}'}"
+    if shares := found.trials.importances():
         told = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
         yield f"differences between trials come from: {told} (PED-ANOVA; few trials tell it roughly)"
     if (tested := outcome.tested) is not None:
