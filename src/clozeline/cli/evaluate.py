@@ -10,7 +10,7 @@ from clozeline.api.knobs import renamed
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.contest.judgement import Settings
+    from clozeline.contest.contender import Asking
     from clozeline.params import SourceParams
 
 _OPTIONS = {
@@ -79,10 +79,19 @@ def evaluate(
     from clozeline.cli import evaluate_tables
     from clozeline.contest.judgement import Questions, judge_models
 
-    questions = Questions(text, source_of(text, text_field, one_document_per, pattern), blimp)
+    how, family = _how(estimator, max_length)
+    questions = Questions(
+        text=text,
+        source=source_of(text, text_field, one_document_per, pattern),
+        pairs=blimp,
+        how=how,
+        is_length_given=max_length is not None,
+        num_samples=samples,
+        family=family,
+    )
     names = [model] if against is None else [model, against]
     try:
-        judgement = judge_models(names, questions, _settings(estimator, max_length, samples), scores)
+        judgement = judge_models(names, questions, scores)
     except DataError as error:
         raise renamed(error, _OPTIONS.get) from error
     evaluate_tables.show(judgement, as_json=as_json)
@@ -97,10 +106,11 @@ def _nothing_asked() -> ParamsError:
     )
 
 
-def _settings(estimator: Literal["folds", "pll"], max_length: int | None, samples: int) -> "Settings":
-    """Return the settings, in a project those of params.yaml, so that the figures match stage `evaluate`."""
+def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[Asking, str | None]":
+    """Return the settings and the family of your own encoder, in a project those of params.yaml, so that the figures
+    match stage `evaluate`.
+    """
     from clozeline.contest.contender import Asking
-    from clozeline.contest.judgement import Settings
     from clozeline.params import read_params
 
     seed, num_folds, length, batch_tokens = _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS
@@ -117,7 +127,7 @@ def _settings(estimator: Literal["folds", "pll"], max_length: int | None, sample
         max_length=length if max_length is None else max_length,
         batch_tokens=max(batch_tokens, max_length or length),
     )
-    return Settings(how, is_length_given=max_length is not None, num_samples=samples, family=family)
+    return how, family
 
 
 def source_of(
