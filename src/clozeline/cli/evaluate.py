@@ -72,22 +72,16 @@ def evaluate(
     - `clozeline evaluate -m models/encoder -t notes.jsonl --estimator pll --scores scores.jsonl`
     - `clozeline evaluate -m models/encoder --blimp blimp/data --json`
     """
-    # See stage.py: set before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     if text is None and blimp is None:
         raise _nothing_asked()
     from clozeline.cli import evaluate_tables
     from clozeline.contest.judgement import Questions, judge_models
 
     how, family = _how(estimator, max_length)
+    source = source_of(text, text_field, one_document_per, pattern)
     questions = Questions(
-        text=text,
-        source=source_of(text, text_field, one_document_per, pattern),
-        pairs=blimp,
-        how=how,
-        is_length_given=max_length is not None,
-        num_samples=samples,
-        family=family,
+        text, source, blimp, how, is_length_given=max_length is not None, num_samples=samples, family=family
     )
     names = [model] if against is None else [model, against]
     try:

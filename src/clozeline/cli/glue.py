@@ -68,7 +68,7 @@ def glue(
     from clozeline.glue.tasks import chosen
     from clozeline.glue.training import GlueRun
 
-    asked = GlueRun(
+    request = GlueRun(
         data=data,
         model=model,
         tasks=chosen(tasks),
@@ -78,16 +78,16 @@ def glue(
         knobs=_knobs(settings or []),
         work=out,
     )
-    figures, file = run(asked)
-    if as_json:
-        typer.echo(figures.model_dump_json())
-    else:
-        _show(figures, file)
+    figures, file = run(request)
+    _show(figures, file, as_json=as_json)
 
 
-def _show(figures: "Figures", file: Path) -> None:
+def _show(figures: "Figures", file: Path, *, as_json: bool) -> None:
     from rich.console import Console
 
+    if as_json:
+        typer.echo(figures.model_dump_json())
+        return
     console = Console()
     console.print(_table(figures))
     for line in _lines(figures):
