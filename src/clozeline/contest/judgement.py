@@ -110,7 +110,7 @@ def judge_models(names: Sequence[str], questions: Questions, scores: Path | None
                 for place in range(len(names))
             ),
             same_tokens=same_tokens,
-            comparison=Comparison.of(*answers, same_tokens=same_tokens, **sampling) if len(answers) > 1 else None,
+            comparison=_comparison(answers, same_tokens, sampling) if len(answers) > 1 else None,
             blimp_accuracy=_blimp_comparison(verdicts, sampling) if len(verdicts) > 1 else None,
         )
 
@@ -137,6 +137,11 @@ def _figures(
     figures = Figures.of(answers.documents, answers.shards.num_documents, **sampling)
     error = expected_calibration_error(answers.by_confidence)
     return ModelFigures(asked.name, asked.head, figures, error, of_pairs)
+
+
+def _comparison(answers: Sequence[Said], same_tokens: bool, sampling: Mapping[str, int]) -> Comparison:
+    first, second = answers
+    return Comparison.of(first, second, same_tokens=same_tokens, **sampling)
 
 
 def _blimp_comparison(verdicts: Sequence[Verdicts], sampling: Mapping[str, int]) -> PairedTest:

@@ -178,7 +178,7 @@ class Trials:
 
     def _id(self, attempt: int) -> int:
         study = self._storage.get_study_id_from_name(_STUDY)
-        return self._storage.get_trial_id_from_study_id_trial_number(study, attempt)
+        return int(self._storage.get_trial_id_from_study_id_trial_number(study, attempt))
 
     def _latest(self) -> list[FrozenTrial]:
         by_number = {frozen.user_attrs[_NUMBER]: frozen for frozen in self._study.get_trials(deepcopy=False)}
@@ -186,7 +186,8 @@ class Trials:
 
     def _at(self, attempt: int) -> TrialRecord:
         """Return the latest attempt of the same trial."""
-        return self.read()[self._storage.get_trial(self._id(attempt)).user_attrs[_NUMBER]]
+        number: int = self._storage.get_trial(self._id(attempt)).user_attrs[_NUMBER]
+        return self.read()[number]
 
     def _is_one_waiting(self, first: Mapping[str, Value]) -> bool:
         """Let a trial wait to be run, if there is one left; return whether there is. The caller holds the lock."""
@@ -260,7 +261,7 @@ def _is_interrupted(frozen: FrozenTrial) -> bool:
     """Return whether the trial ended without an outcome: its process died or was stopped, or its training failed for a
     reason that its values do not explain.
     """
-    return frozen.state == TrialState.FAIL and _REASON not in frozen.user_attrs
+    return bool(frozen.state == TrialState.FAIL) and _REASON not in frozen.user_attrs
 
 
 def _record(frozen: FrozenTrial) -> TrialRecord:
