@@ -8,7 +8,7 @@ import torch
 
 from clozeline.contest.blimp import BlimpFigures, Pair, Verdicts, read_pairs, sentences
 from clozeline.contest.contender import Asking
-from clozeline.contest.judgement import Questions, Settings, judge_models
+from clozeline.contest.judgement import Questions, judge_models
 from clozeline.errors import DataError
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.language_model import LanguageModel
@@ -84,8 +84,8 @@ def test_the_likelier_sentence_is_chosen_and_a_tie_counts_as_wrong(
         record("w8 w9", "w8 w9", "same", "islands"),
     )
     how = Asking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=256)
-    settings = Settings(how, is_length_given=True, num_samples=100)
-    judged = judge_models([str(folder)], Questions(None, UNREAD, tmp_path / "pairs.jsonl"), settings, None)
+    questions = Questions(None, UNREAD, tmp_path / "pairs.jsonl", how, is_length_given=True, num_samples=100)
+    judged = judge_models([str(folder)], questions, None)
     assert judged.models[0].text is None
     by_name = {found.name: found for found in judged.models[0].blimp.paradigms}
     assert {name: found.accuracy for name, found in by_name.items()} == {"known": 1.0, "missed": 0.0, "same": 0.0}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.contest.contender import Asking
-from clozeline.contest.judgement import Judgement, Questions, Settings, judge_models
+from clozeline.contest.judgement import Judgement, Questions, judge_models
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import fresh_stock
 from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
@@ -32,8 +32,8 @@ def read_as(path: Path) -> SourceParams:
 
 
 def judge(*models: Path, text: Path | None = None, pairs: Path | None = None, scores: Path | None = None) -> Judgement:
-    questions = Questions(text, read_as(text or Path("none")), pairs)
-    return judge_models([str(model) for model in models], questions, Settings(ASKING, True, 200), scores)
+    questions = Questions(text, read_as(text or Path("none")), pairs, ASKING, is_length_given=True, num_samples=200)
+    return judge_models([str(model) for model in models], questions, scores)
 
 
 def saved(model: LanguageModel, tokenizer: Path, folder: Path) -> Path:
@@ -108,9 +108,9 @@ def test_models_with_different_tokenizers_are_compared_per_byte_only(
 @torch.inference_mode()
 def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(encoder: Path, text: Path, tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
-    questions = Questions(text, read_as(text), None)
-    settings = Settings(replace(ASKING, estimator="pll"), is_length_given=True, num_samples=200)
-    judge_models([str(encoder)], questions, settings, scores)
+    how = replace(ASKING, estimator="pll")
+    questions = Questions(text, read_as(text), None, how, is_length_given=True, num_samples=200)
+    judge_models([str(encoder)], questions, scores)
     records = [json.loads(line) for line in scores.read_text().splitlines()]
     stock = AutoModelForMaskedLM.from_pretrained(encoder).eval()
     first = text.read_text().splitlines()[0]
@@ -153,10 +153,11 @@ def test_a_tokenizer_of_another_model_is_refused(
 
 
 def test_a_requested_length_beyond_the_model_is_refused_and_the_default_is_shortened(encoder: Path, text: Path) -> None:
-    questions, long = Questions(text, read_as(text), None), replace(ASKING, max_length=100)
+    long = replace(ASKING, max_length=100)
+    questions = Questions(text, read_as(text), None, long, is_length_given=True, num_samples=200)
     with pytest.raises(ParamsError, match="--max-length"):
-        judge_models([str(encoder)], questions, Settings(long, is_length_given=True, num_samples=200), None)
-    judged = judge_models([str(encoder)], questions, Settings(long, is_length_given=False, num_samples=200), None)
+        judge_models([str(encoder)], questions, None)
+    judged = judge_models([str(encoder)], replace(questions, is_length_given=False), None)
     assert judged.how.max_length == 64
 
 

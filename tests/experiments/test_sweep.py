@@ -1,12 +1,10 @@
 """Claim: a sweep prunes, survives values that do not work, picks by validation, and tests the winner alone, once."""
 
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,7 +15,7 @@ from clozeline.experiments.corpus import Corpus
 from clozeline.experiments.plan import SweepPlan
 from clozeline.experiments.sweep import Sweep, run_trials
 from clozeline.experiments.trainings import EncoderTraining
-from clozeline.experiments.trials import TrialRecord
+from clozeline.experiments.trials import TrialRecord, Trials
 from clozeline.experiments.winner import FinalFigure, diff_of, outcome_of
 
 KEY = "pretrain.masking.mask_rate"
@@ -56,15 +54,14 @@ class MadeSweep(Sweep):
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proposals from a list in the place of Optuna's; a trial is hopeless if it is worse than every other."""
-    module = ModuleType("clozeline.experiments.proposals")
+    noted = Trials.look
 
-    def is_hopeless(plan: SweepPlan, trials: Sequence[TrialRecord], running: TrialRecord) -> bool:
-        return all(min(running.looks.values()) > trial.value for trial in trials if trial.value is not None)
+    def look(trials: Trials, trial: TrialRecord, step: int, figure: float) -> bool:
+        noted(trials, trial, step, figure)
+        return trials.plan.pruning and all(figure > one.value for one in trials.read() if one.value is not None)
 
-    module.propose = lambda plan, trials, number: {KEY: RATES[number]}  # type: ignore[attr-defined]
-    module.is_hopeless = is_hopeless  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("clozeline.experiments.proposals", module, raising=False)
+    monkeypatch.setattr(Trials, "_proposed", lambda trials, number, space: {KEY: RATES[number]})
+    monkeypatch.setattr(Trials, "look", look)
 
 
 @pytest.fixture
@@ -88,23 +85,37 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     trials = sweep.trials.read()
     assert [trial.state for trial in trials] == ["finished", "finished", "failed", "pruned", "finished"]
     assert "not finite: nan" in trials[2].reason
-    assert trials[3].looks == {10: 0.25}
+    assert trials[3].looks == pytest.approx({10: 0.25})
+    assert trials[3].value is None
     best = sweep.best_of(trials)
     assert best is not None
     assert best.number == 1, "the earliest of equal ones"
     assert set(sweep.forgotten) == {0.2, 0.5}
 
 
-def test_a_figure_of_0_counts_and_one_that_is_not_finite_does_not(sweep: MadeSweep) -> None:
+def test_a_figure_of_0_counts_and_one_of_a_pruned_trial_does_not(sweep: MadeSweep) -> None:
     trials = [
-        TrialRecord(number=number, values={}, state="finished", value=value)
-        for number, value in enumerate([math.nan, 0.5, 0.0])
+        TrialRecord(number=number, values={}, state="finished", value=value) for number, value in enumerate([0.5, 0.0])
     ]
-    trials.append(TrialRecord(number=3, values={}, state="pruned", value=-1.0))
+    trials.append(TrialRecord(number=2, values={}, state="pruned", value=-1.0))
     found = sweep.best_of(trials)
     assert found is not None
-    assert found.number == 2
-    assert sweep.best_of(trials[:1]) is None
+    assert found.number == 1
+    assert sweep.best_of(trials[2:]) is None
+
+
+@pytest.mark.parametrize("figure", [math.nan, math.inf])
+def test_a_figure_that_is_not_finite_is_a_failure_and_the_sweep_goes_on(
+    sweep: MadeSweep, figure: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Made, "run", lambda made, on_look: figure if made.rate == 0.3 else made.rate)
+    run_trials(sweep, unlogged)
+    first, *others = sweep.trials.read()
+    assert (first.state, first.value, first.reason) == ("failed", None, f"nats_per_byte is {figure}")
+    assert [trial.state for trial in others] == ["finished"] * 4
+    best = sweep.best_of(sweep.trials.read())
+    assert best is not None
+    assert best.values == {KEY: 0.2}
 
 
 def test_without_pruning_every_trial_finishes(sweep: MadeSweep) -> None:
@@ -145,7 +156,7 @@ def test_test_data_are_used_once_for_each_winner_other_than_the_params_as_they_a
 
 
 def test_a_failure_of_the_params_as_they_are_ends_the_sweep(sweep: MadeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sweep, "values", lambda self, trials, number: {KEY: 0.9})
+    monkeypatch.setattr(Sweep, "first", {KEY: 0.9})
     with pytest.raises(TrainingError):
         run_trials(sweep, unlogged)
     with pytest.raises(TrainingError, match="no trial of the sweep has a figure"):
@@ -164,7 +175,7 @@ def test_the_winners_change_is_a_diff_of_params_yaml(tmp_path: Path) -> None:
 
 
 def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_no_trial_saw(
-    config: Config, corpus: Corpus, tmp_path: Path
+    config: Config, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = SweepPlan.model_validate(
         {"metric": "best_validation_accuracy", "trials": 1, "space": {"pretrain.steps": [10, 40]}, "pruning": False}
@@ -175,8 +186,9 @@ def test_a_winning_encoder_is_compared_with_the_params_as_they_are_on_text_that_
     (base,) = sweep.trials.read()
     assert list(base.looks) == [20, 40]
     assert base.value == max(base.looks.values())
-    better = TrialRecord(number=1, values={"pretrain.steps": 80}, state="finished", value=0.9)
-    sweep.trials.write(better)
+    more = Sweep(plan.model_copy(update={"trials": 2}), config, corpus, tmp_path / "kept")
+    monkeypatch.setattr(Trials, "_proposed", lambda trials, number, space: {"pretrain.steps": 80})
+    assert more.trials.run_next({}, lambda trial: replace(trial, state="finished", value=0.9)) is not None
     _, outcome = outcome_of(sweep)
     tested = outcome.tested
     assert tested is not None

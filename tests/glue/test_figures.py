@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from clozeline.errors import ParamsError
-from clozeline.glue.figures import Answers, TaskFigures, average_of, figures_of, summary
-from clozeline.glue.tasks import TASKS, chosen
+from clozeline.glue.figures import TaskFigures, Trained, average_of, figures_of, summary
+from clozeline.glue.tasks import chosen, glue_tasks
 from clozeline.tasks.intervals import Range
 
 BERT_LARGE = {
@@ -26,7 +26,7 @@ def measured(name: str, *scores: float) -> TaskFigures:
     score = sum(scores) / len(scores)
     return TaskFigures(
         task=name,
-        title=TASKS[name].title,
+        title=glue_tasks()[name].title,
         metrics={str(place): value for place, value in enumerate(scores)},
         score=score,
         score_of_seeds=(score - 1, score + 1),
@@ -35,6 +35,10 @@ def measured(name: str, *scores: float) -> TaskFigures:
         num_train=100,
         num_dev=100,
     )
+
+
+def trained(parts: list[str], right: list[float], answers: list[float]) -> Trained:
+    return Trained(parts=parts, right=right, answers=answers, num_train=50, num_validation=5, seconds=1.0)
 
 
 ROW = [measured(name, *scores) for name, scores in BERT_LARGE.items()]
@@ -68,21 +72,24 @@ def test_wnli_alone_is_in_no_mean() -> None:
 
 
 def test_two_metrics_and_two_parts_count_with_their_mean() -> None:
-    right = np.array([0, 1, 1, 0, 1, 1.0])
-    answers = np.array([[0, 1, 0, 0, 1, 1.0], [1, 1, 1, 0, 1, 1.0]])
-    mrpc = figures_of(TASKS["mrpc"], Answers(["dev"] * 6, right, answers), 50)
+    answers = [[0, 1, 0, 0, 1, 1.0], [1, 1, 1, 0, 1, 1.0]]
+
+    def answered(parts: list[str]) -> list[Trained]:
+        return [trained(parts, [0, 1, 1, 0, 1, 1.0], of_seed) for of_seed in answers]
+
+    mrpc = figures_of(glue_tasks()["mrpc"], answered(["dev"] * 6))
+    assert (mrpc.num_train, mrpc.num_dev) == (50, 6)
     assert mrpc.metrics == pytest.approx({"f1": (6 / 7 + 8 / 9) / 2, "accuracy": 5 / 6})
     assert mrpc.score == pytest.approx(sum(mrpc.metrics.values()) / 2)
     assert mrpc.over_rows.low < mrpc.score <= mrpc.over_rows.high
-    parts = ["dev_matched"] * 2 + ["dev_mismatched"] * 4
-    mnli = figures_of(TASKS["mnli"], Answers(parts, right, answers), 50)
+    mnli = figures_of(glue_tasks()["mnli"], answered(["dev_matched"] * 2 + ["dev_mismatched"] * 4))
     assert mnli.metrics == pytest.approx({"dev_matched accuracy": 3 / 4, "dev_mismatched accuracy": 7 / 8})
     assert mnli.score_of_seeds == pytest.approx(((1 + 3 / 4) / 2, (1 / 2 + 1) / 2))
 
 
 def test_a_correlation_of_constant_answers_counts_as_0() -> None:
-    constant = Answers(["dev"] * 4, np.array([0, 1, 2, 3.0]), np.ones((1, 4)))
-    assert figures_of(TASKS["stsb"], constant, 50).score == 0
+    constant = trained(["dev"] * 4, [0, 1, 2, 3.0], [1.0] * 4)
+    assert figures_of(glue_tasks()["stsb"], [constant]).score == 0
 
 
 def test_tasks_are_chosen_by_either_name() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.glue.files import found_in, part_of_texts, write_records
-from clozeline.glue.tasks import TASKS, GlueTask
+from clozeline.glue.tasks import GlueTask, glue_tasks
 from tests.glue.copies import label, texts, write_hub, write_official
 
 
@@ -21,7 +21,7 @@ def rows_of(folder: Path, task: GlueTask, out: Path, limit: int | None = None) -
     }
 
 
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize("task", glue_tasks().values(), ids=glue_tasks())
 def test_official_and_hub_files_give_the_same_rows(task: GlueTask, tmp_path: Path) -> None:
     write_official(tmp_path / "official", [task])
     write_hub(tmp_path / "hub", [task])
@@ -34,7 +34,7 @@ def test_official_and_hub_files_give_the_same_rows(task: GlueTask, tmp_path: Pat
 
 
 def test_a_limit_takes_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
-    task = TASKS["rte"]
+    task = glue_tasks()["rte"]
     write_official(tmp_path, [task])
     once = rows_of(tmp_path, task, tmp_path / "out", 10)
     assert (len(once["train"]), len(once["dev"])) == (10, 10)
@@ -45,15 +45,15 @@ def test_a_limit_takes_the_same_rows_whatever_their_order(tmp_path: Path) -> Non
 
 
 def test_a_missing_task_is_no_error_but_a_missing_part_is(tmp_path: Path) -> None:
-    write_official(tmp_path, [TASKS["mnli"]])
-    assert found_in(tmp_path, TASKS["rte"]) is None
+    write_official(tmp_path, [glue_tasks()["mnli"]])
+    assert found_in(tmp_path, glue_tasks()["rte"]) is None
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()
     with pytest.raises(DataError, match="dev_mismatched"):
-        found_in(tmp_path, TASKS["mnli"])
+        found_in(tmp_path, glue_tasks()["mnli"])
 
 
 def test_secret_labels_are_refused_with_their_line(tmp_path: Path) -> None:
-    task = TASKS["rte"]
+    task = glue_tasks()["rte"]
     write_official(tmp_path, [task])
     with (tmp_path / task.title / "dev.tsv").open("a", encoding="utf-8") as file:
         file.write("12\tone\tother\t-1\n")
@@ -63,7 +63,7 @@ def test_secret_labels_are_refused_with_their_line(tmp_path: Path) -> None:
 
 
 def test_one_short_line_is_left_out_and_many_are_refused(tmp_path: Path) -> None:
-    task = TASKS["qqp"]
+    task = glue_tasks()["qqp"]
     write_official(tmp_path, [task])
     path = tmp_path / task.title / "train.tsv"
     with path.open("a", encoding="utf-8") as file:

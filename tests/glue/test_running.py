@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
 from clozeline.glue import running, training
-from clozeline.glue.tasks import TASKS, chosen
+from clozeline.glue.tasks import chosen, glue_tasks
 from tests.glue.copies import write_official
 
 SMALL = [
@@ -38,7 +38,7 @@ def glue(*arguments: object) -> str:
 def test_tasks_are_trained_once_and_missing_ones_are_named(
     small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_official(tmp_path / "glue", [TASKS["mnli"], TASKS["stsb"]])
+    write_official(tmp_path / "glue", [glue_tasks()["mnli"], glue_tasks()["stsb"]])
     asked = ("glue", "-m", small_encoder, *SMALL)
     found = json.loads(glue(*asked, "--json"))
     assert [task["task"] for task in found["tasks"]] == ["stsb", "mnli"]
@@ -65,7 +65,7 @@ def test_faults_are_told_before_any_training(
     small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "trained", lambda *_: pytest.fail("trained"))
-    write_official(tmp_path / "glue", [TASKS["rte"]])
+    write_official(tmp_path / "glue", [glue_tasks()["rte"]])
     cases: list[tuple[tuple[object, ...], type[ClozelineError], str]] = [
         (("nowhere", "-m", small_encoder), DataError, "no folder nowhere"),
         (("glue", "-m", small_encoder, "--tasks", "cola,rte"), DataError, "lacks cola"),

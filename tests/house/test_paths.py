@@ -18,7 +18,6 @@ ELSEWHERE = {
     "reports/status.html",
     "reports/comparison.html",
     "reports/sweep.diff",
-    "reports/sweep.html",
 }
 """Written by `clozeline report`, `clozeline status`, `clozeline compare` and `clozeline sweep`, which are no stages."""
 

@@ -25,7 +25,7 @@ WITH_TEXT = "artifacts/preprocess/"
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cli/sweep.py": ("sweep",),
-    "experiments/proposals.py": ("sweep",),
+    "experiments/trials.py": ("sweep",),
     "machine/supervisor.py": ("flows",),
     "tracking/tensorboard_log.py": ("train", "tensorboard"),
 }

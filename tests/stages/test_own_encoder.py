@@ -19,7 +19,7 @@ from clozeline.errors import ArtifactError
 from clozeline.experiments.corpus import held
 from clozeline.experiments.experiment import Experiment
 from clozeline.experiments.trainings import TaskTraining
-from clozeline.glue.tasks import TASKS
+from clozeline.glue.tasks import glue_tasks
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
@@ -126,7 +126,7 @@ def test_glue_is_measured_from_an_own_encoder_that_params_yaml_names(
 ) -> None:
     encoder = line.encoder.model.resolve()
     monkeypatch.chdir(line.encoder.folder)
-    write_official(tmp_path / "glue", [TASKS["rte"]])
+    write_official(tmp_path / "glue", [glue_tasks()["rte"]])
     knobs = [word for knob in ("epochs=1", "max_length=24", "num_threads=1") for word in ("--set", knob)]
     asked = ["glue", str(tmp_path / "glue"), "--out", str(tmp_path / "work"), "--json", *knobs]
     result = CliRunner().invoke(app, asked, catch_exceptions=False)

@@ -13,6 +13,7 @@ from clozeline.cli.project import sound_project_here
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from clozeline.contest.comparison import PairedTest
     from clozeline.experiments.ablation import Ablation, Effect
 
 _SIGNIFICANT = 0.05
@@ -86,21 +87,22 @@ def _table(found: "Ablation") -> "Table":
 
     title = f"A: {escape(found.first)}\nB: {escape(found.second)}\n{len(found.seeds)} seeds from {found.seeds[0]} on;"
     title += f" {found.num_documents:,} validation documents"
-    table = table_of(title, "", ">A", ">B", ">B - A", ">95 %", ">p")
-    of_text, over = found.nats_per_byte, found.over_documents
-    table.add_row("nats per byte", *_cells(of_text, "{:.4f}"))
-    interval = f"{over.low:+.4f} to {over.high:+.4f}"
-    table.add_row("  over documents", "", "", f"{over.difference:+.4f}", interval, f"{over.p_value:.4f}")
-    table.add_row("wall seconds", *_cells(found.wall_seconds, "{:.1f}"))
-    table.add_row("CPU seconds", *_cells(found.cpu_seconds, "{:.1f}"))
-    return table
+    rows = (
+        ("nats per byte", *_means(found.nats_per_byte, 4), *_cells(found.nats_per_byte.over_seeds, 4)),
+        ("  over documents", "", "", *_cells(found.over_documents, 4)),
+        ("wall seconds", *_means(found.wall_seconds, 1), *_cells(found.wall_seconds.over_seeds, 1)),
+        ("CPU seconds", *_means(found.cpu_seconds, 1), *_cells(found.cpu_seconds.over_seeds, 1)),
+    )
+    return table_of(title, "", ">A", ">B", ">B - A", ">95 %", ">p", rows=rows)
 
 
-def _cells(effect: "Effect", form: str) -> tuple[str, ...]:
-    test, signed = effect.over_seeds, form.replace(":", ":+")
-    interval = f"{signed.format(test.low)} to {signed.format(test.high)}"
-    means = (form.format(effect.first), form.format(effect.second))
-    return (*means, signed.format(test.difference), interval, f"{test.p_value:.4f}")
+def _means(effect: "Effect", digits: int) -> tuple[str, str]:
+    return f"{effect.first:.{digits}f}", f"{effect.second:.{digits}f}"
+
+
+def _cells(test: "PairedTest", digits: int) -> tuple[str, str, str]:
+    difference, low, high = (f"{figure:+.{digits}f}" for figure in (test.difference, test.low, test.high))
+    return difference, f"{low} to {high}", f"{test.p_value:.4f}"
 
 
 def _verdict(found: "Ablation") -> str:

@@ -10,7 +10,7 @@ from clozeline.api.knobs import renamed
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.contest.judgement import Settings
+    from clozeline.contest.contender import Asking
     from clozeline.params import SourceParams
 
 _OPTIONS = {
@@ -72,17 +72,20 @@ def evaluate(
     - `clozeline evaluate -m models/encoder -t notes.jsonl --estimator pll --scores scores.jsonl`
     - `clozeline evaluate -m models/encoder --blimp blimp/data --json`
     """
-    # See stage.py: set before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     if text is None and blimp is None:
         raise _nothing_asked()
     from clozeline.cli import evaluate_tables
     from clozeline.contest.judgement import Questions, judge_models
 
-    questions = Questions(text, source_of(text, text_field, one_document_per, pattern), blimp)
+    how, family = _how(estimator, max_length)
+    source = source_of(text, text_field, one_document_per, pattern)
+    questions = Questions(
+        text, source, blimp, how, is_length_given=max_length is not None, num_samples=samples, family=family
+    )
     names = [model] if against is None else [model, against]
     try:
-        judgement = judge_models(names, questions, _settings(estimator, max_length, samples), scores)
+        judgement = judge_models(names, questions, scores)
     except DataError as error:
         raise renamed(error, _OPTIONS.get) from error
     evaluate_tables.show(judgement, as_json=as_json)
@@ -97,10 +100,11 @@ def _nothing_asked() -> ParamsError:
     )
 
 
-def _settings(estimator: Literal["folds", "pll"], max_length: int | None, samples: int) -> "Settings":
-    """Return the settings, in a project those of params.yaml, so that the figures match stage `evaluate`."""
+def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[Asking, str | None]":
+    """Return the settings and the family of your own encoder, in a project those of params.yaml, so that the figures
+    match stage `evaluate`.
+    """
     from clozeline.contest.contender import Asking
-    from clozeline.contest.judgement import Settings
     from clozeline.evaluation.asking import BATCH_TOKENS, NUM_FOLDS
     from clozeline.params import read_params
 
@@ -117,7 +121,7 @@ def _settings(estimator: Literal["folds", "pll"], max_length: int | None, sample
         max_length=length if max_length is None else max_length,
         batch_tokens=max(BATCH_TOKENS, max_length or length),
     )
-    return Settings(how, is_length_given=max_length is not None, num_samples=samples, family=family)
+    return how, family
 
 
 def source_of(

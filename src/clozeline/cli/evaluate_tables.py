@@ -56,17 +56,21 @@ def _text_table(judgement: "Judgement") -> Table:
     masked = _ESTIMATORS[judgement.how.estimator].format(num_folds=judgement.how.num_folds)
     ways = dict.fromkeys(_CAUSAL if model.objective == "clm" else masked for model in judgement.models)
     asked = "; ".join(ways)
-    rows = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes; {asked}"
-    table = table_of(f"{rows}; rows of {judgement.how.max_length} tokens", *_heads(judgement))
-    table.add_row("nats per byte", *(_interval(figures, "nats_per_byte", "{:.4f}") for figures in found))
-    table.add_row("tokens", *(f"{figures.validation_tokens:,}" for figures in found))
-    table.add_row("unknown tokens", *(f"{figures.unknown_tokens:,}" for figures in found))
+    title = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes; {asked}"
+    title += f"; rows of {judgement.how.max_length} tokens"
+    rows = [
+        ("nats per byte", *(_interval(figures, "nats_per_byte", "{:.4f}") for figures in found)),
+        ("tokens", *(f"{figures.validation_tokens:,}" for figures in found)),
+        ("unknown tokens", *(f"{figures.unknown_tokens:,}" for figures in found)),
+    ]
     if judgement.same_tokens:
-        table.add_row("perplexity", *(_interval(figures, "perplexity", "{:.2f}") for figures in found))
-        table.add_row("top-1", *(_interval(figures, "top1", "{:.1%}") for figures in found))
-        table.add_row("top-5", *(f"{figures.top5:.1%}" for figures in found))
-    errors = [model.expected_calibration_error for model in judgement.models]
-    table.add_row("calibration error", *(f"{error:.4f}" for error in errors))
+        rows += [
+            ("perplexity", *(_interval(figures, "perplexity", "{:.2f}") for figures in found)),
+            ("top-1", *(_interval(figures, "top1", "{:.1%}") for figures in found)),
+            ("top-5", *(f"{figures.top5:.1%}" for figures in found)),
+        ]
+    rows.append(("calibration error", *(f"{model.expected_calibration_error:.4f}" for model in judgement.models)))
+    table = table_of(title, *_heads(judgement), rows=rows)
     notes = [] if judgement.same_tokens else [_OTHER_TOKENS]
     table.caption = "\n".join(notes if judgement.asked_alike else [*notes, _NOT_ALIKE]) or None
     return table
@@ -74,10 +78,10 @@ def _text_table(judgement: "Judgement") -> Table:
 
 def _blimp_table(judgement: "Judgement") -> Table:
     found = [model.blimp for model in judgement.models if model.blimp]
-    table = table_of(f"Accuracy on {found[0].overall.num_pairs:,} minimal pairs; chance is 50 %", *_heads(judgement))
-    for place, phenomenon in enumerate(found[0].phenomena):
-        accuracies = [figures.phenomena[place].accuracy for figures in found]
-        table.add_row(f"{phenomenon.name} ({phenomenon.num_pairs:,})", *(f"{share:.1%}" for share in accuracies))
+    title = f"Accuracy on {found[0].overall.num_pairs:,} minimal pairs; chance is 50 %"
+    of_phenomena = zip(*(figures.phenomena for figures in found), strict=True)
+    rows = ((f"{of[0].name} ({of[0].num_pairs:,})", *(f"{one.accuracy:.1%}" for one in of)) for of in of_phenomena)
+    table = table_of(title, *_heads(judgement), rows=rows)
     table.add_section()
     table.add_row("mean of paradigms", *(f"{figures.accuracy:.1%}" for figures in found))
     table.add_row("undecided pairs", *(f"{figures.overall.num_ties:,}" for figures in found))

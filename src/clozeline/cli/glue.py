@@ -12,7 +12,7 @@ from clozeline.params.recipes import laid_over
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clozeline.glue.figures import Average, Figures
+    from clozeline.glue.figures import Average, Figures, TaskFigures
     from clozeline.tasks.intervals import Range
 
 _WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
@@ -64,10 +64,11 @@ def glue(
     """
     torchrun.refuse_for("glue")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
-    from clozeline.glue.running import Asked, run
+    from clozeline.glue.running import run
     from clozeline.glue.tasks import chosen
+    from clozeline.glue.training import GlueRun
 
-    asked = Asked(
+    request = GlueRun(
         data=data,
         model=model,
         tasks=chosen(tasks),
@@ -77,16 +78,16 @@ def glue(
         knobs=_knobs(settings or []),
         work=out,
     )
-    figures, file = run(asked)
-    if as_json:
-        typer.echo(figures.model_dump_json())
-    else:
-        _show(figures, file)
+    figures, file = run(request)
+    _show(figures, file, as_json=as_json)
 
 
-def _show(figures: "Figures", file: Path) -> None:
+def _show(figures: "Figures", file: Path, *, as_json: bool) -> None:
     from rich.console import Console
 
+    if as_json:
+        typer.echo(figures.model_dump_json())
+        return
     console = Console()
     console.print(_table(figures))
     for line in _lines(figures):
@@ -110,14 +111,14 @@ def _table(figures: "Figures") -> "Table":
 
     rows = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
     title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {rows}"
-    table = table_of(title, "task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
-    for task in figures.tasks:
-        metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
-        table.add_row(
-            *(task.title, metrics, f"{100 * task.score:.1f}", _range(task.over_seeds), _range(task.over_rows)),
-            *(f"{task.num_train:,}", f"{task.num_dev:,}"),
-        )
-    return table
+    columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
+    return table_of(title, *columns, rows=map(_row, figures.tasks))
+
+
+def _row(task: "TaskFigures") -> tuple[str, ...]:
+    metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
+    intervals = (_range(task.over_seeds), _range(task.over_rows))
+    return (task.title, metrics, f"{100 * task.score:.1f}", *intervals, f"{task.num_train:,}", f"{task.num_dev:,}")
 
 
 def _lines(figures: "Figures") -> list[str]:

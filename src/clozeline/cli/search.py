@@ -117,11 +117,10 @@ def _measure(place: str, beir: Path | None, queries: Sequence[str], *, as_json: 
     from clozeline.cli.tables import table_of
 
     title = f"{beir}: {found.num_queries:,} queries, {found.num_documents:,} documents"
-    table = table_of(title, "method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
-    for method in found.methods:
-        measured = (method.ndcg_at_10, method.recall_at_10)
-        table.add_row(method.method, *map(_in_percent, measured), *map(_lead, measured))
-    Console().print(table)
+    columns = ("method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
+    measured = ((one.method, (one.ndcg_at_10, one.recall_at_10)) for one in found.methods)
+    rows = ((method, *map(_in_percent, both), *map(_lead, both)) for method, both in measured)
+    Console().print(table_of(title, *columns, rows=rows))
 
 
 def _in_percent(found: "Measured") -> str:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,6 +16,8 @@ from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import sound_project_here
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from clozeline.experiments.sweep import Sweep
     from clozeline.experiments.trial_log import TrialLog
     from clozeline.experiments.trials import TrialRecord
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 _PARENT: Final = "CLOZELINE_SWEEP_RUN"
 """Environment variable with the name of the sweep's run in MLflow, for its further workers."""
 _DIFF: Final = "reports/sweep.diff"
-_PAGE: Final = "reports/sweep.html"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,7 +56,7 @@ def sweep(
 
     Trial 1 is params.yaml as it is. Trials are chosen by validation data; the winner alone is measured on test data, at
     the end: an encoder on the holdout text beside trial 1, a task on its test part. The winner's change of params.yaml
-    is reports/sweep.diff, for `git apply` or `--write`; reports/sweep.html shows every trial, and MLflow has its runs.
+    is reports/sweep.diff, for `git apply` or `--write`. A table shows every trial, and MLflow has its runs.
 
     A stopped sweep continues when it is called again. It needs the extra `sweep`.
 
@@ -83,7 +83,7 @@ def sweep(
         corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
         found = Sweep(plan, config, corpus, workspace.experiments)
         if (parent := os.environ.get(_PARENT)) is not None:
-            run_trials(found, _log(found, parent))
+            run_trials(found, _log(found, parent), joins=True)
             return
         with _in_mlflow(workspace, found) as log:
             with _further_workers(file, workers - 1, log.parent):
@@ -114,7 +114,7 @@ def _in_mlflow(workspace: "Workspace", found: "Sweep") -> "Iterator[TrialLog]":
     except BaseException:
         run.end("KILLED", tags={}, metrics={}, files=[])
         raise
-    run.end("FINISHED", tags={}, metrics={}, files=[workspace.root / _PAGE, workspace.root / _DIFF])
+    run.end("FINISHED", tags={}, metrics={}, files=[workspace.root / _DIFF])
 
 
 @contextmanager
@@ -133,32 +133,49 @@ def _further_workers(file: Path, count: int, parent: str) -> Iterator[None]:
 
 
 def _end(workspace: "Workspace", found: "Sweep", *, write: bool) -> None:
-    """Measure the winner, write the page and the diff, and say what to type next."""
+    """Measure the winner, write the diff, show every trial, and say what to type next."""
+    from rich.console import Console
+
     from clozeline.api.editing import edit
-    from clozeline.experiments.sweep_page import sweep_page
     from clozeline.experiments.winner import diff_of, outcome_of
     from clozeline.storage.atomic import replacing_file
 
     winner, outcome = outcome_of(found)
     diff = diff_of(workspace.root, winner.values) if winner.number else ""
-    page = sweep_page(found.plan, found.trials.read(), winner, outcome, diff, datetime.now(UTC))
-    for name, content in ((_DIFF, diff), (_PAGE, page)):
-        (workspace.root / name).parent.mkdir(exist_ok=True)
-        with replacing_file(workspace.root / name) as beside:
-            beside.write_text(content, encoding="utf-8")
+    (workspace.root / _DIFF).parent.mkdir(exist_ok=True)
+    with replacing_file(workspace.root / _DIFF) as beside:
+        beside.write_text(diff, encoding="utf-8")
+    Console().print(_table(found, winner))
     for line in _summary(found, winner, outcome):
         typer.echo(line)
+    typer.echo(f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`")
     if write and diff:
         for line in edit(workspace.root / "params.yaml", list(winner.values.items()), "the winner of the sweep"):
             typer.echo(f"params.yaml: {line}")
         typer.echo("next: `clozeline run`")
     elif diff:
-        typer.echo(f"next: look at {_PAGE}, then `git apply {_DIFF}` or the same command with --write")
+        typer.echo(f"next: `git apply {_DIFF}`, or the same command with --write")
         if found.plan.task is None:
             words = " ".join(f"{key}={value}" for key, value in winner.values.items())
             typer.echo(f"does it hold for other seeds, too? `clozeline ablate params.yaml '{words}'`")
     else:
-        typer.echo(f"next: look at {_PAGE}; params.yaml has the values of the winner: `clozeline run`")
+        typer.echo("next: params.yaml has the values of the winner: `clozeline run`")
+
+
+def _table(found: "Sweep", winner: "TrialRecord") -> "Table":
+    """Return every trial, with its values and what came of it; the winner is bold."""
+    from rich.markup import escape
+
+    from clozeline.cli.tables import table_of
+
+    table = table_of("Trials", ">trial", f">{found.plan.metric}", "state", *(escape(key) for key in found.plan.space))
+    for trial in found.trials.read():
+        figure = "" if trial.value is None else f"{trial.value:.4f}"
+        values = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.values.values())
+        state = f"{trial.state}: {trial.reason}" if trial.reason else trial.state
+        style = "bold" if trial.number == winner.number else None
+        table.add_row(str(trial.number + 1), figure, *map(escape, (state, *values)), style=style)
+    return table
 
 
 def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Iterator[str]:
@@ -167,7 +184,11 @@ def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Itera
     yield f"{len(trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
     values = ", ".join(f"{key}={value}" for key, value in winner.values.items())
     yield f"winner: trial {winner.number + 1}, {found.plan.metric} {winner.value:.4f} ({values});"
-    yield f"  params.yaml as it is: {trials[0].value:.4f}"
+    first = trials[0].figure
+    yield f"  params.yaml as it is: {'no figure' if first is None else f'{first:.4f}'}"
+    if shares := found.trials.importances():
+        told = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+        yield f"differences between trials come from: {told} (PED-ANOVA; few trials tell it roughly)"
     if (tested := outcome.tested) is not None:
         beside = f"{tested.other} {tested.other_value:.4f}"
         interval, chance = f"95 %: {tested.low:.4f} to {tested.high:.4f}", ""
@@ -175,3 +196,5 @@ def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Itera
             interval = f"difference, 95 %: {tested.low:+.4f} to {tested.high:+.4f}"
             chance = f", p = {tested.p_value:.4f}"
         yield f"on {tested.data}: {tested.figure} {tested.value:.4f}, {beside} ({interval}{chance})"
+        if outcome.num_uses > 1:
+            yield f"  this sweep has used these test data {outcome.num_uses} times, once for each of its winners"

@@ -1,7 +1,7 @@
 """Judgement of one model or two, on text, on minimal pairs, or on both."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,16 +22,12 @@ from clozeline.text.files import texts_of
 
 @dataclass(frozen=True)
 class Questions:
-    """Text and minimal pairs to evaluate on; None: skip."""
+    """Text and minimal pairs to evaluate on (None: skip), and how."""
 
     text: Path | None
     source: SourceParams
     """How `text` is read."""
     pairs: Path | None
-
-
-@dataclass(frozen=True)
-class Settings:
     how: Asking
     is_length_given: bool
     """If false, rows are shortened to the longest that every model can read."""
@@ -66,7 +62,7 @@ class Judgement:
         return len({model.objective == "clm" for model in self.models}) == 1
 
 
-def judge_models(names: Sequence[str], questions: Questions, settings: Settings, scores: Path | None) -> Judgement:
+def judge_models(names: Sequence[str], questions: Questions, scores: Path | None) -> Judgement:
     """Evaluate the models `names` (folders or hub names); write each document's log-likelihood to `scores` if given.
 
     Raises:
@@ -80,10 +76,10 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
         num_texts = _keep_texts(questions, scratch / "texts.parquet")
         texts.keep(blimp.sentences(pairs), scratch / "pairs.parquet")
         contenders = [
-            Contender.open(name, scratch / f"tokenizer-{place}", settings.family) for place, name in enumerate(names)
+            Contender.open(name, scratch / f"tokenizer-{place}", questions.family) for place, name in enumerate(names)
         ]
-        how = settings.how
-        if not settings.is_length_given:
+        how = questions.how
+        if not questions.is_length_given:
             how = replace(how, max_length=min(how.max_length, *(contender.longest_row for contender in contenders)))
         num_groups = num_texts if scores else min(num_texts, MOST_BLOCKS)
         answers = [
@@ -101,6 +97,7 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
         ]
         if scores:
             _write_scores(scores, names, answers)
+        sampling = {"seed": how.seed, "num_samples": questions.num_samples}
         same_tokens = all(have_same_tokens(contenders[0], other) for other in contenders[1:])
         return Judgement(
             how=how,
@@ -109,13 +106,13 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
                     contenders[place],
                     answers[place] if answers else None,
                     BlimpFigures.of(pairs, verdicts[place]) if pairs else None,
-                    settings,
+                    sampling,
                 )
                 for place in range(len(names))
             ),
             same_tokens=same_tokens,
-            comparison=_comparison(answers, same_tokens, settings),
-            blimp_accuracy=_blimp_comparison(verdicts, settings),
+            comparison=_comparison(answers, same_tokens, sampling) if len(answers) > 1 else None,
+            blimp_accuracy=_blimp_comparison(verdicts, sampling) if len(verdicts) > 1 else None,
         )
 
 
@@ -133,32 +130,24 @@ def _keep_texts(questions: Questions, path: Path) -> int:
     return num_texts
 
 
-def _figures(asked: Contender, answers: Said | None, of_pairs: BlimpFigures | None, settings: Settings) -> ModelFigures:
+def _figures(
+    asked: Contender, answers: Said | None, of_pairs: BlimpFigures | None, sampling: Mapping[str, int]
+) -> ModelFigures:
     if answers is None:
         return ModelFigures(asked.name, asked.head, None, None, of_pairs)
-    figures = Figures.of(
-        answers.documents, answers.shards.num_documents, seed=settings.how.seed, num_samples=settings.num_samples
-    )
+    figures = Figures.of(answers.documents, answers.shards.num_documents, **sampling)
     error = expected_calibration_error(answers.by_confidence)
     return ModelFigures(asked.name, asked.head, figures, error, of_pairs)
 
 
-def _comparison(answers: Sequence[Said], same_tokens: bool, settings: Settings) -> Comparison | None:
-    if len(answers) < 2:
-        return None
+def _comparison(answers: Sequence[Said], same_tokens: bool, sampling: Mapping[str, int]) -> Comparison:
     first, second = answers
-    return Comparison.of(
-        first, second, same_tokens=same_tokens, seed=settings.how.seed, num_samples=settings.num_samples
-    )
+    return Comparison.of(first, second, same_tokens=same_tokens, **sampling)
 
 
-def _blimp_comparison(verdicts: Sequence[Verdicts], settings: Settings) -> PairedTest | None:
-    if len(verdicts) < 2:
-        return None
+def _blimp_comparison(verdicts: Sequence[Verdicts], sampling: Mapping[str, int]) -> PairedTest:
     first_P, second_P = (found.is_right_P.astype(np.float64) for found in verdicts)
-    return PairedTest.of(
-        first_P, second_P, np.ones_like(first_P), seed=settings.how.seed, num_samples=settings.num_samples
-    )
+    return PairedTest.of(first_P, second_P, np.ones_like(first_P), **sampling)
 
 
 def _write_scores(path: Path, names: Sequence[str], of_models: Sequence[Said]) -> None:

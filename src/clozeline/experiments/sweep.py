@@ -1,10 +1,11 @@
 """A sweep: trials that are proposed from those before them, the winner, and its one look at test data."""
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -63,7 +64,7 @@ class Sweep:
 
     @cached_property
     def trials(self) -> Trials:
-        return Trials(self.folder / "trials")
+        return Trials(self.folder, self.plan)
 
     def training(self, values: Mapping[str, Value]) -> Training:
         """Return the training with these values.
@@ -77,14 +78,11 @@ class Sweep:
         experiment = Experiment.of(config, config.checked.seed, self.corpus, self.kept)
         return EncoderTraining(experiment, self.plan.metric)
 
-    def values(self, trials: Sequence[TrialRecord], number: int) -> Mapping[str, Value]:
-        """Return the values of trial `number`; the first one is params.yaml as it is."""
-        if number == 0:
-            params = self.config.checked
-            return {key: value_in(params, key) for key in self.plan.space}
-        from clozeline.experiments import proposals  # the only room of the extra `sweep`
-
-        return proposals.propose(self.plan, trials, number)
+    @property
+    def first(self) -> Mapping[str, Value]:
+        """Values of the first trial: params.yaml as it is."""
+        params = self.config.checked
+        return {key: value_in(params, key) for key in self.plan.space}
 
     def best_of(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the finished trial with the best figure, the earliest of equal ones; None: none has finished."""
@@ -93,25 +91,27 @@ class Sweep:
         return min(finished, key=lambda one: (sign * (one.figure or 0.0), one.number), default=None)
 
 
-def run_trials(sweep: Sweep, logged: Logged) -> None:
+def run_trials(sweep: Sweep, logged: Logged, *, joins: bool = False) -> None:
     """Run trials, each here or on a node of a cluster, until there are as many as the plan asks for.
 
-    Several processes may do so at once.
+    Several processes may do so at once. One that `joins` others does not wait for trials whose process may have died.
 
     Raises:
         ClozelineError: a training failed for a reason that the values of the trial do not explain.
     """
     with open_workers(sweep.kept, 1, trains=True) as workers:
-        while True:
-            with sweep.trials.claimed(sweep.plan.trials, sweep.values) as trial:
-                if trial is None:
-                    return
-                with logged(trial) as end:
-                    ended = _ended(sweep, trial, workers)
-                    sweep.trials.write(ended)
-                    end(ended)
-                _tell(sweep, ended)
-                _forget_beaten(sweep)
+
+        def run(trial: TrialRecord) -> TrialRecord:
+            with logged(trial) as end:
+                ended = _ended(sweep, trial, workers)
+                end(ended)
+            return ended
+
+        if not joins:
+            sweep.trials.settle()
+        while (ended := sweep.trials.run_next(sweep.first, run)) is not None:
+            _tell(sweep, ended)
+            _forget_beaten(sweep)
 
 
 @dataclass(frozen=True)
@@ -119,50 +119,47 @@ class _Item:
     """A trial for the process that trains it."""
 
     sweep: Sweep
-    number: int
+    trial: TrialRecord
     training: Training
     curves_to: Mapping[str, str]
     """Environment by which the training's curves go to the run of the trial."""
 
     @property
     def name(self) -> str:
-        return f"trial {self.number + 1}"
+        return f"trial {self.trial.number + 1}"
 
 
 def _ended(sweep: Sweep, trial: TrialRecord, workers: Workers) -> TrialRecord:
     try:
         training = sweep.training(trial.values)  # here: its folder is named by the cores of this machine
-        sweep.trials.write(trial.changed(experiment=training.folder.name))
+        trial = replace(trial, experiment=training.folder.name)
+        sweep.trials.begin(trial)
         curves_to = {name: os.environ[name] for name in (OUTBOX, RUN) if name in os.environ}
-        (ended,) = workers.map(_trained, [_Item(sweep, trial.number, training, curves_to)])
+        (ended,) = workers.map(_trained, [_Item(sweep, trial, training, curves_to)])
         return ended
     except (ParamsError, TrainingError, DataError) as error:  # these values do not work together
         if trial.number == 0:
             raise
-        return sweep.trials.at(trial.number).changed(state="failed", reason=f"{error.problem}: {error.given}")
+        return replace(trial, state="failed", reason=f"{error.problem}: {error.given}")
 
 
 def _trained(item: _Item) -> TrialRecord:
-    from clozeline.experiments import proposals
-
-    sweep = item.sweep
-    trial = sweep.trials.at(item.number)  # with the looks of an attempt whose node died
+    sweep, trial = item.sweep, item.trial
 
     def on_look(step: int, figure: float) -> None:
-        nonlocal trial
-        trial = trial.changed(looks={**trial.looks, step: figure})
-        sweep.trials.write(trial)
-        # The first trial is what the others are compared with.
-        if sweep.plan.pruning and trial.number and proposals.is_hopeless(sweep.plan, sweep.trials.read(), trial):
+        is_hopeless = sweep.trials.look(trial, step, figure)
+        if is_hopeless and trial.number:  # the first trial is what the others are compared with
             raise PrunedError
 
     os.environ.update(item.curves_to)
     try:
         value = item.training.run(on_look)
-        return trial.changed(state="finished", value=value)
     except PrunedError:
         item.training.forget()
-        return trial.changed(state="pruned")
+        return replace(trial, state="pruned")
+    if not math.isfinite(value):
+        return replace(trial, state="failed", reason=f"{sweep.plan.metric} is {value}")
+    return replace(trial, state="finished", value=value)
 
 
 def _tell(sweep: Sweep, trial: TrialRecord) -> None:

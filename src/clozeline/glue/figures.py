@@ -6,14 +6,13 @@ Shapes: S seeds, N rows of the dev part.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.record import Record
-from clozeline.glue.tasks import TASKS, GlueTask
+from clozeline.artifacts.record import MetricFile, Record
+from clozeline.glue.tasks import GlueTask, glue_tasks
 from clozeline.tasks.classification.scores import accuracy, f1_of, matthews
 from clozeline.tasks.intervals import Range, bootstrap_interval
 from clozeline.tasks.scores.correlations import pearson, spearman
@@ -42,14 +41,16 @@ METRICS: Mapping[str, Callable[[Values, Values], float]] = MappingProxyType(
 """Metrics of the tasks, of right labels or scores and answers; labels are numbers, and F1 is that of number 1."""
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Answers of the models of all seeds to the rows of a task's dev part."""
+class Trained(MetricFile):
+    """Answers of the model of one seed to the rows of a task's dev part: a file of the folder `results`."""
 
-    part_N: Sequence[str]
+    parts: list[str]
     """Name of the part that each row is from."""
-    right_N: Values
-    answer_SN: Values
+    right: list[float]
+    answers: list[float]
+    num_train: int
+    num_validation: int
+    seconds: float
 
 
 class TaskFigures(Record):
@@ -97,38 +98,41 @@ class Figures(Record):
     """Mean of the measured tasks but WNLI; no average of GLUE, and comparable only over the same tasks."""
 
 
-def figures_of(task: GlueTask, answers: Answers, num_train: int) -> TaskFigures:
-    """Return the figures of a task. A correlation of constant answers counts as 0."""
-    part_N = np.array(answers.part_N)
+def figures_of(task: GlueTask, of_seeds: Sequence[Trained]) -> TaskFigures:
+    """Return the figures of a task. A correlation of constant answers counts as 0.
+
+    The answers of all seeds are to the same rows in the same order, which no seed decides.
+    """
+    first = of_seeds[0]
+    part_N, right_N = np.array(first.parts), np.array(first.right)
+    answer_SN = np.array([one.answers for one in of_seeds])
 
     def metrics(answer_N: Values, rows: Places | slice) -> dict[str, float]:
         chosen = {part: part_N[rows] == part for part in task.parts}
         return {
             metric if len(task.parts) == 1 else f"{part} {metric}": _or_0(
-                METRICS[metric](answers.right_N[rows][is_of_part], answer_N[rows][is_of_part])
+                METRICS[metric](right_N[rows][is_of_part], answer_N[rows][is_of_part])
             )
             for part, is_of_part in chosen.items()
             for metric in task.metrics
             if is_of_part.any()
         }
 
-    of_seeds = [metrics(answer_N, slice(None)) for answer_N in answers.answer_SN]
-    scores = tuple(statistics.fmean(of_seed.values()) for of_seed in of_seeds)
-    low, high = bootstrap_interval(
-        lambda rows: statistics.fmean(
-            statistics.fmean(metrics(answer_N, rows).values()) for answer_N in answers.answer_SN
-        ),
-        len(part_N),
-    )
+    def scores(rows: Places | slice) -> tuple[float, ...]:
+        return tuple(statistics.fmean(metrics(answer_N, rows).values()) for answer_N in answer_SN)
+
+    found = [metrics(answer_N, slice(None)) for answer_N in answer_SN]
+    score_of_seeds = scores(slice(None))
+    low, high = bootstrap_interval(lambda rows: statistics.fmean(scores(rows)), len(part_N))
     return TaskFigures(
         task=task.name,
         title=task.title,
-        metrics={name: statistics.fmean(of_seed[name] for of_seed in of_seeds) for name in of_seeds[0]},
-        score=statistics.fmean(scores),
-        score_of_seeds=scores,
-        over_seeds=_over_seeds(scores),
+        metrics={name: statistics.fmean(of_seed[name] for of_seed in found) for name in found[0]},
+        score=statistics.fmean(score_of_seeds),
+        score_of_seeds=score_of_seeds,
+        over_seeds=_over_seeds(score_of_seeds),
         over_rows=Range(low=low, high=high),
-        num_train=num_train,
+        num_train=first.num_train,
         num_dev=len(part_N),
     )
 
@@ -136,7 +140,7 @@ def figures_of(task: GlueTask, answers: Answers, num_train: int) -> TaskFigures:
 def summary(model: str, seeds: Sequence[int], limit: int | None, measured: Sequence[TaskFigures]) -> Figures:
     """Return all figures; no average is made of a part of the tasks, nor of a part of their rows."""
     by_name = {it.task: it for it in measured}
-    averaged = [name for name, task in TASKS.items() if task.in_average]
+    averaged = [name for name, task in glue_tasks().items() if task.in_average]
     present = [by_name[name] for name in averaged if name in by_name]
     missing = [name for name in averaged if name not in by_name]
     is_whole = not missing and limit is None
@@ -147,7 +151,7 @@ def summary(model: str, seeds: Sequence[int], limit: int | None, measured: Seque
         tasks=tuple(measured),
         missing=tuple(missing),
         average=average_of(present) if is_whole else None,
-        average_with_wnli=average_of(measured) if is_whole and len(measured) == len(TASKS) else None,
+        average_with_wnli=average_of(measured) if is_whole and len(measured) == len(glue_tasks()) else None,
         mean_of_measured=average_of(present) if present else None,
     )
 

@@ -1,29 +1,27 @@
 """Table of the tasks of GLUE: files, columns, labels, metrics. How each is trained is a preset of params.yaml."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
+from ruamel.yaml import YAML
+
+from clozeline.artifacts.record import Record
 from clozeline.errors import ParamsError
 
-_ONE_PART: Mapping[str, str] = MappingProxyType({"dev": "validation"})
 
-
-@dataclass(frozen=True)
-class GlueTask:
-    """One task; `name` is that of its dataset on the hub, `title` that of its official folder."""
+class GlueTask(Record):
+    """One task; `tasks.yaml` says what the fields mean."""
 
     name: str
+    """Name of its dataset on the hub."""
     title: str
     columns: Mapping[str, str | int]
-    """Field of the hub's dataset → column of the official .tsv: its header, or its number if there is no header."""
     label_column: str | int
     labels: tuple[str, ...]
-    """Names of the labels by their number; empty: the label is a score."""
     metrics: tuple[str, ...]
-    """Names in `figures.METRICS`; the score of the task is their mean."""
-    parts: Mapping[str, str] = field(default_factory=lambda: _ONE_PART)
-    """Official name of each part that is evaluated → its name on the hub."""
+    parts: Mapping[str, str] = {"dev": "validation"}
     in_average: bool = True
 
     @property
@@ -37,49 +35,11 @@ class GlueTask:
         return isinstance(self.label_column, str)
 
 
-_ENTAILED = ("entailment", "not_entailment")
-_SENTENCES: Mapping[str, str] = MappingProxyType({"sentence1": "sentence1", "sentence2": "sentence2"})
-TASKS: Mapping[str, GlueTask] = MappingProxyType(
-    {
-        task.name: task
-        for task in (
-            GlueTask("cola", "CoLA", {"sentence": 3}, 1, ("unacceptable", "acceptable"), ("matthews",)),
-            GlueTask("sst2", "SST-2", {"sentence": "sentence"}, "label", ("negative", "positive"), ("accuracy",)),
-            GlueTask(
-                "mrpc",
-                "MRPC",
-                {"sentence1": "#1 String", "sentence2": "#2 String"},
-                "Quality",
-                ("not_equivalent", "equivalent"),
-                ("f1", "accuracy"),
-            ),
-            GlueTask("stsb", "STS-B", _SENTENCES, "score", (), ("pearson", "spearman")),
-            GlueTask(
-                "qqp",
-                "QQP",
-                {"question1": "question1", "question2": "question2"},
-                "is_duplicate",
-                ("not_duplicate", "duplicate"),
-                ("f1", "accuracy"),
-            ),
-            GlueTask(
-                "mnli",
-                "MNLI",
-                {"premise": "sentence1", "hypothesis": "sentence2"},
-                "gold_label",
-                ("entailment", "neutral", "contradiction"),
-                ("accuracy",),
-                {"dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched"},
-            ),
-            GlueTask(
-                "qnli", "QNLI", {"question": "question", "sentence": "sentence"}, "label", _ENTAILED, ("accuracy",)
-            ),
-            GlueTask("rte", "RTE", _SENTENCES, "label", _ENTAILED, ("accuracy",)),
-            GlueTask("wnli", "WNLI", _SENTENCES, "label", _ENTAILED[::-1], ("accuracy",), in_average=False),
-        )
-    }
-)
-"""Tasks by name, in the order of the leaderboard."""
+@cache
+def glue_tasks() -> Mapping[str, GlueTask]:
+    """Return the tasks by name, in the order of the leaderboard."""
+    table = YAML(typ="safe").load(Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8"))
+    return MappingProxyType({name: GlueTask(name=name, **fields) for name, fields in table.items()})
 
 
 def chosen(names: str | None) -> list[GlueTask]:
@@ -88,18 +48,19 @@ def chosen(names: str | None) -> list[GlueTask]:
     Raises:
         ParamsError: a name is unknown.
     """
+    tasks = glue_tasks()
     if names is None:
-        return list(TASKS.values())
+        return list(tasks.values())
     wanted = [plain(name) for name in names.split(",") if name.strip()]
-    unknown = [name for name in wanted if name not in TASKS]
+    unknown = [name for name in wanted if name not in tasks]
     if unknown or not wanted:
         raise ParamsError(
             "GLUE has no such task",
             given=", ".join(unknown) or "no name",
-            expected=f"names with commas between them, of: {', '.join(TASKS)}",
+            expected=f"names with commas between them, of: {', '.join(tasks)}",
             do="write for example `--tasks cola,rte`, or leave --tasks out for all",
         )
-    return [TASKS[name] for name in TASKS if name in wanted]
+    return [tasks[name] for name in tasks if name in wanted]
 
 
 def plain(name: str) -> str:

@@ -4,23 +4,23 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA
-from clozeline.artifacts.record import MetricFile
 from clozeline.encoder.own_code import sources_of_family
-from clozeline.glue.figures import Answers
+from clozeline.errors import ArtifactError
+from clozeline.glue.figures import Trained
 from clozeline.glue.files import DEV, TRAIN, part_of_texts
 from clozeline.glue.tasks import GlueTask
 from clozeline.params import FinetuneParams
 from clozeline.params.recipes import laid_over
 from clozeline.stages.finetune import watched
 from clozeline.storage.fingerprints import code_of, fingerprint
+from clozeline.tasks.published import folder_of
 from clozeline.tasks.seeds import train_each
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import CODE, files_of, use_threads
@@ -29,25 +29,39 @@ _LOG = logging.getLogger(__name__)
 _NO_TEXT = "no-text.parquet"
 
 
-class Trained(MetricFile):
-    """Answers of one trained model: a file of the folder `results`."""
-
-    parts: list[str]
-    right: list[float]
-    answers: list[float]
-    num_train: int
-    num_validation: int
-    seconds: float
-
-
 @dataclass(frozen=True)
-class Place:
-    """The encoder, and the folder that holds converted data, checkpoints and results."""
+class GlueRun:
+    """What a run of GLUE is asked to do."""
 
-    encoder: Path
+    data: Path
+    model: str
+    tasks: Sequence[GlueTask]
+    is_each_needed: bool
+    """Whether each of `tasks` has to be in `data`; otherwise those that are there."""
+    num_seeds: int
+    limit: int | None
+    """Largest number of rows of each part that are used; None: all."""
+    knobs: Mapping[str, Any]
+    """Values for the sections of the tasks, as under `finetune` in params.yaml."""
     work: Path
-    family: str | None = None
-    """`pretrain.model.family` of the project, which opens your own encoder; None: outside a project."""
+    """Folder of the converted data, checkpoints and results."""
+
+    @cached_property
+    def encoder(self) -> Path:
+        """Folder of the model.
+
+        Raises:
+            ArtifactError: there is no such encoder.
+        """
+        folder = folder_of(self.model, None, "the model of --model")
+        if not (folder / "config.json").is_file():
+            raise ArtifactError(
+                f"{folder} holds no model",
+                given=f"no {folder / 'config.json'}",
+                expected="the encoder of a project, or the folder or hub name of a published one",
+                do="run `clozeline run` first, or name a model with --model",
+            )
+        return folder
 
     def data_of(self, task: GlueTask) -> Path:
         """Return the folder of a task's converted data."""
@@ -61,27 +75,29 @@ def section_of(task: GlueTask, preset: Mapping[str, Any], data: Path, knobs: Map
     return laid_over({**preset, **local}, knobs)
 
 
-def trained(task: GlueTask, params: FinetuneParams, seed: int, place: Place) -> Trained:
+def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, family: str) -> Trained:
     """Return the answers of the model trained from this seed; those of an earlier call if nothing changed since.
+
+    `family`: `pretrain.model.family` of the project, which opens your own encoder.
 
     Raises:
         ArtifactError, DataError, ParamsError, TrainingError: as in `train_each`.
     """
-    data = place.data_of(task)
+    data = run.data_of(task)
     facts = {"params": params.model_dump(), "seed": seed}
-    code = [*code_of(CODE), *sources_of_family(place.family or "")]
-    key = fingerprint(facts, [*files_of(data), *files_of(place.encoder), *code])
-    kept = place.work / "results" / f"{task.name}-{seed}-{key}.json"
+    code = [*code_of(CODE), *sources_of_family(family)]
+    key = fingerprint(facts, [*files_of(data), *files_of(run.encoder), *code])
+    kept = run.work / "results" / f"{task.name}-{seed}-{key}.json"
     if kept.is_file():
         _LOG.info("%s, seed %d: finished before, read from %s", task.title, seed, kept)
         return Trained.read(kept)
-    nothing = place.work / _NO_TEXT
+    nothing = run.work / _NO_TEXT
     if not nothing.is_file():
         pq.write_table(SCHEMA.empty_table(), nothing)
     use_threads(params.num_threads)
     started = time.monotonic()
-    inputs = TaskInputs(params, seed, place.encoder, data, nothing, place.family)
-    work = place.work / "training" / f"{task.name}-{seed}"
+    inputs = TaskInputs(params, seed, run.encoder, data, nothing, family)
+    work = run.work / "training" / f"{task.name}-{seed}"
     (finished,) = train_each(inputs, work, partial(watched, f"{task.title}, seed {seed}", 1))
     report = finished.report
     right, answers = _numbers(task, report)
@@ -98,12 +114,6 @@ def trained(task: GlueTask, params: FinetuneParams, seed: int, place: Place) -> 
     found.write(kept)
     finished.forget()
     return found
-
-
-def together(of_seeds: Sequence[Trained]) -> Answers:
-    """Return the answers of all seeds; they are to the same rows in the same order, which no seed decides."""
-    first = of_seeds[0]
-    return Answers(first.parts, np.array(first.right), np.array([it.answers for it in of_seeds]))
 
 
 def _parts(task: GlueTask, data: Path, report: TaskReport, num_rows: int) -> list[str]:

@@ -41,12 +41,9 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The fields of an entry, and its score."""
+class Found(Entry):
+    """An entry, and its score."""
 
-    library: str
-    name: str
-    summary: str
     score: float
     """Cosine, BM25, or both fused, depending on the kind of search."""
 

@@ -50,12 +50,6 @@ class Retrieval(Record):
     methods: tuple[MethodFigures, ...]
 
 
-@dataclass(frozen=True)
-class _PerQuery:
-    ndcg_Q: npt.NDArray[np.float64]
-    recall_Q: npt.NDArray[np.float64]
-
-
 def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
     """Search the documents for each query by every method, exactly."""
     queries_QH = _embedded(model, judged.queries, "queries", _QUERY_PROMPTS)
@@ -73,13 +67,9 @@ def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
                 for query, score_D in enumerate(score_BD, start=start):
                     found[method].append(figures_of(order.first(score_D, query), judged.gains[query]))
             bar.advance(stop - start)
-    per_query = {method: _PerQuery(*np.array(pairs).T) for method, pairs in found.items()}
+    ndcg, recall = ({method: np.array(pairs)[:, figure] for method, pairs in found.items()} for figure in (0, 1))
     methods = tuple(
-        MethodFigures(
-            method=method,
-            ndcg_at_10=_measured({name: it.ndcg_Q for name, it in per_query.items()}, method),
-            recall_at_10=_measured({name: it.recall_Q for name, it in per_query.items()}, method),
-        )
+        MethodFigures(method=method, ndcg_at_10=_measured(ndcg, method), recall_at_10=_measured(recall, method))
         for method in METHODS
     )
     return Retrieval(num_queries=len(judged.queries), num_documents=len(judged.documents), methods=methods)
