@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozeline.orchestration.deployments.api_url", lambda: None)
+    monkeypatch.setattr("clozeline.orchestration.temporary_server.api_url", lambda: None)
 
 
 def status() -> dict[str, Any]:
