@@ -2,14 +2,13 @@
 
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from clozeline.errors import ParamsError
 from clozeline.orchestration import server_password
-from clozeline.orchestration.server_password import protection, sign_in
+from clozeline.orchestration.server_password import new_password, protection, sign_in
 from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.workspace import Workspace, use_own_password
 
@@ -52,10 +51,18 @@ def test_a_restarted_server_has_the_same_password_and_each_port_its_own(workspac
     assert protection(workspace, 4201) != first
 
 
-def test_servers_that_start_at_once_agree_on_one_password(workspace: Workspace) -> None:
-    with ThreadPoolExecutor(16) as threads:
-        made = list(threads.map(lambda _: protection(workspace, 4200)[SERVER], range(64)))
-    assert set(made) == {workspace.prefect_password(4200).read_text().strip()}
+def test_a_server_that_starts_at_the_same_time_does_not_change_the_password(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faster = []
+
+    def slow() -> str:
+        monkeypatch.undo()
+        faster.append(protection(workspace, 4200))
+        return new_password()
+
+    monkeypatch.setattr(server_password, "new_password", slow)
+    assert [protection(workspace, 4200)] == faster
 
 
 def test_a_configured_password_is_not_replaced(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
