@@ -14,13 +14,15 @@ from clozeline.errors import ClozelineError
 from clozeline.orchestration.automations import Ids, set_automations
 from clozeline.orchestration.deployments import (
     PrefectFile,
-    answering_server,
     deploy_all,
     ids_of,
     limit_work_queues,
     make_work_pools,
     remove_others,
 )
+from clozeline.orchestration.prefect_adapter import read_environment
+from clozeline.orchestration.temporary_server import answering_server
+from clozeline.workspace import Workspace, use_own_password
 
 PREFECT_FILE = Path("infra/prefect.yaml")
 
@@ -31,7 +33,8 @@ def deploy(prefect_file: Path) -> None:
     """Apply the file: pools, queues, deployments, receivers of alerts, automations; remove what it no longer names.
 
     Raises:
-        ParamsError: PREFECT_API_URL is not set, or an address for alerts cannot be used.
+        ParamsError: PREFECT_API_URL is not set, the server refuses the password, or an address for alerts cannot be
+            used.
         TransientError: the server does not answer.
         pydantic.ValidationError: the file is invalid, or one of its deployments lacks `OWNED_TAG`,
             or an automation names a deployment or receiver that the file lacks.
@@ -58,6 +61,8 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     for noisy in ("httpx", "prefect"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    use_own_password(Workspace(Path.cwd()))
+    read_environment()
     try:
         deploy(PREFECT_FILE)
     except ClozelineError as error:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from clozeline.machine.supervisor import adopt_orphans, end_descendants
+from clozeline.workspace import Workspace, use_own_password
 
 _PATIENCE_SECONDS: Final = 15.0
 _SET_SIGNAL_OF_PARENTS_DEATH: Final = 1  # <linux/prctl.h>
@@ -57,4 +58,5 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     os.environ.setdefault("CLOZELINE_HOME", str(Path.cwd()))
+    use_own_password(Workspace(Path(os.environ["CLOZELINE_HOME"])))
     sys.exit(work([sys.executable, "-m", "prefect", "worker", "start", "--type", "process", *sys.argv[1:]]))

@@ -1,4 +1,7 @@
-"""Starts Prefect's server; after an outage every run gets time to report before an automation misses it.
+"""Starts Prefect's server with a password; after an outage every run may report before an automation misses it.
+
+The environment's PREFECT_SERVER_API_AUTH_STRING is the password. Without it the server gets one of the project in
+CLOZELINE_HOME, by default the folder that it is started in; the project's commands find it.
 
 An automation that waits for heartbeats keeps its deadline in the database. After an outage all deadlines have passed,
 and the server would mark each living run as Crashed at its first look. They are put off to `_GRACE` from now: living
@@ -7,6 +10,7 @@ runs report within it, and dead ones are found after it.
 
 import asyncio
 import os
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,7 +39,26 @@ def make_home() -> None:
         Path(home).expanduser().mkdir(parents=True, exist_ok=True)
 
 
+def protect() -> None:
+    """Give the server a password, unless Prefect's settings have one: its API runs commands."""
+    from prefect.settings import get_current_settings
+
+    api = get_current_settings().server.api
+    if api.auth_string is not None:
+        return
+    try:
+        from clozeline.orchestration.server_password import protection, sign_in
+        from clozeline.workspace import Workspace
+    except ModuleNotFoundError:  # the image has Prefect alone
+        sys.exit("error: the server needs a password: set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD")
+    project = Workspace(Path(os.environ.get("CLOZELINE_HOME") or Path.cwd()))
+    told = sign_in(project, api.port)
+    os.environ.update(protection(project, api.port))
+    sys.stderr.write(f"Prefect asks for a password: {told}\n")
+
+
 if __name__ == "__main__":
     make_home()
+    protect()
     asyncio.run(put_off_deadlines())
     os.execvp("prefect", ["prefect", "server", "start"])

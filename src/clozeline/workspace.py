@@ -1,8 +1,10 @@
 """Files of a project that no cache holds (runs, logs, locks), and default settings for the tools that it starts."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 # No tool sends telemetry unless the user enables it, and a first start may take long on a slow processor.
 _QUIET_TOOLS = {
@@ -52,6 +54,10 @@ class Workspace:
     def prefect(self) -> Path:
         return self.work / "prefect"
 
+    def prefect_password(self, port: int) -> Path:
+        """File with the password of the project's own Prefect server on that port, as Prefect's `USER:PASSWORD`."""
+        return self.work / f"prefect-{port}.password"
+
     @property
     def experiments(self) -> Path:
         """Trainings of ablations and sweeps, with the text that they share."""
@@ -90,6 +96,22 @@ def set_defaults(workspace: Workspace) -> None:
     for name, value in workspace.defaults().items():
         os.environ.setdefault(name, value)
     reach_this_machine_directly()
+    use_own_password(workspace)
+
+
+def use_own_password(workspace: Workspace) -> None:
+    """Let this process and its children sign in to the project's own Prefect server, if PREFECT_API_URL names it.
+
+    No other address gets the password, and PREFECT_API_AUTH_STRING wins. Call it before importing Prefect, which reads
+    its settings at import.
+    """
+    address = urlsplit(os.environ.get("PREFECT_API_URL", ""))
+    if address.scheme != "http" or address.hostname not in _LOOPBACK or os.environ.get("PREFECT_API_AUTH_STRING"):
+        return
+    with suppress(OSError, ValueError):  # no such server, or that of another user; no number as its port
+        password = workspace.prefect_password(address.port or 80).read_text(encoding="utf-8").strip()
+        reach_this_machine_directly()  # else the proxy would read the password
+        os.environ["PREFECT_API_AUTH_STRING"] = password
 
 
 def reach_this_machine_directly() -> None:

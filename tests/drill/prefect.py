@@ -19,6 +19,7 @@ from uuid import uuid4
 import httpx
 import psutil
 
+from clozeline.workspace import Workspace
 from tests.drill.project import environment
 from tests.ports import held_ports
 from tests.process_states import wait_for
@@ -34,6 +35,7 @@ class Prefect:
     def __init__(self, root: Path, home: Path, port: int, variables: Mapping[str, str] = _NONE) -> None:
         self.root = root
         self._home = home
+        self._port = port
         self.url = f"http://127.0.0.1:{port}/api"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         settings = (CHECKOUT / "infra/settings.env").read_text().splitlines()
@@ -50,6 +52,13 @@ class Prefect:
     def start_server(self) -> None:
         self._start("server", [sys.executable, str(CHECKOUT / "infra/prefect/start_server.py")])
         assert wait_for(self._answers, _LONGEST_SECONDS), self.logs()
+        # Prefect's own worker, and commands in copies of the project, do not look for it.
+        self._environment["PREFECT_API_AUTH_STRING"] = self.password
+
+    @property
+    def password(self) -> str:
+        """What the server made at its first start, as `USER:PASSWORD`."""
+        return Workspace(self.root).prefect_password(self._port).read_text().strip()
 
     def start_worker(self, inside: Sequence[str] = ()) -> None:
         """Start the worker; `inside`: a command that runs the command after it, as `env` does."""
@@ -88,9 +97,11 @@ class Prefect:
 
     def ask(self, method: str, path: str, **given: Any) -> Any:
         """Return the answer; ask again while the server is busy."""
+        user, _, password = self.password.partition(":")
         for is_last_try in (*[False] * 20, True):
             try:
-                return httpx.request(method, f"{self.url}{path}", timeout=60, **given).raise_for_status().json()
+                answer = httpx.request(method, f"{self.url}{path}", auth=(user, password), timeout=60, **given)
+                return answer.raise_for_status().json()
             except httpx.HTTPError:
                 if is_last_try:
                     raise

@@ -15,11 +15,10 @@ WRITTEN = re.compile(rf"=({FOLDERS}\S*)")
 NAMED = re.compile(FOLDERS)
 ELSEWHERE = {
     "reports/report.html",
-    "reports/status.html",
     "reports/comparison.html",
     "reports/sweep.diff",
 }
-"""Written by `clozeline report`, `clozeline status`, `clozeline compare` and `clozeline sweep`, which are no stages."""
+"""Written by `clozeline report`, `clozeline compare` and `clozeline sweep`, which are no stages."""
 
 
 def paths_of_dvc(text: str) -> set[str]:

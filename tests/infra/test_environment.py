@@ -105,8 +105,10 @@ def test_the_readme_explains_every_variable(compose: Any) -> None:
         "CLOZELINE_HOME",
         "CLOZELINE_SERVER",
         "CLOZELINE_SIGNING_KEY",
+        "PREFECT_API_AUTH_STRING",
         "PREFECT_API_URL",
         "PREFECT_HOME",
+        "PREFECT_SERVER_API_AUTH_STRING",
         "PREFECT_UI_URL",
         *receivers,
     }

@@ -37,7 +37,8 @@ class Installation:
     def start(self, *command: str, root: Path | None = None) -> subprocess.Popen[str]:
         """Start `python -m …` in the project, or in the copy of it in `root`."""
         root = root or self.root
-        more = {**self.variables, "PYTHONPATH": str(root / "src"), "PREFECT_API_URL": self.prefect.url}
+        server = {"PREFECT_API_URL": self.prefect.url, "PREFECT_API_AUTH_STRING": self.prefect.password}
+        more = {**self.variables, "PYTHONPATH": str(root / "src"), **server}
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=root,

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from urllib.request import urlopen
 
+import httpx
 import psutil
 import pytest
 
@@ -44,7 +45,7 @@ def test_both_servers_run_until_interrupted(
         text=True,
     )
     assert process.stdout
-    lines = [process.stdout.readline() for _ in range(4)]
+    lines = [process.stdout.readline() for _ in range(5)]
     pages = [address for line in lines[:2] for address in re.findall(r"http://\S+", line)]
     assert len(pages) == 2
     for page in pages:
@@ -52,8 +53,11 @@ def test_both_servers_run_until_interrupted(
             assert b"<title>" in answer.read()
     with urlopen(f"{pages[1]}/ui-settings", timeout=120) as answer:
         assert json.load(answer)["api_url"] == f"{pages[1]}/api", "Prefect's page calls its own server"
-    with urlopen(f"{pages[1]}/api/admin/settings", timeout=120) as answer:
-        assert json.load(answer)["server"]["ui"]["show_promotional_content"] is False
+    (file,) = re.findall(r"work/prefect-\d+\.password", lines[2])
+    user, _, password = (tmp_path / file).read_text().strip().partition(":")
+    assert httpx.get(f"{pages[1]}/api/admin/settings", timeout=120).status_code == 401
+    settings = httpx.get(f"{pages[1]}/api/admin/settings", auth=(user, password), timeout=120).raise_for_status().json()
+    assert settings["server"]["ui"]["show_promotional_content"] is False
     started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(started) >= 2
     process.send_signal(signal.SIGINT)

@@ -6,8 +6,10 @@ import logging
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -50,13 +52,15 @@ def test_a_server_address_set_after_import_is_used() -> None:
     code = (
         "from clozeline.orchestration.prefect_adapter import api_url, use_temporary_server\n"
         "assert api_url() is None\n"
-        "use_temporary_server('http://127.0.0.1:9/api')\n"
+        "use_temporary_server('http://127.0.0.1:9/api', 'ada:lovelace')\n"
         "from prefect.client.orchestration import get_client\n"
-        "print(api_url(), get_client(sync_client=True).api_url)"
+        "client = get_client(sync_client=True)\n"
+        "print(api_url(), client.api_url, client._client.headers['Authorization'].split()[1])"
     )
     environment = {"PATH": "", "PREFECT_HOME": "unused"}
     done = subprocess.run([sys.executable, "-c", code], env=environment | _path(), capture_output=True, text=True)
-    assert done.stdout.split() == ["http://127.0.0.1:9/api", "http://127.0.0.1:9/api/"], done.stderr
+    password = b64encode(b"ada:lovelace").decode()
+    assert done.stdout.split() == ["http://127.0.0.1:9/api", "http://127.0.0.1:9/api/", password], done.stderr
 
 
 def _path() -> dict[str, str]:
@@ -132,12 +136,17 @@ def test_automations_of_the_file_have_the_type_that_the_client_sends() -> None:
     assert set(AutomationCore.model_fields) >= {"name", "description", "trigger", "actions"}
 
 
-def test_the_prefect_server_answers_at_the_health_path(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_the_prefect_server_answers_strangers_at_the_health_path_alone(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
     port = free_port()
     workspace = Workspace(tmp_path)
     command = prefect_adapter.server_command(HOST, port)
-    server = Server("Prefect", command, port, HEALTH, {"PREFECT_HOME": str(tmp_path / "prefect")})
+    environment = {"PREFECT_HOME": str(tmp_path / "prefect"), **prefect_adapter.server_password("ada:lovelace")}
+    server = Server("Prefect", command, port, HEALTH, environment)
     with running(server, workspace) as process:
         wait_until_ready(server, process, workspace)
         with urlopen(server.url + HEALTH, timeout=60) as answer:
             assert answer.read() == b"true"
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"{server.url}/api/hello", timeout=60)

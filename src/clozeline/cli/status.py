@@ -1,8 +1,7 @@
 """`clozeline status`: where the project stands, and what to type next."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +11,7 @@ from clozeline.cli.project import project_here
 if TYPE_CHECKING:
     from clozeline.orchestration.project_status import ModelStatus, ProjectStatus
     from clozeline.orchestration.scheduled_runs import ScheduledRun
-    from clozeline.workspace import Workspace
 
-PAGE = Path("reports/status.html")
 _GB = 1e9
 
 
@@ -22,12 +19,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel="Look at it")(status)
 
 
-def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record.")] = False,
-    page: Annotated[
-        bool, typer.Option("--page", help="Write reports/status.html instead, a page for a browser.")
-    ] = False,
-) -> None:
+def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record.")] = False) -> None:
     """Show where the project stands: champions, the last scheduled runs, drift, disk, remote, and what to type next.
 
     It changes nothing. A server that does not answer is named, and the rest is shown.
@@ -37,29 +29,12 @@ def status(
     `clozeline status`
 
     `clozeline status --json`
-
-    `clozeline status --page`
     """
     workspace = project_here()
     from clozeline.orchestration.project_status import project_status
 
     found = project_status(workspace)
-    if page:
-        typer.echo(f"status: {_write_page(found, workspace)}")
-        return
     typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(_lines(found)))
-
-
-def _write_page(found: "ProjectStatus", workspace: "Workspace") -> Path:
-    """Write the page, and return its path in the project."""
-    from clozeline.cli.status_page import status_page
-    from clozeline.storage.atomic import replacing_file
-
-    path = workspace.root / PAGE
-    path.parent.mkdir(exist_ok=True)
-    with replacing_file(path) as file:
-        file.write_text(status_page(found, workspace.root.resolve().name, datetime.now(UTC)), encoding="utf-8")
-    return PAGE
 
 
 def _lines(found: "ProjectStatus") -> Iterator[str]:

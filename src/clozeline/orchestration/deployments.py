@@ -3,13 +3,12 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Self
 from uuid import UUID, uuid4
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.exceptions import ObjectNotFound
@@ -17,10 +16,8 @@ from prefect.workers.process import ProcessWorker
 from pydantic import AfterValidator, BaseModel, model_validator
 from ruamel.yaml import YAML
 
-from clozeline.errors import ParamsError, TransientError
 from clozeline.orchestration.alert_receivers import Receiver
 from clozeline.orchestration.automations import Automation
-from clozeline.orchestration.prefect_adapter import api_url
 
 OWNED_TAG = "clozeline"
 
@@ -76,34 +73,6 @@ class PrefectFile(BaseModel):
     def read(cls, file: Path) -> Self:
         """Read and validate the file; raises pydantic's `ValidationError`."""
         return cls.model_validate(YAML(typ="safe").load(file))
-
-
-@contextmanager
-def answering_server() -> Iterator[SyncPrefectClient]:
-    """Yield a client of the server at PREFECT_API_URL.
-
-    Without that setting Prefect would deploy to a server of its own that ends with this process.
-
-    Raises:
-        ParamsError: PREFECT_API_URL is not set.
-        TransientError: the server does not answer.
-    """
-    if api_url() is None:
-        raise ParamsError(
-            "no Prefect server is known",
-            given="PREFECT_API_URL is not set",
-            expected="the address of a running server, such as http://127.0.0.1:4200/api",
-            do="start one with `python infra/prefect/start_server.py`, then set PREFECT_API_URL",
-        )
-    with get_client(sync_client=True) as client:
-        if (failure := client.api_healthcheck()) is not None:
-            raise TransientError(
-                "the Prefect server does not answer",
-                given=f"PREFECT_API_URL={client.api_url}: {failure}",
-                expected="a Prefect server at that address",
-                do="start it (`python infra/prefect/start_server.py`) or correct PREFECT_API_URL",
-            )
-        yield client
 
 
 def make_work_pools(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> None:

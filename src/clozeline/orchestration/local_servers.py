@@ -4,10 +4,11 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from clozeline.errors import ParamsError
 from clozeline.orchestration.prefect_adapter import HEALTH, page_settings
+from clozeline.orchestration.server_password import protection, sign_in
 from clozeline.orchestration.server_process import HOST, Server, require_running, running, wait_until_ready
 from clozeline.tracking.database import prepare
 from clozeline.workspace import Workspace, tracking_uri
@@ -19,12 +20,12 @@ def serve_until_interrupted(
     """Start both servers and wait; Ctrl-C, or the end of this process, ends them.
 
     Raises:
-        ParamsError: a port is taken.
+        ParamsError: a port is taken, or the folder `work` belongs to another user.
         ArtifactError: MLflow's local database is damaged.
         TransientError: a server did not start, or ended; its log says why.
     """
     address = tracking_uri(workspace)
-    servers = [_prefect(prefect_port)]
+    servers = [_prefect(prefect_port, protection(workspace, prefect_port))]
     if address.startswith("http"):
         say(f"MLflow   {address} (from MLFLOW_TRACKING_URI)")
     else:
@@ -37,6 +38,7 @@ def serve_until_interrupted(
         for server, process in started:
             wait_until_ready(server, process, workspace)
             say(f"{server.name:8} {server.url}")
+        say(f"Prefect asks for a password: {sign_in(workspace, prefect_port)}")
         say(f"To see flow runs there: export PREFECT_API_URL={_api(prefect_port)}")
         say("Ctrl-C ends both.")
         with contextlib.suppress(KeyboardInterrupt):
@@ -56,9 +58,9 @@ def _mlflow(port: int, address: str) -> Server:
     )
 
 
-def _prefect(port: int) -> Server:
+def _prefect(port: int, password: Mapping[str, str]) -> Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    environment = page_settings(_api(port))
+    environment = {**page_settings(_api(port)), **password}
     return Server(name="Prefect", command=command, port=port, health=HEALTH, environment=environment)
 
 

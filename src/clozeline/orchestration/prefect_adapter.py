@@ -116,10 +116,25 @@ def api_url() -> str | None:
     return get_current_settings().api.url
 
 
-def use_temporary_server(url: str) -> None:
-    """Make this process and its children use the Prefect server at `url` from now on, and print no links to it."""
-    os.environ["PREFECT_API_URL"] = url
+def read_environment() -> None:
+    """Make Prefect's settings follow the environment, which it reads at its import only."""
     refresh_global_settings_context()
+
+
+def has_server_password() -> bool:
+    """Return whether Prefect's settings have a password for a server that starts now."""
+    return get_current_settings().server.api.auth_string is not None
+
+
+def server_password(password: str) -> dict[str, str]:
+    """Return the server settings with which only requests with `password`, a `USER:PASSWORD`, are answered."""
+    return {"PREFECT_SERVER_API_AUTH_STRING": password}
+
+
+def use_temporary_server(url: str, password: str) -> None:
+    """Make this process and its children use the Prefect server at `url` from now on, and print no links to it."""
+    os.environ.update(PREFECT_API_URL=url, PREFECT_API_AUTH_STRING=password)
+    read_environment()
     _filter(WithoutLinks)
 
 

@@ -19,7 +19,8 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from pydantic import BaseModel, ConfigDict
 
-from clozeline.orchestration.deployments import OWNED_TAG, answering_server
+from clozeline.orchestration.deployments import OWNED_TAG
+from clozeline.orchestration.temporary_server import answering_server
 
 _PLANNED: Final = [StateType.SCHEDULED]
 _STARTED: Final = [kind for kind in StateType if kind != StateType.SCHEDULED]
@@ -58,7 +59,7 @@ def scheduled_runs() -> list[ScheduledRun]:
     """Return the last run of each of our deployments, by name.
 
     Raises:
-        ParamsError: PREFECT_API_URL is not set.
+        ParamsError: PREFECT_API_URL is not set, or the server refuses the password.
         TransientError: the server does not answer.
     """
     owned = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWNED_TAG]))

@@ -1,0 +1,66 @@
+"""`clozeline status` says what to type where something waits or failed, and `--json` prints the same records."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.cli import status as command
+from clozeline.orchestration import project_status
+from clozeline.orchestration.project_status import Disk, ModelStatus, Problem, ProjectStatus, Remote
+from clozeline.orchestration.scheduled_runs import ScheduledRun
+from clozeline.workspace import Workspace
+
+NOW = datetime(2026, 11, 25, 5, 30, tzinfo=UTC)
+FOUND = ProjectStatus(
+    models=[
+        ModelStatus(
+            name="clozeline-encoder",
+            champion="7",
+            since=NOW,
+            why="every gate passed",
+            who="worker@host",
+            candidate="8",
+            outcome="held",
+            reason="too few items: `clozeline release --accept` promotes it",
+            rollout="6",
+            awaited=("http://b:8000 cannot load version 7: memory",),
+        )
+    ],
+    runs=[ScheduledRun(deployment="nightly/nightly", state="Failed", started=NOW, message="full", do="free some room")],
+    disk=Disk(free_bytes=41_200_000_000, total_bytes=120_000_000_000),
+    remote=Remote(url="s3://bucket/x", num_missing=12),
+    problems=[Problem(about="models", problem="the store does not answer", given="http://x", do="start it")],
+)
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    monkeypatch.setattr(command, "project_here", lambda: Workspace(tmp_path))
+    monkeypatch.setattr(project_status, "project_status", lambda workspace: FOUND)
+    return lambda *options: CliRunner().invoke(app, ["status", *options], catch_exceptions=False).stdout
+
+
+def test_the_lines_name_the_next_command(said: Callable[..., str]) -> None:
+    text = said()
+    for told in (
+        "version 7 is the champion",
+        "by worker@host",
+        "fleet still serves version 6; `clozeline rollback encoder`",
+        "waits for http://b:8000 cannot load version 7: memory",
+        "version 8, held",
+        "`clozeline release --accept`",
+        "do: free some room",
+        "41.2 of 120.0 GB",
+        "lacks 12 objects: `clozeline remote push`",
+        "the store does not answer (http://x)",
+        "do: start it",
+    ):
+        assert told in text, told
+
+
+def test_the_json_record_has_what_the_lines_say(said: Callable[..., str]) -> None:
+    assert ProjectStatus.model_validate_json(said("--json")) == FOUND
