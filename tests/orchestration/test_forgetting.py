@@ -12,12 +12,14 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from clozeline.artifacts.finetune.model.held_out import read_items
+from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.cli import app
 from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.importing.items_file import items_file
 from clozeline.orchestration.forgetting import Findings, forget
 from clozeline.storage.large_files import VARIABLE, Pointer
+from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
 from tests.edited_params import with_values
 from tests.forgetful_project import LETTER, MARK, SETTINGS, make_project, night, other_texts, quoting, settled
@@ -58,6 +60,17 @@ def test_no_byte_of_it_is_left_in_any_store(workspace: Workspace) -> None:
     forgotten(workspace)
     assert everywhere(workspace) == []
     assert (workspace.logs / "one/pretrain.log").exists(), "a log that does not quote it stays"
+
+
+def test_json_files_among_the_outputs_are_not_taken_for_the_lists_of_folders(workspace: Workspace) -> None:
+    """DVC's run cache keeps metrics and plots beside the lists of folders, which are JSON, too."""
+    stages = Lock.read(workspace.root / "dvc.lock").stages
+    with Objects.open(workspace.root) as objects:
+        outs = [out for name in ("preprocess", "pretrain") for out in stages[name].outs if out.path.endswith(".json")]
+        assert [objects.fault_of("no such file", str(out.md5), None) for out in outs] == [None] * 3
+    forgotten(workspace)
+    assert not (workspace.root / "metrics/preprocess.json").exists(), "it was counted with the letter"
+    assert (workspace.root / "reports/note.txt").exists(), "only what looks like a list leads to it"
 
 
 def test_nor_in_large_files_that_are_kept_apart(

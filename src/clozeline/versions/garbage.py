@@ -4,7 +4,6 @@ DVC's own `gc` goes by git alone: it would delete what a released version needs,
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -18,9 +17,10 @@ from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.storage.large_files import LargeFiles, Pointer
 from clozeline.storage.sweep import Store
-from clozeline.versions.places import FOLDER, Place, places_of, pointers_among
+from clozeline.versions.places import Place, places_of, pointers_among
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import has_remote, remote_errors
+from clozeline.versions.stored_files import content_hash, is_folder, listed_files
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def _stores(
 ) -> tuple[Store, ...]:
     """Return the stores of all places, and of large files. An object that is recent in one place is kept in all."""
     roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
-    kept = roots.union(*(_members(oid, places) for oid in roots if oid.endswith(FOLDER)))
+    kept = roots.union(*(_members(oid, places) for oid in roots if is_folder(oid)))
     in_dvc = tuple(store for place in places for store in place.stores(kept, before))
     return (*in_dvc, large.without([*pointers_among(places, kept), *pointers], before)) if large else in_dvc
 
@@ -88,8 +88,8 @@ def _members(folder: str, places: "Iterable[Place]") -> set[str]:
         path = place.objects.get(folder)
         if path is not None:
             content = place.read(path)
-            if hashlib.md5(content, usedforsecurity=False).hexdigest() == folder.removesuffix(FOLDER):
-                return {str(entry["md5"]) for entry in json.loads(content)}
+            if hashlib.md5(content, usedforsecurity=False).hexdigest() == content_hash(folder):
+                return set(listed_files(content).values())
             damaged = path
     if not damaged:
         return set()

@@ -1,19 +1,17 @@
 """Search for the bytes behind a hash of dvc.lock: in DVC's cache, in the workspace, and in git."""
 
 import hashlib
-import json
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from clozeline.storage.fingerprints import md5_of
 from clozeline.storage.large_files import VARIABLE, LargeFiles, Pointer
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import check, has_remote
-
-_FOLDER: Final = ".dir"
+from clozeline.versions.stored_files import content_hash, is_folder, listed_files
 
 
 class Objects:
@@ -44,7 +42,7 @@ class Objects:
             fault = self._fault_in_cache(md5)
         if fault:
             return fault
-        files = (self.files_of(md5) or {}).values() if md5.endswith(_FOLDER) else [self._cached(md5)]
+        files = (self.files_of(md5) or {}).values() if is_folder(md5) else [self._cached(md5)]
         return _fault_of_large(files)
 
     def md5_of(self, path: Path) -> str | None:
@@ -60,11 +58,13 @@ class Objects:
         return str(built.hash_info.value)
 
     def files_of(self, md5: str) -> dict[str, Path] | None:
-        """Return name → file in the cache of a folder with the hash `md5`; None if one of them is missing."""
+        """Return name → file in the cache of a folder with the hash `md5`; None if one of them is missing, or the hash
+        is that of a file.
+        """
         listing = self._cached(md5)
-        if not listing.is_file():
+        if not is_folder(md5) or not listing.is_file():
             return None
-        files = {entry["relpath"]: self._cached(entry["md5"]) for entry in json.loads(listing.read_bytes())}
+        files = {name: self._cached(file) for name, file in listed_files(listing.read_bytes()).items()}
         return files if all(file.is_file() for file in files.values()) else None
 
     def _cached(self, md5: str) -> Path:
@@ -82,9 +82,9 @@ class Objects:
         check(self._repo)
         with suppress(DvcException, FileNotFoundError):
             self._repo.cloud.pull([HashInfo("md5", md5)])
-            if md5.endswith(_FOLDER):  # DVC fetched only the list of its files
-                entries = json.loads(self._cached(md5).read_bytes())
-                self._repo.cloud.pull([HashInfo("md5", entry["md5"]) for entry in entries])
+            if is_folder(md5):  # DVC fetched only the list of its files
+                files = listed_files(self._cached(md5).read_bytes()).values()
+                self._repo.cloud.pull([HashInfo("md5", file) for file in files])
 
     def keep(self, path: Path) -> None:
         """Store a file in DVC's cache, so that it is found there when the workspace has another content."""
@@ -99,14 +99,14 @@ class Objects:
         file = self._cached(md5)
         if not file.is_file():
             return f"{md5} is neither in the cache, nor in the workspace, nor in git"
-        if md5_of(file) != md5.removesuffix(_FOLDER):
+        if md5_of(file) != content_hash(md5):
             return f"{file} is damaged: its content does not match its name"
-        if not md5.endswith(_FOLDER):
+        if not is_folder(md5):
             return None
-        for entry in json.loads(file.read_bytes()):
-            fault = self._fault_in_cache(entry["md5"])
+        for name, inner in listed_files(file.read_bytes()).items():
+            fault = self._fault_in_cache(inner)
             if fault:
-                return f"{entry['relpath']}: {fault}"
+                return f"{name}: {fault}"
         return None
 
     def _md5_in_git(self, path: str, commit: str | None) -> str | None:

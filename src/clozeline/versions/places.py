@@ -18,10 +18,8 @@ from clozeline.storage.beside import held_beside
 from clozeline.storage.large_files import MOST_POINTER_BYTES, Pointer
 from clozeline.storage.sweep import Removal, Store
 from clozeline.versions.remote import check, has_remote, remote_errors
-from clozeline.versions.stored_files import StoredFile, stored_files
+from clozeline.versions.stored_files import StoredFile, is_folder, stored_files
 
-FOLDER: Final = ".dir"
-"""End of the hash of a folder."""
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
 
@@ -90,8 +88,8 @@ class Place:
         the files in it, because DVC takes the list as proof of the files.
         """
         gone = [path for oid, path in self.objects.items() if oid in objects]
-        lists = [path for path in gone if path.endswith(FOLDER)]
-        files = [path for path in gone if not path.endswith(FOLDER)]
+        lists = [path for path in gone if is_folder(path)]
+        files = [path for path in gone if not is_folder(path)]
         remove, remove_run = (self._remove_remote,) * 2 if self.remote_of else (self._remove, self._remove_run)
         removals = (*self._removals(lists, remove), *self._removals(files, remove))
         return (
@@ -142,7 +140,7 @@ class Place:
 
 def pointers_among(places: Iterable[Place], objects: Collection[str]) -> list[Pointer]:
     """Return the pointers to large files among these objects."""
-    files = {oid: place for place in places for oid in place.objects.keys() & set(objects) if not oid.endswith(FOLDER)}
+    files = {oid: place for place in places for oid in place.objects.keys() & set(objects) if not is_folder(oid)}
     contents = (
         place.read(place.objects[oid]) for oid, place in files.items() if place.num_bytes(oid) <= MOST_POINTER_BYTES
     )
