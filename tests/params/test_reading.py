@@ -173,3 +173,14 @@ def test_params_cannot_be_changed_after_reading() -> None:
     params: Params = read_params(PROJECT / "params.yaml")
     with pytest.raises(ValueError, match="frozen"):
         params.seed = 1
+
+
+@pytest.mark.parametrize("section", ["preprocess", "tokenize"])
+def test_the_size_above_which_files_were_kept_beside_dvc_is_refused_with_its_successor(
+    section: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(f"{section}: {{large_file_mb: 1000}}\n", encoding="utf-8")
+    told = message(path)
+    assert f"`{section}.large_file_mb` is gone: let clones share DVC's cache (docs/cluster.md)" in told
+    assert f"remove it from {path}" in told

@@ -1,7 +1,7 @@
 """Read params.yaml, and explain what is wrong with it."""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
 
@@ -37,6 +37,11 @@ _EXPECTED: Final = {
     "list_type": "a list: [one, two]",
 }
 """Replacements for pydantic messages that mention its internals."""
+_REMOVED: Final[Mapping[str, str]] = {
+    "preprocess.large_file_mb": "is gone: let clones share DVC's cache (docs/cluster.md)",
+    "tokenize.large_file_mb": "is gone: let clones share DVC's cache (docs/cluster.md)",
+}
+"""Keys of earlier versions: what became of each, as the message says it (`is now …` or `is gone: …`)."""
 _SHOWN_CHARACTERS: Final = 160
 _AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
 _NOTHING: Final = ("missing", "union_tag_not_found")
@@ -188,6 +193,13 @@ def _follows(fault: Any, unknown: Sequence[UnknownKeyError]) -> bool:
 def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
     """Return the error about one fault; its problem does not name `path`."""
     if unknown := _unknown(fault, tree):
+        if became := _became(unknown.place):
+            return ParamsError(
+                f"`{unknown.place}` {became}",
+                given=f"{unknown.name}: {_short(unknown.value)}",
+                expected="a file without this key",
+                do=f"remove it from {path}",
+            )
         near = _near(unknown)
         return ParamsError(
             f"unknown key `{unknown.place}`",
@@ -207,6 +219,12 @@ def _error_of(path: Path, tree: Any, fault: Any) -> ParamsError:
         expected=expected,
         do=_remedy_of_fault(path, fault, " or ".join(names)),
     )
+
+
+def _became(place: str) -> str | None:
+    """Return what became of a key of an earlier version; a recipe has the keys of `pretrain`."""
+    section, _, rest = place.partition(".")
+    return _REMOVED.get(f"pretrain.{rest.partition('.')[2]}" if section == "recipes" else place)
 
 
 def _near(unknown: UnknownKeyError) -> str | None:

@@ -2,13 +2,12 @@
 
 import hashlib
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from clozeline.storage.fingerprints import md5_of
-from clozeline.storage.large_files import VARIABLE, LargeFiles, Pointer
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import check, has_remote
 from clozeline.versions.stored_files import content_hash, is_folder, listed_files
@@ -31,19 +30,13 @@ class Objects:
 
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
         """Return a description of what is missing or damaged in `path` at `md5`; None if every byte is available."""
-        here = self._root / path
         fault = self._fault_in_cache(md5)
-        if fault and self.md5_of(here) == md5:
-            return _fault_of_large(here.rglob("*") if here.is_dir() else [here])
-        if fault and self._md5_in_git(path, commit) == md5:
+        if fault is None or self.md5_of(self._root / path) == md5 or self._md5_in_git(path, commit) == md5:
             return None
-        if fault and has_remote(self._repo):
+        if has_remote(self._repo):
             self._fetch(md5)
             fault = self._fault_in_cache(md5)
-        if fault:
-            return fault
-        files = (self.files_of(md5) or {}).values() if is_folder(md5) else [self._cached(md5)]
-        return _fault_of_large(files)
+        return fault
 
     def md5_of(self, path: Path) -> str | None:
         """Return DVC's hash of a file or folder; None if the path is missing."""
@@ -114,13 +107,3 @@ class Objects:
             return None
         shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=self._root, capture_output=True, check=False)
         return hashlib.md5(shown.stdout, usedforsecurity=False).hexdigest() if shown.returncode == 0 else None
-
-
-def _fault_of_large(files: Iterable[Path]) -> str | None:
-    """Return what is wrong with a large file that one of `files` points to; None if nothing is."""
-    for pointer in filter(None, map(Pointer.in_file, files)):
-        large = LargeFiles.of_environment()
-        fault = large.fault_of(pointer) if large else f"no {VARIABLE}, which names the folder of large files"
-        if fault:
-            return fault
-    return None

@@ -15,7 +15,6 @@ from ruamel.yaml.error import YAMLError
 
 from clozeline.artifacts.lock import LockedStage
 from clozeline.storage.beside import held_beside
-from clozeline.storage.large_files import MOST_POINTER_BYTES, Pointer
 from clozeline.storage.sweep import Removal, Store
 from clozeline.versions.remote import check, has_remote, remote_errors
 from clozeline.versions.stored_files import StoredFile, is_folder, stored_files
@@ -60,9 +59,6 @@ class Place:
             path: frozenset(out.md5 for out in run.outs if out.md5) if run else frozenset({""})
             for path, run in self.records.items()
         }
-
-    def num_bytes(self, oid: str) -> int:
-        return self._files[self.objects[oid]].num_bytes
 
     def read(self, path: str) -> bytes:
         with self.database.fs.open(path, "rb") as file:
@@ -136,15 +132,6 @@ class Place:
             with closing(get_index(self.database)) as index:
                 index.clear()
             self._remove(paths)
-
-
-def pointers_among(places: Iterable[Place], objects: Collection[str]) -> list[Pointer]:
-    """Return the pointers to large files among these objects."""
-    files = {oid: place for place in places for oid in place.objects.keys() & set(objects) if not is_folder(oid)}
-    contents = (
-        place.read(place.objects[oid]) for oid, place in files.items() if place.num_bytes(oid) <= MOST_POINTER_BYTES
-    )
-    return [pointer for pointer in map(Pointer.of, contents) if pointer]
 
 
 def places_of(repo: Repo, *, with_cache: bool, with_remote: bool) -> list[Place]:

@@ -11,9 +11,8 @@ from dvc.repo import Repo, lock_repo
 
 from clozeline.artifacts.lock import Lock, LockedStage
 from clozeline.progress import track
-from clozeline.storage.large_files import LargeFiles
 from clozeline.storage.sweep import Store
-from clozeline.versions.places import Place, places_of, pointers_among
+from clozeline.versions.places import Place, places_of
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import remote_errors
 from clozeline.versions.stored_files import is_folder, listed_files
@@ -96,16 +95,12 @@ class Stored:
             known |= outs.union(*(self.files_in(out).values() for out in outs))
 
     def without(self, objects: Collection[str]) -> tuple[Store, ...]:
-        """Return the stores of all places without `objects`, and without the runs that would restore one of them; and
-        that of large files without those that one of `objects` points to.
-        """
-        in_dvc = tuple(
+        """Return the stores of all places without `objects`, and without the runs that would restore one of them."""
+        return tuple(
             store
             for place in self.places
             for store in place.without(objects, [run for run, outs in place.runs.items() if outs & set(objects)])
         )
-        large = LargeFiles.of_environment()
-        return (large.named_by(pointers_among(self.places, objects)), *in_dvc) if large else in_dvc
 
     def replace_output(self, stage: str, path: Path) -> None:
         """Store the present content of the output `path` of `stage`, and let dvc.lock name it.
