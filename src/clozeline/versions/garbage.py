@@ -3,7 +3,6 @@
 DVC's own `gc` goes by git alone: it would delete what a released version needs, ignores the run cache and knows no age.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -14,12 +13,11 @@ from dvc.repo import Repo, lock_repo
 from dvc.scm import NoSCM
 
 from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError, ParamsError
+from clozeline.errors import ParamsError
 from clozeline.storage.sweep import Store
-from clozeline.versions.places import Place, places_of
+from clozeline.versions.places import Place, files_in, places_of
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import has_remote, remote_errors
-from clozeline.versions.stored_files import content_hash, is_folder, listed_files
 
 
 @contextmanager
@@ -48,32 +46,8 @@ def dvc_stores(root: Path, locks: Iterable[Lock], before: datetime, *, shared: b
 def _stores(places: Sequence[Place], needed: set[str | None], before: datetime) -> tuple[Store, ...]:
     """Return the stores of all places. An object that is recent in one place is kept in all."""
     roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
-    kept = roots.union(*(_members(oid, places) for oid in roots if is_folder(oid)))
+    kept = roots.union(*(files_in(oid, places).values() for oid in roots))
     return tuple(store for place in places for store in place.stores(kept, before))
-
-
-def _members(folder: str, places: Iterable[Place]) -> set[str]:
-    """Return the hashes of the files in `folder`; empty if no place has its list, because then it cannot be restored.
-
-    Raises:
-        ArtifactError: each copy of the list is damaged.
-    """
-    damaged = ""
-    for place in places:
-        path = place.objects.get(folder)
-        if path is not None:
-            content = place.read(path)
-            if hashlib.md5(content, usedforsecurity=False).hexdigest() == content_hash(folder):
-                return set(listed_files(content).values())
-            damaged = path
-    if not damaged:
-        return set()
-    raise ArtifactError(
-        "the list of files of a folder that is still needed is damaged, so its files are not known",
-        given=damaged,
-        expected="content that matches its name",
-        do="remove that file, and restore it (`dvc fetch`) or run its stage again; nothing was removed",
-    )
 
 
 def _recorded_in_git(repo: Repo) -> set[str]:

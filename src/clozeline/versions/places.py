@@ -1,5 +1,6 @@
 """The objects and the run cache in one place that DVC stores them in: its cache, or the remote."""
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from clozeline.artifacts.lock import LockedStage
+from clozeline.errors import ArtifactError
 from clozeline.storage.beside import held_beside
 from clozeline.storage.sweep import Removal, Store
 from clozeline.versions.remote import check, has_remote, remote_errors
-from clozeline.versions.stored_files import StoredFile, is_folder, stored_files
+from clozeline.versions.stored_files import StoredFile, content_hash, is_folder, listed_files, stored_files
 
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
@@ -132,6 +134,28 @@ class Place:
             with closing(get_index(self.database)) as index:
                 index.clear()
             self._remove(paths)
+
+
+def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
+    """Return name → hash of the files in the folder with this hash; empty if it is a file, or if no place has its list,
+    because then it cannot be restored.
+
+    Raises:
+        ArtifactError: each copy of the list is damaged.
+    """
+    copies = [(place, place.objects[oid]) for place in places if oid in place.objects and is_folder(oid)]
+    for place, path in copies:
+        content = place.read(path)
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() == content_hash(oid):
+            return listed_files(content)
+    if not copies:
+        return {}
+    raise ArtifactError(
+        "the list of files of a folder that is still needed is damaged, so its files are not known",
+        given=copies[-1][1],
+        expected="content that matches its name",
+        do="remove that file, and restore it (`dvc fetch`) or run its stage again; nothing was removed",
+    )
 
 
 def places_of(repo: Repo, *, with_cache: bool, with_remote: bool) -> list[Place]:

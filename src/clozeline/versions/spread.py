@@ -10,12 +10,13 @@ from typing import Any, Final, Self
 from dvc.repo import Repo, lock_repo
 
 from clozeline.artifacts.lock import Lock, LockedStage
+from clozeline.errors import ArtifactError
 from clozeline.progress import track
 from clozeline.storage.sweep import Store
-from clozeline.versions.places import Place, places_of
+from clozeline.versions.places import Place, files_in, places_of
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import remote_errors
-from clozeline.versions.stored_files import is_folder, listed_files
+from clozeline.versions.stored_files import is_folder
 
 _MODELS: Final = ("models/", "dist/")
 """Outputs that are learnt from a text and do not quote it."""
@@ -62,10 +63,8 @@ class Stored:
 
     def files_in(self, oid: str) -> dict[str, str]:
         """Return name → hash of the files in the folder with this hash; empty if it is a file, or its list is gone."""
-        for place in self.places:
-            if is_folder(oid) and oid in place.objects:
-                with suppress(ValueError):  # damaged; another place may have a whole one
-                    return listed_files(place.read(place.objects[oid]))
+        with suppress(ArtifactError):  # damaged everywhere, so that nothing can be restored by it
+            return files_in(oid, self.places)
         return {}
 
     def spread(self, holding: Collection[str], locks: Iterable[Lock]) -> frozenset[str]:
