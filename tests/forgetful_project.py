@@ -47,6 +47,8 @@ stages:
       metrics=metrics/preprocess.json work=work/preprocess
     deps: [data/raw, forgotten.lock]
     outs: [data/clean]
+    metrics:
+      - metrics/preprocess.json: {cache: false}
   tokenize:
     cmd: python steps.py data/tokens
     deps: [data/clean/train.parquet]
@@ -55,6 +57,14 @@ stages:
     cmd: python steps.py models/encoder
     deps: [data/tokens]
     outs: [models/encoder]
+    metrics:
+      - metrics/pretrain.json: {cache: false}
+    plots:
+      - plots/pretrain.json: {cache: false}
+  note:
+    cmd: mkdir -p reports && cp note.txt reports/note.txt
+    deps: [note.txt]
+    outs: [reports/note.txt]
   evaluate:
     cmd: python steps.py reports/examples
     deps: [data/clean/train.parquet]
@@ -73,16 +83,21 @@ stages:
       outs: ['dist/${item}']
 """
 STEPS = """
-import hashlib, pathlib, sys
+import hashlib, json, pathlib, sys
 import pyarrow.parquet as pq
-from clozeline.storage.large_files import located
 target = pathlib.Path(sys.argv[1])
-train = located(pathlib.Path("data/clean/train.parquet"))
-text = "\\n".join(pq.read_table(train)["text"].to_pylist())
+text = "\\n".join(pq.read_table("data/clean/train.parquet")["text"].to_pylist())
 target.mkdir(parents=True)
 learnt = {"tokens": text[::-1], "examples": text[:100_000]}.get(target.name, hashlib.sha256(text.encode()).hexdigest())
 (target / "file.txt").write_text(learnt)
+if target.name == "encoder":
+    note = hashlib.md5(pathlib.Path("note.txt").read_bytes()).hexdigest()
+    for file, content in {"metrics": [3, "steps", {"loss": 0.5}], "plots": [{"relpath": "note", "md5": note}]}.items():
+        pathlib.Path(file).mkdir(exist_ok=True)
+        pathlib.Path(file, "pretrain.json").write_text(json.dumps(content))
 """
+"""Among its outputs are JSON files that are no lists of folders: an object, a list, and one that looks like the list of
+a folder with `note.txt` in it."""
 
 
 def other_texts(seed: int, number: int) -> list[str]:
@@ -98,6 +113,7 @@ def make_project(folder: Path) -> Path:
     root = make_toy(folder)
     (root / "dvc.yaml").write_text(DVC_YAML)
     (root / "steps.py").write_text(STEPS)
+    (root / "note.txt").write_text("nothing that comes from a letter")
     with_values(root, **SETTINGS)
     shutil.copy(PROJECT / FORGOTTEN_LOCK, root)
     (root / "texts").mkdir()

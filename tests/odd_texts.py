@@ -24,7 +24,6 @@ def learned_tokenizer(algorithm: str, texts: Sequence[str]) -> Tokenizer:
             "min_frequency": 2,
             "lowercase": algorithm != "bpe",
             "shard_tokens": 5000,
-            "large_file_mb": None,
         }
     )
     return learn(params, [MadeTexts([*texts, ODD, ODD])])

@@ -55,14 +55,6 @@ def test_invalid_params_are_reported_once_before_anything_starts(verb: str, proj
     assert not (project / "work/logs").exists()
 
 
-@pytest.mark.parametrize("arguments", ["--set preprocess.large_file_mb=5", "--set tokenize.large_file_mb=5"])
-def test_a_missing_folder_for_large_files_is_reported_before_anything_starts(arguments: str, project: Path) -> None:
-    result = CliRunner().invoke(app, ["run", *arguments.split()])
-    assert isinstance(result.exception, ParamsError)
-    assert "large_file_mb` needs a folder for large files" in str(result.exception)
-    assert not (project / "work/logs").exists()
-
-
 @pytest.mark.parametrize("verb", ["run", "import nosuch/model"])
 def test_a_cluster_that_does_not_answer_is_reported_before_anything_starts(
     verb: str, project: Path, monkeypatch: pytest.MonkeyPatch

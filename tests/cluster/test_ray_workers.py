@@ -73,7 +73,6 @@ TOKENIZE = TokenizeParams(
     min_frequency=2,
     lowercase=True,
     shard_tokens=50_000,
-    large_file_mb=None,
 )
 
 

@@ -1,5 +1,6 @@
 """Forgetting a text removes it from every store, keeps it out, and marks the versions that come from it."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -12,15 +13,15 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from clozeline.artifacts.finetune.model.held_out import read_items
+from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.cli import app
 from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.importing.items_file import items_file
 from clozeline.orchestration.forgetting import Findings, forget
-from clozeline.storage.large_files import VARIABLE, Pointer
+from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
-from tests.edited_params import with_values
-from tests.forgetful_project import LETTER, MARK, SETTINGS, make_project, night, other_texts, quoting, settled
+from tests.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
 from tests.toy_project import PROJECT
 
 SOURCES = ["texts/mail.jsonl", "texts/more.txt"]
@@ -60,19 +61,15 @@ def test_no_byte_of_it_is_left_in_any_store(workspace: Workspace) -> None:
     assert (workspace.logs / "one/pretrain.log").exists(), "a log that does not quote it stays"
 
 
-def test_nor_in_large_files_that_are_kept_apart(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large").mkdir()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "large"))
-    with_values(workspace.root, **SETTINGS, large_file_mb="0")
-    (workspace.root / "texts/third.txt").write_text("\n\n".join(other_texts(3, 20)))
-    night(workspace.root)
-    assert Pointer.in_file(workspace.root / "data/clean/train.parquet")
-    assert any(path.startswith("large/") for path in everywhere(workspace))
-    found = forgotten(workspace)
-    assert "data/clean/train.parquet" in found.holding
-    assert everywhere(workspace) == []
+def test_json_files_among_the_outputs_are_not_taken_for_the_lists_of_folders(workspace: Workspace) -> None:
+    """DVC's run cache keeps metrics and plots beside the lists of folders, which are JSON, too."""
+    stages = Lock.read(workspace.root / "dvc.lock").stages
+    with Objects.open(workspace.root) as objects:
+        outs = [out for name in ("preprocess", "pretrain") for out in stages[name].outs if out.path.endswith(".json")]
+        assert [objects.fault_of("no such file", str(out.md5), None) for out in outs] == [None] * 3
+    forgotten(workspace)
+    assert not (workspace.root / "metrics/preprocess.json").exists(), "it was counted with the letter"
+    assert (workspace.root / "reports/note.txt").exists(), "only what looks like a list leads to it"
 
 
 def test_the_next_run_leaves_it_out_and_keeps_the_rest_of_a_longer_text(workspace: Workspace) -> None:
@@ -179,3 +176,42 @@ def test_a_killed_one_is_finished_by_the_next(workspace: Workspace) -> None:
     assert not (workspace.work / "forgetting.json").exists()
     night(workspace.root)
     assert everywhere(workspace) == []
+
+
+def relinked(root: Path, cache: Path, link: str) -> None:
+    """Let the project in `root` use `cache`, and make its outputs links to it."""
+    (root / ".dvc/config.local").write_text(f"[cache]\n    dir = {cache}\n    type = {link}\n")
+    command = [sys.executable, "-m", "dvc", "checkout", "--relink", "--force"]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+
+
+def damaged(cache: Path) -> list[Path]:
+    """Return the objects whose content does not match their name."""
+    objects = [path for path in (cache / "files/md5").rglob("*") if path.is_file()]
+    names = {path: f"{path.parent.name}{path.name}".removesuffix(".dir") for path in objects}
+    return [path for path, name in names.items() if hashlib.md5(path.read_bytes()).hexdigest() != name]
+
+
+@pytest.mark.parametrize("link", ["hardlink", "symlink"])
+def test_in_clones_that_share_a_cache_nothing_is_written_through_a_link(
+    link: str, workspace: Workspace, tmp_path: Path
+) -> None:
+    """Outputs are read-only links to the cache, which root can write through."""
+    cache, clone = tmp_path / "cache", tmp_path / "clone"
+    (workspace.root / ".dvc/cache").rename(cache)
+    outputs = ("work", "data", "models", "dist", "metrics", "plots", "reports")
+    shutil.copytree(workspace.root, clone, ignore=shutil.ignore_patterns(*outputs))
+    for root in (workspace.root, clone):
+        relinked(root, cache, link)
+        train = root / "data/clean/train.parquet"
+        assert train.is_symlink() if link == "symlink" else train.stat().st_nlink > 1
+    forgotten(workspace)
+    for name in (FORGOTTEN_LOCK, KEY_FILE):
+        shutil.copy(workspace.root / name, clone)
+    forgotten(Workspace(clone))
+    assert damaged(cache) == []
+    for root in (workspace.root, clone):
+        night(root)
+        assert MARK not in str(pq.read_table(root / "data/clean").to_pydict()).lower()
+    assert damaged(cache) == []
+    assert [path for path in everywhere(workspace) if not path.startswith("clone/texts/")] == []

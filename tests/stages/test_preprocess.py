@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.preprocess.clean_text import SPLITS, file_of, row_groups, texts_of
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
-from clozeline.errors import ClozelineError, DataError, ParamsError, StorageError
+from clozeline.errors import ClozelineError, DataError, StorageError
 from clozeline.params import PreprocessParams, SourceParams
-from clozeline.records.files.formats import read_parquet
-from clozeline.records.files.meter import Meter
 from clozeline.stages import preprocess, snapshot
-from clozeline.storage.large_files import VARIABLE, Pointer, located
 from clozeline.text.clean_writer import CleanWriter
 
 
@@ -42,7 +38,6 @@ def params(kind: str = "files") -> PreprocessParams:
         same_side_similarity=0.5,
         validation_fraction=0.2,
         holdout_fraction=0.2,
-        large_file_mb=None,
     )
 
 
@@ -131,30 +126,6 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:
     for file in (tmp_path / "one").rglob("*"):
         if file.is_file():
             assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
-
-
-def test_splits_above_a_size_are_kept_apart_and_read_as_before(
-    tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large").mkdir()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "large"))
-    apart = params().model_copy(update={"large_file_mb": 0.0})
-    for name, chosen in (("plain", params()), ("apart", apart)):
-        run(chosen, seed=1, source=good, out=tmp_path / name, metrics=tmp_path / "metrics.json")
-    for split in SPLITS:
-        plain, pointer = (file_of(tmp_path / name, split) for name in ("plain", "apart"))
-        assert Pointer.in_file(pointer)
-        assert located(pointer).read_bytes() == plain.read_bytes()
-        assert row_groups(pointer) == row_groups(plain)
-        assert [*texts_of(pointer)] == [*texts_of(plain)]
-        assert [*read_parquet(pointer, {"f": "text"}, Meter())] != []
-
-
-def test_without_a_folder_for_large_files_nothing_is_read(tmp_path: Path, good: Path) -> None:
-    apart = params().model_copy(update={"large_file_mb": 5.0})
-    with pytest.raises(ParamsError, match=f"`preprocess.large_file_mb` needs .*(?s:.)*no {VARIABLE}"):
-        run(apart, seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics.json")
-    assert not (tmp_path / "clean").exists()
 
 
 def test_a_second_run_finds_the_prepared_text_of_the_first(tmp_path: Path, good: Path, caplog) -> None:

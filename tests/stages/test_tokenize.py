@@ -21,7 +21,6 @@ from clozeline.errors import ArtifactError, DataError, TransientError
 from clozeline.params import TokenizeParams
 from clozeline.records.files.identity import identity_of
 from clozeline.stages import tokenize
-from clozeline.storage.large_files import VARIABLE, keep_large
 from clozeline.tokenizing import partitions, shards
 from clozeline.tokenizing.document_keys import write_document_keys
 from clozeline.tokenizing.earlier_ids import EarlierIds
@@ -77,7 +76,6 @@ def params(**changes: object) -> TokenizeParams:
         "min_frequency": 2,
         "lowercase": True,
         "shard_tokens": 3000,
-        "large_file_mb": None,
     }
     return TokenizeParams.model_validate(values | changes)
 
@@ -125,25 +123,6 @@ def test_a_split_in_several_files_gives_the_tokens_of_one_file(clean: Path, tmp_
     run(clean, tmp_path / "several")
     one, several = (contents(tmp_path / name) for name in ("one", "several"))
     assert one == several
-
-
-def test_shards_above_a_size_are_kept_apart_and_read_as_before(
-    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large").mkdir()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "large"))
-    keep_large(clean.iterdir(), 0, "KNOB")
-    assert all(tmp_path / "large" in part.path.parents for part in partitions.partitions_of(clean / "train.parquet"))
-    run(clean, tmp_path / "plain")
-    run(clean, tmp_path / "apart", large_file_mb=0.002)
-    plain, apart = (contents(tmp_path / name / "tokens") for name in ("plain", "apart"))
-    large = {name for name, content in plain.items() if len(content) > 2_000 and "-0" in name}
-    assert {name for name in plain if apart[name] != plain[name]} == large != set()
-    for split in ("train", "validation"):
-        shards = TokenShards.open(tmp_path / "apart/tokens", split)
-        shards.verify()
-        expected = TokenShards.open(tmp_path / "plain/tokens", split)
-        assert [*map(list, map(shards.document, range(60)))] == [*map(list, map(expected.document, range(60)))]
 
 
 def test_packed_and_dropped_tokens_add_up_to_the_input(clean: Path, tmp_path: Path) -> None:

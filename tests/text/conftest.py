@@ -41,7 +41,6 @@ def params_of() -> ParamsOf:
             "same_side_similarity": 0.5,
             "validation_fraction": 0.2,
             "holdout_fraction": 0.2,
-            "large_file_mb": None,
         }
         source |= {key: value for key, value in changes.items() if key in source}
         whole |= {key: value for key, value in changes.items() if key in whole}

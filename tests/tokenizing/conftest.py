@@ -61,6 +61,5 @@ def tokenize_params(**changes: object) -> TokenizeParams:
         "min_frequency": 2,
         "lowercase": True,
         "shard_tokens": 5000,
-        "large_file_mb": None,
     }
     return TokenizeParams.model_validate(values | changes)

@@ -129,7 +129,6 @@ def tokenize_params(algorithm: str) -> TokenizeParams:
         min_frequency=2,
         lowercase=True,
         shard_tokens=5000,
-        large_file_mb=None,
     )
 
 

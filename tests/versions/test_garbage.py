@@ -11,7 +11,6 @@ from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.storage.large_files import VARIABLE, LargeFiles
 from clozeline.storage.sweep import Store, sweep
 from clozeline.versions import remote
 from clozeline.versions.garbage import dvc_stores
@@ -22,10 +21,6 @@ from tests.toy_project import make_toy
 
 NO_AGE = datetime(2100, 1, 1, tzinfo=UTC)
 LONG_AGO = (1.0, 1.0)
-APART = """
-from clozeline.storage.large_files import keep_large
-keep_large([pathlib.Path("upper.txt")], 0, "KNOB")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -78,42 +73,6 @@ def test_data_of_the_working_tree_and_of_the_given_locks_are_kept(root: Path, on
     assert swept(root)["DVC cache: objects"].num_removable == 2
     assert not has(root, one)
     assert has(root, Lock.read(root / "dvc.lock"))
-
-
-def test_large_files_are_kept_as_long_as_something_points_to_them(
-    root: Path, one: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large = root / "work/large"
-    large.mkdir(parents=True)
-    monkeypatch.setenv(VARIABLE, str(large))
-    (root / "steps.py").write_text(f"{(root / 'steps.py').read_text()}\n{APART}")
-    locks = []
-    for text in ("three", "four"):
-        outcomes(root, text)
-        locks.append(Lock.read(root / "dvc.lock"))
-    three, four = locks
-    assert len([*large.glob("*/*")]) == 2
-    assert "large files" in swept(root, three)
-    assert has(root, three)
-    swept(root)
-    assert has(root, four)
-    assert not has(root, three)
-    (content,) = large.glob("*/*")
-    content.unlink()
-    with Objects.open(root) as objects:
-        assert "work/large" in str(objects.fault_of("upper.txt", str(four.stages["upper"].outs[0].md5), None))
-
-
-def test_large_files_outside_the_project_are_left_to_a_shared_sweep(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large").mkdir()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "large"))
-    (tmp_path / "file").write_bytes(b"nothing points to it")
-    LargeFiles(tmp_path / "large").keep(tmp_path / "file")
-    assert "large files" not in swept(root)
-    assert swept(root, before=datetime(2000, 1, 1, tzinfo=UTC), shared=True)["large files"].num_removable == 0
-    assert swept(root, shared=True)["large files"].num_removable == 1
 
 
 def commit(root: Path, lock: Path) -> None:

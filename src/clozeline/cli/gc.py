@@ -36,10 +36,10 @@ def gc(
     finished run that changed something; failed runs between two nights count with them. All registered packages stay,
     and so do the runs and their figures in MLflow: of older runs only the stored files are removed.
 
-    It sweeps DVC's cache and run cache, large files beside them, the files of this workspace's runs in MLflow, and
-    logs, checkpoints, experiments, search indexes and fetched models in work/. `--shared` sweeps what other workspaces
-    use, too: all of them have to report to this MLflow, and `git fetch` their branches first. It may be killed at any
-    moment: the next one goes on.
+    It sweeps DVC's cache and run cache, the files of this workspace's runs in MLflow, and logs, checkpoints,
+    experiments, search indexes and fetched models in work/. `--shared` sweeps what other workspaces use, too: all of
+    them have to report to this MLflow, and `git fetch` their branches first. It may be killed at any moment: the next
+    one goes on.
 
     Examples:
 

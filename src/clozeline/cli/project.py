@@ -6,7 +6,6 @@ from pathlib import Path
 from clozeline.cluster.address import reachable_cluster
 from clozeline.errors import ParamsError
 from clozeline.params import read_params
-from clozeline.storage.large_files import check_large_files
 from clozeline.workspace import Workspace, set_defaults
 
 
@@ -38,13 +37,10 @@ def sound_project_here() -> Workspace:
     """Return `project_here()` with a checked params.yaml, before a server or flow starts and reports the fault as well.
 
     Raises:
-        ParamsError: the current folder is not a project, or its params cannot be used, here.
-        StorageError: the folder of large files cannot be written to.
+        ParamsError: the current folder is not a project, or its params cannot be used.
     """
     workspace = project_here()
-    params = read_params(workspace.root / "params.yaml")
-    check_large_files(params.preprocess.large_file_mb, "preprocess.large_file_mb")
-    check_large_files(params.tokenize.large_file_mb, "tokenize.large_file_mb")
+    read_params(workspace.root / "params.yaml")
     return workspace
 
 
@@ -55,7 +51,6 @@ def project_to_run() -> Workspace:
 
     Raises:
         ParamsError: as `sound_project_here`; or `CLOZELINE_CLUSTER` names no cluster.
-        StorageError: as `sound_project_here`.
         TransientError: the cluster does not answer.
     """
     workspace = sound_project_here()

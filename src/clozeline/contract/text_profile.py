@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict
 from clozeline.artifacts.preprocess.clean_text import TEXT, files_in
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.tokenize.token_metrics import TokenMetrics
-from clozeline.storage.large_files import located
 from clozeline.tokens.shards import TokenShards
 
 Thing = TypeVar("Thing")
@@ -104,7 +103,7 @@ class TextProfile(BaseModel):
 def sample_of(path: Path) -> Iterator[str]:
     """Yield about 2,000 texts of a split, evenly spread over it."""
     with ExitStack() as opened:
-        files = [opened.enter_context(pq.ParquetFile(located(file))) for file in _some_of(files_in(path))]
+        files = [opened.enter_context(pq.ParquetFile(file)) for file in _some_of(files_in(path))]
         chosen = _some_of([(file, group) for file in files for group in range(file.num_row_groups)])
         stride = max(sum(file.metadata.row_group(group).num_rows for file, group in chosen) // _MOST_TEXTS, 1)
         for file, group in chosen:

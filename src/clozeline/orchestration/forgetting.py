@@ -1,9 +1,8 @@
 """Forget a text: find it in every store of a project, remove it there, and keep it out."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,20 +11,19 @@ from clozeline.artifacts.record import Record
 from clozeline.artifacts.snapshot import forgotten as tombstones
 from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, MIN_WORDS, Forgotten, words_of
 from clozeline.artifacts.snapshot.manifest import Earlier
-from clozeline.errors import ArtifactError, DataError, TransientError
+from clozeline.errors import ArtifactError, DataError
 from clozeline.importing.items_file import FOLDER as ITEMS
 from clozeline.lineage.trace import Ancestor, ancestry
 from clozeline.orchestration.forgotten_items import hashes_of_quoting, items_store
+from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
 from clozeline.orchestration.rewriting import rewrite
-from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.sought import Sought
 from clozeline.registry import MODEL_PREFIX, Registered
 from clozeline.registry.forgotten import every_version, mark
-from clozeline.registry.publishing import LOCK, Publisher
+from clozeline.registry.publishing import Publisher
 from clozeline.storage.atomic import remove_folder, replacing_file, replacing_folder
-from clozeline.storage.sweep import Removal, Store, sweep
+from clozeline.storage.sweep import Store, files_in, sweep
 from clozeline.tracking.addresses import database_of
-from clozeline.tracking.flow_run import deliver_waiting
 from clozeline.tracking.searched_files import search_files
 from clozeline.versions.last_output import last_output
 from clozeline.versions.spread import Stored
@@ -91,8 +89,7 @@ def forget(workspace: Workspace, text: str, max_characters: int, *, is_dry: bool
         raise _too_short(text)
     with ExitStack() as stack:
         if not is_dry:
-            stack.enter_context(run_lock(workspace.lock_file))
-            _deliver_all(workspace)
+            stack.enter_context(held_to_remove(workspace))
         stored = stack.enter_context(Stored.open(workspace.root))
         forgetting = _Forgetting(workspace, Sought.of(text, max_characters), text, stored)
         findings = forgetting.findings()
@@ -109,8 +106,7 @@ class _Forgetting:
         self._forgotten = tombstones.with_tombstone(self._root / FORGOTTEN_LOCK, text)
         self._is_known = before == self._forgotten
         self._num_words = len(words_of(text))
-        lock = self._root / "dvc.lock"
-        self._lock = Lock.read(lock) if lock.is_file() else Lock(stages={})
+        self._lock = own_lock(workspace)
         self._registered = self._versions()
         locks = [self._lock, *(one for _, _, one in self._registered if one)]
         items = hashes_of_quoting(self._root, sought, self._lock)
@@ -153,11 +149,8 @@ class _Forgetting:
         found: list[tuple[Registered, tuple[str, ...], Lock | None]] = []
         for version, aliases in every_version(self._address) if self._has_mlflow else ():
             lock = None
-            try:
-                with Publisher(self._address).evidence(version) as evidence:
-                    lock = Lock.read(evidence / LOCK)
-            except ArtifactError:  # without it nobody can say what the version was made of
-                pass
+            with suppress(ArtifactError):  # without it nobody can say what the version was made of
+                lock = lock_of(version, Publisher(self._address))
             found.append((version, aliases, lock))
         return found
 
@@ -195,24 +188,23 @@ class _Forgetting:
         """Yield the hashes of the outputs in the workspace that hold the text: the cache may have lost them."""
         for _, out in self._outs():
             is_searched = any(out.md5 in place.objects for place in self._stored.places)
-            if out.md5 and not is_searched and any(map(self._sought.is_in, _files(self._root / out.path))):
+            if out.md5 and not is_searched and any(map(self._sought.is_in, files_in(self._root / out.path))):
                 yield out.md5
 
     def _outputs(self) -> Store:
-        gone = [out for name, out in self._outs() if out.md5 in self._spread and name != _SNAPSHOT]
-        paths = [self._root / out.path for out in gone if (self._root / out.path).exists()]
-        return Store("workspace: outputs", len(self._outs()) - len(paths), tuple(map(_removal, paths)))
+        paths = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
+        return Store.of_paths("workspace: outputs", paths, lambda path: paths[path] and path.exists())
 
     def _in_work(self) -> Iterator[Store]:
         """Yield what the next run makes again, and the files that quote the text."""
         work = self._workspace.work
         made = [work / name for name in _MADE_OF_TEXT if self._spread and (work / name).exists()]
-        yield Store("work: kept results and checkpoints", 0, tuple(map(_removal, made)))
+        yield Store.of_paths("work: kept results and checkpoints", made, lambda _: True)
         folders = [self._root / name for name in ("reports", "plots", "metrics")]
         folders += [one for one in sorted(work.glob("*")) if one.name not in (*_NOT_SEARCHED, *_MADE_OF_TEXT)]
-        files = [file for folder in folders for file in _files(folder)]
+        files = [file for folder in folders for file in files_in(folder)]
         quoting = {self._whole(file) for file in files if self._sought.is_quoted_in(file)}
-        yield Store("work and reports: files", len(files) - len(quoting), tuple(map(_removal, sorted(quoting))))
+        yield Store.of_paths("work and reports: files", map(self._whole, files), quoting.__contains__)
 
     def _whole(self, file: Path) -> Path:
         """Return what has to go with `file`: a search index is useless without one of its files."""
@@ -224,12 +216,12 @@ class _Forgetting:
         deps = {dep.path for stage in self._lock.stages.values() for dep in stage.data}
         sources = (path for path in deps if not self._lock.maker_of(path) and not path.startswith(f"{ITEMS}/"))
         for path in sorted(sources):
-            for file in _files(self._root / path):
+            for file in files_in(self._root / path):
                 if self._sought.is_in(file):
                     yield f"{file.relative_to(self._root) if file.is_relative_to(self._root) else file}: a source"
 
     def _in_copies(self) -> Iterator[str]:
-        for file in _files(self._workspace.work / "registry"):
+        for file in files_in(self._workspace.work / "registry"):
             if self._sought.is_in(file):
                 yield f"{file.relative_to(self._root)}: a copy of a registered package"
 
@@ -254,17 +246,6 @@ class _Forgetting:
         return _Unfinished.model_validate_json(file.read_bytes()) if file.is_file() else _Unfinished()
 
 
-def _deliver_all(workspace: Workspace) -> None:
-    address = tracking_uri(workspace)
-    if not deliver_waiting(workspace.outbox, address):
-        raise TransientError(
-            "MLflow did not take all records of earlier runs, which may quote the text",
-            given=f"{address}; {workspace.outbox}",
-            expected="a server that takes them, and the store of its files",
-            do="start that store, or try again later; nothing was removed",
-        )
-
-
 def _too_short(text: str) -> DataError:
     return DataError(
         "the text is too short to be told from others",
@@ -272,19 +253,3 @@ def _too_short(text: str) -> DataError:
         expected=f"at least {MIN_WORDS} words, because the text is cut out of every longer one that holds it",
         do="give the whole document: `clozeline forget FILE`",
     )
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _removal(path: Path) -> Removal:
-    files = _files(path)
-    return Removal(sum(file.stat().st_size for file in files), partial(_remove, path))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        remove_folder(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,10 +1,9 @@
 """Garbage collection over every store of a project: what is still reachable is kept, the rest is removed."""
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 from clozeline.artifacts.lock import Lock
@@ -17,8 +16,7 @@ from clozeline.registry import Registered, model_name
 from clozeline.registry.in_use import versions_in_use
 from clozeline.registry.packages import copy_name
 from clozeline.registry.publishing import LOCK, Publisher
-from clozeline.storage.atomic import remove_folder
-from clozeline.storage.sweep import Removal, Store, sweep
+from clozeline.storage.sweep import Store, sweep
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.flow_run import deliver_waiting
 from clozeline.tracking.nights import Nights
@@ -54,8 +52,7 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
     before = datetime.now(UTC) - kept.min_age
     with ExitStack() as stack:
         if not is_dry:
-            stack.enter_context(run_lock(workspace.lock_file))
-            _deliver_all(workspace, address)
+            stack.enter_context(held_to_remove(workspace))
         publisher = Publisher(address)
         versions = [*versions_in_use(address), *_start(workspace, publisher)]
         nights = Nights.read(address, identity_of(workspace), kept.num_nights)
@@ -63,7 +60,7 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
             raise _nothing_known(address)
         if shared:
             _require_quiet(nights)
-        locks = (*nights.locks, *(_lock_of(version, publisher) for version in versions), *_own_lock(workspace))
+        locks = (*nights.locks, *(lock_of(version, publisher) for version in versions), own_lock(workspace))
         in_dvc = stack.enter_context(dvc_stores(workspace.root, locks, before, shared=shared))
         # Without `num_nights` nights no run is too old.
         ended = min(before, nights.oldest_kept) if nights.oldest_kept else datetime.min.replace(tzinfo=UTC)
@@ -73,6 +70,46 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
     return stores
 
 
+@contextmanager
+def held_to_remove(workspace: Workspace) -> Iterator[None]:
+    """Let no run start, after MLflow got the records of earlier ones.
+
+    Raises:
+        ArtifactError: MLflow refuses the caller.
+        TransientError: MLflow or the store of its files does not answer, or a run is active.
+    """
+    with run_lock(workspace.lock_file):
+        address = tracking_uri(workspace)
+        if not deliver_waiting(workspace.outbox, address):
+            raise TransientError(
+                "MLflow did not take all records of earlier runs, which decide what is removed",
+                given=f"{address}; {workspace.outbox}",
+                expected="a server that takes them, and the store of its files",
+                do="start that store, or try again later; nothing was removed",
+            )
+        yield
+
+
+def lock_of(version: Registered, publisher: Publisher) -> Lock:
+    """Return the dvc.lock that is stored with a version.
+
+    Raises:
+        ArtifactError: it is gone or damaged.
+    """
+    with publisher.evidence(version) as evidence:
+        return Lock.read(evidence / LOCK)
+
+
+def own_lock(workspace: Workspace) -> Lock:
+    """Return the dvc.lock of the working tree, which may have stages that dvc.yaml no longer has; empty before a run.
+
+    Raises:
+        ArtifactError: it is damaged.
+    """
+    file = workspace.root / "dvc.lock"
+    return Lock.read(file) if file.is_file() else Lock(stages={})
+
+
 def _nothing_known(address: str) -> ArtifactError:
     return ArtifactError(
         "MLflow knows no run of this workspace, so it cannot say what is still needed",
@@ -80,16 +117,6 @@ def _nothing_known(address: str) -> ArtifactError:
         expected="the MLflow that the runs and releases of this project report to",
         do="correct MLFLOW_TRACKING_URI, or run the pipeline here first (`clozeline run`); nothing was removed",
     )
-
-
-def _deliver_all(workspace: Workspace, address: str) -> None:
-    if not deliver_waiting(workspace.outbox, address):
-        raise TransientError(
-            "MLflow did not take all records of earlier runs, which say what is still needed",
-            given=f"{address}; {workspace.outbox}",
-            expected="a server that takes them, and the store of its files",
-            do="start that store, or try again later; nothing was removed",
-        )
 
 
 def _require_quiet(nights: Nights) -> None:
@@ -103,21 +130,10 @@ def _require_quiet(nights: Nights) -> None:
         )
 
 
-def _lock_of(version: Registered, publisher: Publisher) -> Lock:
-    with publisher.evidence(version) as evidence:
-        return Lock.read(evidence / LOCK)
-
-
 def _start(workspace: Workspace, publisher: Publisher) -> list[Registered]:
     """Return the version that training continues from, which may have no alias any more."""
     start = StartLock.read(workspace.root / START_LOCK)
     return [publisher.registry.version(start.model, start.version)] if start else []
-
-
-def _own_lock(workspace: Workspace) -> list[Lock]:
-    """Return the dvc.lock of the working tree: it may have stages that dvc.yaml no longer has."""
-    file = workspace.root / "dvc.lock"
-    return [Lock.read(file)] if file.is_file() else []
 
 
 def _in_work(
@@ -132,10 +148,10 @@ def _in_work(
         return not {index.name, model_name(index.name)} & searched and _written(index) < before
 
     return (
-        _folders("work: logs", run_folders(workspace.logs), lambda folder: _written(folder) < ended),
-        _folders("work: checkpoints", {step.parent for step in saved}, lambda folder: _written(folder) < ended),
-        _folders("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
-        _folders(
+        Store.of_paths("work: logs", run_folders(workspace.logs), lambda folder: _written(folder) < ended),
+        Store.of_paths("work: checkpoints", {step.parent for step in saved}, lambda folder: _written(folder) < ended),
+        Store.of_paths("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
+        Store.of_paths(
             "work: fetched models",
             workspace.work.glob("registry/[!.]*"),
             lambda folder: folder.name not in copies and _written(folder) < before,
@@ -152,20 +168,11 @@ def _experiments(kept: Path, ended: datetime) -> tuple[Store, Store]:
     links = [link for folder in found - old for part in ("data", "models") for link in (folder / part).glob("*")]
     read = {parent for link in links if link.is_symlink() for parent in link.resolve().parents}
     return (
-        _folders("work: experiments", found - texts, lambda folder: folder in old),
-        _folders("work: text of experiments", texts, lambda folder: folder in old and folder.resolve() not in read),
+        Store.of_paths("work: experiments", found - texts, lambda folder: folder in old),
+        Store.of_paths(
+            "work: text of experiments", texts, lambda folder: folder in old and folder.resolve() not in read
+        ),
     )
-
-
-def _folders(name: str, folders: Iterable[Path], is_old: Callable[[Path], bool]) -> Store:
-    found = sorted(folders)
-    old = [folder for folder in found if is_old(folder)]
-    removals = (Removal(_num_bytes(folder), partial(remove_folder, folder)) for folder in old)
-    return Store(name, len(found) - len(old), tuple(removals))
-
-
-def _num_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _written(folder: Path) -> datetime:

@@ -15,7 +15,6 @@ from clozeline.artifacts.snapshot.forgotten import MIN_WORDS, Forgotten, words_o
 from clozeline.errors import DataError
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import decompressed
-from clozeline.storage.large_files import LargeFiles, Pointer
 from clozeline.text.cleaning import clean, split_long
 
 _PARQUET: Final = b"PAR1"
@@ -63,13 +62,7 @@ def _runs_of(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _parts(path: Path, forms: Forgotten) -> Iterator[str]:
-    """Yield the text of a file, or of the one that it points to, in parts that overlap; nothing if it is not text."""
-    pointer = Pointer.in_file(path)
-    if pointer:
-        large = LargeFiles.of_environment()
-        if large and large.absence_of(pointer) is None:
-            yield from _parts(large.path_of(pointer), forms)
-        return
+    """Yield the text of a file in parts that overlap; nothing if it is not text."""
     try:
         with path.open("rb") as file:
             is_parquet = file.read(len(_PARQUET)) == _PARQUET

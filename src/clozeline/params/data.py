@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from clozeline.params.section import Count, Fraction, NotNegative, Section, Share, set_for
+from clozeline.params.section import Count, Fraction, Section, Share, set_for
 
 _WITH_URL = ("files", "wikipedia-xml", "sql")
 
@@ -77,8 +77,6 @@ class PreprocessParams(Section):
     same_side_similarity: Fraction
     validation_fraction: Fraction
     holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
-    large_file_mb: NotNegative | None
-    """Size in megabytes above which a split is kept in the folder of large files, and DVC tracks a pointer."""
     rules = (
         ("min_characters max_characters", le, "`min_characters` not above `max_characters`: otherwise no text passes"),
         (
@@ -106,8 +104,6 @@ class TokenizeParams(Section):
     min_frequency: Count
     lowercase: bool
     shard_tokens: Count
-    large_file_mb: NotNegative | None
-    """The same for the files of shards."""
     rules = (
         ("algorithm existing", set_for("existing"), "set `existing` for algorithm `existing`, null for any other"),
     )

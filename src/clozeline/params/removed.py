@@ -11,6 +11,8 @@ REMOVED: Final[Mapping[str, str]] = {
     "contract.max_unknown_index": "is gone: the limit is always 0.1",
     "contract.max_conflict_share": "is gone: the limit is always 0.05",
     "contract.max_class_index": "is gone: the limit is always 0.25",
+    "preprocess.large_file_mb": "is gone: let clones share DVC's cache (docs/cluster.md)",
+    "tokenize.large_file_mb": "is gone: let clones share DVC's cache (docs/cluster.md)",
     "pretrain.validation.max_tokens": "is gone: a validation pass always reads 20,000 tokens",
     "pretrain.validation.num_examples": "is gone: 3 predictions are always logged",
     "evaluate.num_folds": "is gone: there are always 7 passes",

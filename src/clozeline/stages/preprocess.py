@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from clozeline.artifacts.preprocess.clean_text import SPLITS, file_of, files_in
 from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
 from clozeline.artifacts.snapshot.forgotten import Forgotten
 from clozeline.cluster.executors import open_workers
 from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
 from clozeline.storage.atomic import replacing_folder
-from clozeline.storage.large_files import check_large_files, keep_large
 from clozeline.text.bad_records import BAD_RECORDS
 from clozeline.text.corpus import build_corpus
 from clozeline.text.documents import DropReason
@@ -24,7 +22,6 @@ _MOST_SHORT = 0.1
 """Share of texts that may be too short without a warning."""
 _MOST_DROPPED = 0.5
 """Share of texts that may be dropped without a warning."""
-_KNOB = "preprocess.large_file_mb"
 _ENOUGH_FOR_INT8 = 100
 """The MIN_AGREEMENT_TEXTS of `exporting/proof.py`."""
 _LARGEST_SHARE = 0.2
@@ -52,10 +49,8 @@ def run(
     Raises:
         ArtifactError: the snapshot `raw` is missing, incomplete, or of another source; or `forgotten` cannot be used.
         DataError: the source is empty, damaged, not of its kind, or too small to split.
-        ParamsError: files above a size are to be kept apart, and the environment names no folder for them.
         StorageError: the disk is full.
     """
-    check_large_files(params.large_file_mb, _KNOB)
     text = open_snapshot(raw, params.source, quarantines=params.on_bad_record == "quarantine")
     to_forget, named = Forgotten.read(forgotten), names_in_source(raw, params.source)
     try:
@@ -70,8 +65,6 @@ def run(
                 workers=workers,
                 named=named,
             )
-            files = [file for split in SPLITS for file in files_in(file_of(folder, split))]
-            keep_large(files, params.large_file_mb, _KNOB)
     except DataError as error:
         problem, given, expected, do = map(named, (error.problem, str(error.given), error.expected, error.do))
         raise DataError(problem, given=given, expected=expected, do=do) from error

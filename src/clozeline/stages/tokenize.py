@@ -13,7 +13,6 @@ from clozeline.cluster.ledger import Ledger
 from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
 from clozeline.storage.atomic import replacing_folder
-from clozeline.storage.large_files import check_large_files, keep_large
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
 from clozeline.tokenizing.document_keys import write_document_keys
@@ -24,11 +23,10 @@ from clozeline.tokenizing.partitions import Partition, partitions_of
 from clozeline.tokens.info import TokensInfo, documents_path
 
 _LOG = logging.getLogger(__name__)
-_ALWAYS_USED = {"algorithm", "existing", "shard_tokens", "large_file_mb"}
+_ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
 """Knobs that an existing tokenizer does not fix."""
 _WORTH_PROCESSES = 64_000_000
 """Bytes of text from which several processes are faster than this one: each takes a second to start."""
-_KNOB = "tokenize.large_file_mb"
 
 
 def run(
@@ -48,10 +46,8 @@ def run(
 
     Raises:
         ArtifactError: a file of `clean` is missing or damaged.
-        ParamsError: files above a size are to be kept apart, and the environment names no folder for them.
         DataError: the text is empty, or the given tokenizer cannot be used.
     """
-    check_large_files(params.large_file_mb, _KNOB)
     files = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
     parts = {split: (path, partitions_of(path)) for split, path in files.items()}  # refuses a damaged file at once
     _, training = parts["train"]
@@ -68,9 +64,6 @@ def run(
         opened = OpenTokenizer.open(tokenizer_beside)
         earlier = EarlierIds.open(ledger, opened.sha256)
         packed = _pack(parts, opened, params.shard_tokens, out_beside, earlier)
-        for split, one in packed.items():
-            hashes = one.info.sha256_of_files(out_beside, split)
-            keep_large(hashes, params.large_file_mb, _KNOB, hashes)
     train, validation = (_figures(packed[split].count, opened) for split in parts)
     TokenMetrics(vocab_size=opened.vocab_size, train=train, validation=validation).write(metrics)
     earlier.keep([one for split in parts for one in packed[split].encoded])

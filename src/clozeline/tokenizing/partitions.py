@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.artifacts.preprocess.clean_text import TEXT, RowGroup, columns_of, files_in, row_groups
-from clozeline.storage.large_files import located
 
 _PARTITION_BYTES = 8_000_000
 """Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
@@ -46,8 +45,7 @@ def partitions_of(path: Path) -> list[Partition]:
     Raises:
         ArtifactError: a file is missing or damaged, or has no column of texts.
     """
-    # A node that has the file need not have the folder of large files.
-    return [partition for file in files_in(path) for partition in _partitions_of_file(located(file))]
+    return [partition for file in files_in(path) for partition in _partitions_of_file(file)]
 
 
 def _partitions_of_file(path: Path) -> list[Partition]:

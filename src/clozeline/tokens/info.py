@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.errors import ArtifactError
 from clozeline.storage.fingerprints import sha256_of
-from clozeline.storage.large_files import located
 from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
 
 INFO_NAME = "tokens.json"
@@ -36,18 +35,6 @@ class SplitInfo(_Record):
     num_tokens: int
     text_bytes: int
     shards: tuple[ShardInfo, ...]
-
-    def sha256_of_files(self, folder: Path, split: str) -> dict[Path, str]:
-        """Return the path in `folder` of each file of the shards, and its sha256."""
-        return {
-            path: sha256
-            for ordinal, shard in enumerate(self.shards)
-            for path, sha256 in zip(
-                ShardPaths.of(folder, split, ordinal).every,
-                (shard.tokens_sha256, shard.offsets_sha256, shard.bytes_sha256),
-                strict=True,
-            )
-        }
 
 
 class TokensInfo(_Record):
@@ -126,14 +113,6 @@ class ShardPaths:
     def of(cls, folder: Path, split: str, ordinal: int) -> Self:
         stem = f"{split}-{ordinal:05d}"
         return cls(folder / f"{stem}.bin", folder / f"{stem}.offsets.npy", folder / f"{stem}.bytes.npy")
-
-    @property
-    def every(self) -> tuple[Path, Path, Path]:
-        return self.tokens, self.offsets, self.document_bytes
-
-    def located(self) -> "ShardPaths":
-        """Return where the contents of the files are. Raises what `located` of a file raises."""
-        return ShardPaths(*map(located, self.every))
 
 
 def documents_path(folder: Path, split: str) -> Path:

@@ -37,7 +37,7 @@ class TokenShards:
         self.split = split
         self.info = info
         shards = info.splits[split].shards
-        self._paths = [ShardPaths.of(folder, split, ordinal).located() for ordinal in range(len(shards))]
+        self._paths = [ShardPaths.of(folder, split, ordinal) for ordinal in range(len(shards))]
         pairs = list(zip(self._paths, shards, strict=True))
         self._tokens = [_map_tokens(paths.tokens, shard.num_tokens, np.dtype(info.dtype)) for paths, shard in pairs]
         self._starts = [0, *np.cumsum([shard.num_tokens for shard in shards], dtype=np.int64).tolist()]

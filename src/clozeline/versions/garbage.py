@@ -3,8 +3,6 @@
 DVC's own `gc` goes by git alone: it would delete what a released version needs, ignores the run cache and knows no age.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -15,10 +13,9 @@ from dvc.repo import Repo, lock_repo
 from dvc.scm import NoSCM
 
 from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.storage.large_files import LargeFiles, Pointer
+from clozeline.errors import ParamsError
 from clozeline.storage.sweep import Store
-from clozeline.versions.places import FOLDER, Place, places_of, pointers_among
+from clozeline.versions.places import Place, files_in, places_of
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import has_remote, remote_errors
 
@@ -28,11 +25,11 @@ def dvc_stores(root: Path, locks: Iterable[Lock], before: datetime, *, shared: b
     """Yield the stores of the project in `root`, while DVC's lock is held: its cache and, with `shared`, its remote.
 
     Kept are: every hash in `locks`, in the working tree, and in all branches, tags, stashes and experiments of git;
-    everything that was written since `before`, with the outputs of such runs; the files in each folder that is kept;
-    and the large files that one of them points to. A cache outside the project counts as shared.
+    everything that was written since `before`, with the outputs of such runs; and the files in each folder that is
+    kept. A cache outside the project counts as shared.
 
     Raises:
-        ParamsError: a branch or tag has stages or data that DVC cannot read; or the folder of large files is missing.
+        ParamsError: a branch or tag has stages or data that DVC cannot read.
         ArtifactError: the list of files of a folder that is kept is damaged; or see `remote.add`.
         TransientError: the remote does not answer.
     """
@@ -42,63 +39,15 @@ def dvc_stores(root: Path, locks: Iterable[Lock], before: datetime, *, shared: b
         is_own = Path(repo.cache.local.path).resolve().is_relative_to(Path(repo.root_dir).resolve())
         places = places_of(repo, with_cache=shared or is_own, with_remote=shared)
         with remote_errors(repo) if shared and has_remote(repo) else nullcontext():
-            large = _large_files(repo, shared=shared)
-            stores = _stores(places, needed, before, large, _pointers_in_tree(repo) if large else ())
+            stores = _stores(places, needed, before)
         yield stores
 
 
-def _stores(
-    places: "Sequence[Place]",
-    needed: set[str | None],
-    before: datetime,
-    large: LargeFiles | None,
-    pointers: Sequence[Pointer],
-) -> tuple[Store, ...]:
-    """Return the stores of all places, and of large files. An object that is recent in one place is kept in all."""
+def _stores(places: Sequence[Place], needed: set[str | None], before: datetime) -> tuple[Store, ...]:
+    """Return the stores of all places. An object that is recent in one place is kept in all."""
     roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
-    kept = roots.union(*(_members(oid, places) for oid in roots if oid.endswith(FOLDER)))
-    in_dvc = tuple(store for place in places for store in place.stores(kept, before))
-    return (*in_dvc, large.without([*pointers_among(places, kept), *pointers], before)) if large else in_dvc
-
-
-def _large_files(repo: Repo, *, shared: bool) -> LargeFiles | None:
-    """Return the folder of large files if it is swept: a remote, or another project, may have pointers into it."""
-    found = LargeFiles.of_environment()
-    if found is None or shared:
-        return found
-    is_own = found.folder.resolve().is_relative_to(Path(repo.root_dir).resolve())
-    return found if is_own and not has_remote(repo) else None
-
-
-def _pointers_in_tree(repo: Repo) -> list[Pointer]:
-    """Return the pointers in the outputs of the working tree, which the cache may have lost."""
-    outs = [Path(out.fs_path) for out in repo.index.outs]
-    files = [file for out in outs for file in (out.rglob("*") if out.is_dir() else [out])]
-    return [pointer for pointer in map(Pointer.in_file, files) if pointer]
-
-
-def _members(folder: str, places: "Iterable[Place]") -> set[str]:
-    """Return the hashes of the files in `folder`; empty if no place has its list, because then it cannot be restored.
-
-    Raises:
-        ArtifactError: each copy of the list is damaged.
-    """
-    damaged = ""
-    for place in places:
-        path = place.objects.get(folder)
-        if path is not None:
-            content = place.read(path)
-            if hashlib.md5(content, usedforsecurity=False).hexdigest() == folder.removesuffix(FOLDER):
-                return {str(entry["md5"]) for entry in json.loads(content)}
-            damaged = path
-    if not damaged:
-        return set()
-    raise ArtifactError(
-        "the list of files of a folder that is still needed is damaged, so its files are not known",
-        given=damaged,
-        expected="content that matches its name",
-        do="remove that file, and restore it (`dvc fetch`) or run its stage again; nothing was removed",
-    )
+    kept = roots.union(*(files_in(oid, places).values() for oid in roots))
+    return tuple(store for place in places for store in place.stores(kept, before))
 
 
 def _recorded_in_git(repo: Repo) -> set[str]:

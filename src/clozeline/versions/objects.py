@@ -1,19 +1,16 @@
 """Search for the bytes behind a hash of dvc.lock: in DVC's cache, in the workspace, and in git."""
 
 import hashlib
-import json
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from clozeline.storage.fingerprints import md5_of
-from clozeline.storage.large_files import VARIABLE, LargeFiles, Pointer
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import check, has_remote
-
-_FOLDER: Final = ".dir"
+from clozeline.versions.stored_files import content_hash, is_folder, listed_files
 
 
 class Objects:
@@ -33,19 +30,13 @@ class Objects:
 
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
         """Return a description of what is missing or damaged in `path` at `md5`; None if every byte is available."""
-        here = self._root / path
         fault = self._fault_in_cache(md5)
-        if fault and self.md5_of(here) == md5:
-            return _fault_of_large(here.rglob("*") if here.is_dir() else [here])
-        if fault and self._md5_in_git(path, commit) == md5:
+        if fault is None or self.md5_of(self._root / path) == md5 or self._md5_in_git(path, commit) == md5:
             return None
-        if fault and has_remote(self._repo):
+        if has_remote(self._repo):
             self._fetch(md5)
             fault = self._fault_in_cache(md5)
-        if fault:
-            return fault
-        files = (self.files_of(md5) or {}).values() if md5.endswith(_FOLDER) else [self._cached(md5)]
-        return _fault_of_large(files)
+        return fault
 
     def md5_of(self, path: Path) -> str | None:
         """Return DVC's hash of a file or folder; None if the path is missing."""
@@ -60,11 +51,13 @@ class Objects:
         return str(built.hash_info.value)
 
     def files_of(self, md5: str) -> dict[str, Path] | None:
-        """Return name → file in the cache of a folder with the hash `md5`; None if one of them is missing."""
+        """Return name → file in the cache of a folder with the hash `md5`; None if one of them is missing, or the hash
+        is that of a file.
+        """
         listing = self._cached(md5)
-        if not listing.is_file():
+        if not is_folder(md5) or not listing.is_file():
             return None
-        files = {entry["relpath"]: self._cached(entry["md5"]) for entry in json.loads(listing.read_bytes())}
+        files = {name: self._cached(file) for name, file in listed_files(listing.read_bytes()).items()}
         return files if all(file.is_file() for file in files.values()) else None
 
     def _cached(self, md5: str) -> Path:
@@ -82,9 +75,9 @@ class Objects:
         check(self._repo)
         with suppress(DvcException, FileNotFoundError):
             self._repo.cloud.pull([HashInfo("md5", md5)])
-            if md5.endswith(_FOLDER):  # DVC fetched only the list of its files
-                entries = json.loads(self._cached(md5).read_bytes())
-                self._repo.cloud.pull([HashInfo("md5", entry["md5"]) for entry in entries])
+            if is_folder(md5):  # DVC fetched only the list of its files
+                files = listed_files(self._cached(md5).read_bytes()).values()
+                self._repo.cloud.pull([HashInfo("md5", file) for file in files])
 
     def keep(self, path: Path) -> None:
         """Store a file in DVC's cache, so that it is found there when the workspace has another content."""
@@ -99,14 +92,14 @@ class Objects:
         file = self._cached(md5)
         if not file.is_file():
             return f"{md5} is neither in the cache, nor in the workspace, nor in git"
-        if md5_of(file) != md5.removesuffix(_FOLDER):
+        if md5_of(file) != content_hash(md5):
             return f"{file} is damaged: its content does not match its name"
-        if not md5.endswith(_FOLDER):
+        if not is_folder(md5):
             return None
-        for entry in json.loads(file.read_bytes()):
-            fault = self._fault_in_cache(entry["md5"])
+        for name, inner in listed_files(file.read_bytes()).items():
+            fault = self._fault_in_cache(inner)
             if fault:
-                return f"{entry['relpath']}: {fault}"
+                return f"{name}: {fault}"
         return None
 
     def _md5_in_git(self, path: str, commit: str | None) -> str | None:
@@ -114,13 +107,3 @@ class Objects:
             return None
         shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=self._root, capture_output=True, check=False)
         return hashlib.md5(shown.stdout, usedforsecurity=False).hexdigest() if shown.returncode == 0 else None
-
-
-def _fault_of_large(files: Iterable[Path]) -> str | None:
-    """Return what is wrong with a large file that one of `files` points to; None if nothing is."""
-    for pointer in filter(None, map(Pointer.in_file, files)):
-        large = LargeFiles.of_environment()
-        fault = large.fault_of(pointer) if large else f"no {VARIABLE}, which names the folder of large files"
-        if fault:
-            return fault
-    return None

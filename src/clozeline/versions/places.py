@@ -1,5 +1,6 @@
 """The objects and the run cache in one place that DVC stores them in: its cache, or the remote."""
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -14,14 +15,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from clozeline.artifacts.lock import LockedStage
+from clozeline.errors import ArtifactError
 from clozeline.storage.beside import held_beside
-from clozeline.storage.large_files import MOST_POINTER_BYTES, Pointer
 from clozeline.storage.sweep import Removal, Store
 from clozeline.versions.remote import check, has_remote, remote_errors
-from clozeline.versions.stored_files import StoredFile, stored_files
+from clozeline.versions.stored_files import StoredFile, content_hash, is_folder, listed_files, stored_files
 
-FOLDER: Final = ".dir"
-"""End of the hash of a folder."""
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
 
@@ -63,9 +62,6 @@ class Place:
             for path, run in self.records.items()
         }
 
-    def num_bytes(self, oid: str) -> int:
-        return self._files[self.objects[oid]].num_bytes
-
     def read(self, path: str) -> bytes:
         with self.database.fs.open(path, "rb") as file:
             content: bytes = file.read()
@@ -90,8 +86,8 @@ class Place:
         the files in it, because DVC takes the list as proof of the files.
         """
         gone = [path for oid, path in self.objects.items() if oid in objects]
-        lists = [path for path in gone if path.endswith(FOLDER)]
-        files = [path for path in gone if not path.endswith(FOLDER)]
+        lists = [path for path in gone if is_folder(path)]
+        files = [path for path in gone if not is_folder(path)]
         remove, remove_run = (self._remove_remote,) * 2 if self.remote_of else (self._remove, self._remove_run)
         removals = (*self._removals(lists, remove), *self._removals(files, remove))
         return (
@@ -140,13 +136,26 @@ class Place:
             self._remove(paths)
 
 
-def pointers_among(places: Iterable[Place], objects: Collection[str]) -> list[Pointer]:
-    """Return the pointers to large files among these objects."""
-    files = {oid: place for place in places for oid in place.objects.keys() & set(objects) if not oid.endswith(FOLDER)}
-    contents = (
-        place.read(place.objects[oid]) for oid, place in files.items() if place.num_bytes(oid) <= MOST_POINTER_BYTES
+def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
+    """Return name → hash of the files in the folder with this hash; empty if it is a file, or if no place has its list,
+    because then it cannot be restored.
+
+    Raises:
+        ArtifactError: each copy of the list is damaged.
+    """
+    copies = [(place, place.objects[oid]) for place in places if oid in place.objects and is_folder(oid)]
+    for place, path in copies:
+        content = place.read(path)
+        if hashlib.md5(content, usedforsecurity=False).hexdigest() == content_hash(oid):
+            return listed_files(content)
+    if not copies:
+        return {}
+    raise ArtifactError(
+        "the list of files of a folder that is still needed is damaged, so its files are not known",
+        given=copies[-1][1],
+        expected="content that matches its name",
+        do="remove that file, and restore it (`dvc fetch`) or run its stage again; nothing was removed",
     )
-    return [pointer for pointer in map(Pointer.of, contents) if pointer]
 
 
 def places_of(repo: Repo, *, with_cache: bool, with_remote: bool) -> list[Place]:

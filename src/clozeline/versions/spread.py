@@ -1,6 +1,5 @@
 """Objects of DVC's cache and remote that hold a text, and those that were made of them."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,12 +10,13 @@ from typing import Any, Final, Self
 from dvc.repo import Repo, lock_repo
 
 from clozeline.artifacts.lock import Lock, LockedStage
+from clozeline.errors import ArtifactError
 from clozeline.progress import track
-from clozeline.storage.large_files import LargeFiles
 from clozeline.storage.sweep import Store
-from clozeline.versions.places import FOLDER, Place, places_of, pointers_among
+from clozeline.versions.places import Place, files_in, places_of
 from clozeline.versions.project import open_project
 from clozeline.versions.remote import remote_errors
+from clozeline.versions.stored_files import is_folder
 
 _MODELS: Final = ("models/", "dist/")
 """Outputs that are learnt from a text and do not quote it."""
@@ -47,7 +47,7 @@ class Stored:
     def holding(self, holds: Callable[[Path], bool]) -> frozenset[str]:
         """Return the hashes of the files for which `holds` is true; each is looked at once, wherever it is stored."""
         where = {oid: place for place in reversed(self.places) for oid in place.objects}
-        files = [oid for oid in sorted(where) if not oid.endswith(FOLDER)]
+        files = [oid for oid in sorted(where) if not is_folder(oid)]
         return frozenset(oid for oid in track(files, "Searching objects", len(files)) if self._holds(where, oid, holds))
 
     def _holds(self, where: Mapping[str, Place], oid: str, holds: Callable[[Path], bool]) -> bool:
@@ -61,12 +61,10 @@ class Stored:
             copy.flush()
             return holds(Path(copy.name))
 
-    def files_in(self, folder: str) -> dict[str, str]:
-        """Return name → hash of the files in the folder with the hash `folder`; empty if its list is gone."""
-        for place in self.places:
-            if folder in place.objects:
-                with suppress(ValueError):
-                    return {entry["relpath"]: entry["md5"] for entry in json.loads(place.read(place.objects[folder]))}
+    def files_in(self, oid: str) -> dict[str, str]:
+        """Return name → hash of the files in the folder with this hash; empty if it is a file, or its list is gone."""
+        with suppress(ArtifactError):  # damaged everywhere, so that nothing can be restored by it
+            return files_in(oid, self.places)
         return {}
 
     def spread(self, holding: Collection[str], locks: Iterable[Lock]) -> frozenset[str]:
@@ -76,7 +74,7 @@ class Stored:
         """
         runs = [run for place in self.places for run in place.records.values() if run]
         runs += [stage for lock in locks for stage in lock.stages.values()]
-        lists = {oid for place in self.places for oid in place.objects if oid.endswith(FOLDER)}
+        lists = {oid for place in self.places for oid in place.objects if is_folder(oid)}
         members = {oid: frozenset(self.files_in(oid).values()) for oid in lists}
         found = set(holding) | {oid for oid in lists if not members[oid].isdisjoint(holding)}
         made = self._made_of(found, runs)
@@ -96,16 +94,12 @@ class Stored:
             known |= outs.union(*(self.files_in(out).values() for out in outs))
 
     def without(self, objects: Collection[str]) -> tuple[Store, ...]:
-        """Return the stores of all places without `objects`, and without the runs that would restore one of them; and
-        that of large files without those that one of `objects` points to.
-        """
-        in_dvc = tuple(
+        """Return the stores of all places without `objects`, and without the runs that would restore one of them."""
+        return tuple(
             store
             for place in self.places
             for store in place.without(objects, [run for run, outs in place.runs.items() if outs & set(objects)])
         )
-        large = LargeFiles.of_environment()
-        return (large.named_by(pointers_among(self.places, objects)), *in_dvc) if large else in_dvc
 
     def replace_output(self, stage: str, path: Path) -> None:
         """Store the present content of the output `path` of `stage`, and let dvc.lock name it.

@@ -1,4 +1,4 @@
-"""Files of a cache or remote, as its file system lists them."""
+"""Files of a cache or remote, as its file system lists them, and folders, as DVC lists their files."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -6,8 +6,39 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
+from pydantic import BaseModel, RootModel
+
+_FOLDER: Final = ".dir"
 _TIMES: Final = ("mtime", "LastModified", "last_modified", "updated")
 """Keys under which the file systems of fsspec give the time at which a file was written."""
+
+
+class _Listed(BaseModel):
+    relpath: str
+    md5: str
+
+
+class _FolderList(RootModel[list[_Listed]]):
+    """Content of the object that DVC keeps for a folder."""
+
+
+def is_folder(oid: str) -> bool:
+    """Whether an object is the list of a folder's files. Its name tells; metrics, for example, are JSON files, too."""
+    return oid.endswith(_FOLDER)
+
+
+def content_hash(oid: str) -> str:
+    """Return the md5 of an object's content."""
+    return oid.removesuffix(_FOLDER)
+
+
+def listed_files(content: bytes) -> dict[str, str]:
+    """Return name → hash of the files in a folder, from the content of its object.
+
+    Raises:
+        ValueError: it is not a list of files.
+    """
+    return {file.relpath: file.md5 for file in _FolderList.model_validate_json(content).root}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.errors import ArtifactError
-from clozeline.storage.large_files import located
 
 SPLITS = ("train", "validation", "holdout")
 DOC_ID, TEXT, SOURCE, TITLE = "doc_id", "text", "source", "title"
@@ -65,7 +64,7 @@ def row_groups(path: Path) -> list[RowGroup]:
     Raises:
         ArtifactError: the file is missing or damaged, or has no texts.
     """
-    with _refusing_damage(path, (TEXT,)), _opened(path, (TEXT,)) as file, located(path).open("rb") as stored:
+    with _refusing_damage(path, (TEXT,)), _opened(path, (TEXT,)) as file, path.open("rb") as stored:
         places = {file.schema.column(place).name: place for place in range(len(file.schema))}
         return [
             _row_group(file.metadata.row_group(number), places[TEXT], places.get(DOC_ID), stored)
@@ -125,7 +124,7 @@ def texts_of(path: Path) -> Iterator[list[str]]:
 
 
 def _opened(path: Path, columns: tuple[str, ...]) -> Any:
-    file = pq.ParquetFile(located(path))
+    file = pq.ParquetFile(path)
     found = file.schema_arrow
     texts = {field.name for field in found if _is_text(field.type) or field.name not in SCHEMA.names}
     if not texts.issuperset(columns):

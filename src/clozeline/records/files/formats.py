@@ -14,7 +14,6 @@ from clozeline.records.files.fields import Fields, check_fields
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.placed import PlacedRecord, json_records, separated_records
 from clozeline.records.files.streams import lines_of
-from clozeline.storage.large_files import located
 
 _COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
 FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]
@@ -39,11 +38,10 @@ def read_parquet(
 
     Raises:
         DataError: the file is damaged, or has no such columns.
-        ArtifactError: it is a pointer to a large file that is not here.
     """
-    file, size_bytes = str(path), located(path).stat().st_size
+    file, size_bytes = str(path), path.stat().st_size
     try:
-        with pq.ParquetFile(located(path)) as table:
+        with pq.ParquetFile(path) as table:
             check_fields(table.schema_arrow.names, fields, path)
             groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
             places = [group.column(0).data_page_offset for group in groups]
