@@ -16,11 +16,10 @@ NAMED = re.compile(FOLDERS)
 ELSEWHERE = {
     "reports/report.html",
     "reports/status.html",
-    "reports/comparison.html",
     "reports/sweep.diff",
     "reports/sweep.html",
 }
-"""Written by `clozeline report`, `clozeline status`, `clozeline compare` and `clozeline sweep`, which are no stages."""
+"""Written by `clozeline report`, `clozeline status` and `clozeline sweep`, which are no stages."""
 
 
 def paths_of_dvc(text: str) -> set[str]:
