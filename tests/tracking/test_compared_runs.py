@@ -8,7 +8,6 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.errors import ArtifactError
 from clozeline.tracking.compared_runs import compared_runs, comparison_address
-from clozeline.tracking.outbox import Curve, Outbox, Point
 from tests.tracking.test_past_runs import address, end_with, execute, open_run, write_lock
 
 __all__ = ["address"]
@@ -18,9 +17,7 @@ def train(address: str, folder: Path, name: str, steps: int) -> str:
     """Log a flow run that trains, with a point of its loss at each step; return its id."""
     lock = write_lock(folder / "dvc.lock", pretrain=steps)
     run = open_run(address, name)
-    stage = execute(run, lock, "pretrain")
-    points = tuple(Point(key="loss", value=steps / step, step=step) for step in range(1, steps + 1))
-    Outbox(folder / "outbox").add(Curve(run=stage, points=points))
+    execute(run, lock, "pretrain", [steps / step for step in range(1, steps + 1)])
     run_id = end_with(run, lock, files=[lock])
     time.sleep(0.002)  # MLflow stores milliseconds
     return run_id

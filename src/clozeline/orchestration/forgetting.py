@@ -256,10 +256,10 @@ class _Forgetting:
 
 def _deliver_all(workspace: Workspace) -> None:
     address = tracking_uri(workspace)
-    if not deliver_waiting(workspace.outbox, address):
+    if reason := deliver_waiting(workspace.outbox, address):
         raise TransientError(
             "MLflow did not take all records of earlier runs, which may quote the text",
-            given=f"{address}; {workspace.outbox}",
+            given=f"{address}; {workspace.outbox}: {reason}",
             expected="a server that takes them, and the store of its files",
             do="start that store, or try again later; nothing was removed",
         )

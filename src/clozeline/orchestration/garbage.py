@@ -83,10 +83,10 @@ def _nothing_known(address: str) -> ArtifactError:
 
 
 def _deliver_all(workspace: Workspace, address: str) -> None:
-    if not deliver_waiting(workspace.outbox, address):
+    if reason := deliver_waiting(workspace.outbox, address):
         raise TransientError(
             "MLflow did not take all records of earlier runs, which say what is still needed",
-            given=f"{address}; {workspace.outbox}",
+            given=f"{address}; {workspace.outbox}: {reason}",
             expected="a server that takes them, and the store of its files",
             do="start that store, or try again later; nothing was removed",
         )
