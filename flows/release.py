@@ -80,7 +80,7 @@ def release(
 
 @task(name="registry", cache_policy=NO_CACHE, persist_result=False)
 def open_registry(workspace: Workspace) -> Publisher:
-    """Deliver pending messages of earlier runs to MLflow, and close the runs that killed releases left open."""
+    """Deliver pending records of earlier runs to MLflow, and close the runs that killed releases left open."""
     address = tracking_uri(workspace)
     deliver_waiting(workspace.outbox, address)
     publisher = Publisher(address)

@@ -65,7 +65,7 @@ class Workspace:
 
     @property
     def outbox(self) -> Path:
-        """Messages that MLflow does not have yet."""
+        """Runs that MLflow does not have completely yet."""
         return self.work / "outbox"
 
     @property

@@ -19,6 +19,7 @@ from clozeline.errors import ArtifactError, ParamsError, TransientError
 from clozeline.lineage.trace import Ancestor, Trace
 from clozeline.registry import FetchedPackage, Registered
 from clozeline.registry.versions import Registry
+from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.workspace import Workspace
 
 CHECKOUT = Path(__file__).parents[2]
@@ -150,8 +151,7 @@ def test_a_port_in_use_is_named_before_anything_starts(project: Path) -> None:
 def test_a_release_without_mlflow_says_at_once_what_waits_and_how_to_finish_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project / "work/outbox").mkdir(parents=True)
-    (project / "work/outbox/journal.jsonl").write_text("{}\n")
+    Outbox(project / "work/outbox").open("run", TrackedRun(name="run", tags={}, started_ms=1))
     asked = []
 
     def hang_up(server: socket.socket) -> None:

@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
 from clozeline.orchestration.run_lock import run_lock
+from clozeline.tracking.outbox import Outbox
 from clozeline.workspace import Workspace
 from tests.process_states import wait_for
 from tests.toy_project import DVC_YAML, STEPS, make_toy
@@ -130,7 +131,7 @@ def require_clean(root: Path, tracking_uri: str) -> None:
     """Check what a finished run leaves: no open run, no held lock, nothing in the outbox, each curve whole."""
     with run_lock(root / "work/run.lock", wait_seconds=0.5):
         pass
-    assert not (root / "work/outbox/journal.jsonl").exists(), "MLflow lacks some records"
+    assert not Outbox(root / "work/outbox").runs(), "MLflow lacks some records"
     in_use = json.loads((root / ".dvc/tmp/rwlock").read_text() or "{}")
     assert not any(in_use.values()), f"DVC's list of the paths in use: {in_use}"
     client = MlflowClient(tracking_uri)

@@ -15,10 +15,9 @@ WRITTEN = re.compile(rf"=({FOLDERS}\S*)")
 NAMED = re.compile(FOLDERS)
 ELSEWHERE = {
     "reports/report.html",
-    "reports/comparison.html",
     "reports/sweep.diff",
 }
-"""Written by `clozeline report`, `clozeline compare` and `clozeline sweep`, which are no stages."""
+"""Written by `clozeline report` and `clozeline sweep`, which are no stages."""
 
 
 def paths_of_dvc(text: str) -> set[str]:

@@ -22,10 +22,6 @@ TWICE = {
         "inference/tokenization.py:Piece",
         "serving/protocols/tokens.py:SimpleToken",
     ): "clients get a described schema",
-    (
-        "tracking/outbox.py:OpenFlow",
-        "tracking/outbox.py:OpenStage",
-    ): "two kinds of message, told apart by `kind`",
 }
 """Two classes of one shape → why both exist."""
 

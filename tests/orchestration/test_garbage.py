@@ -21,7 +21,8 @@ from clozeline.errors import ArtifactError, TransientError
 from clozeline.orchestration.garbage import Kept, sweep_project
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.storage.sweep import Store
-from clozeline.tracking.outbox import OpenFlow, Outbox
+from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
@@ -261,7 +262,7 @@ def test_nothing_is_removed_beside_an_active_run(workspace: Workspace, monkeypat
 
 
 def test_queued_records_are_delivered_to_mlflow_before_the_sweep(workspace: Workspace) -> None:
-    Outbox(workspace.outbox).add(OpenFlow(run="x", name="waiting", workspace=OWN, tags={}, started_ms=1))
+    Outbox(workspace.outbox).open("x", TrackedRun(name="waiting", tags={WORKSPACE: OWN}, started_ms=1))
     swept(workspace)
     assert run_of("waiting")
 
@@ -290,10 +291,12 @@ def test_nothing_is_removed_while_a_queued_file_cannot_be_delivered(
     monkeypatch.setattr(MlflowClient, "log_artifact", log_artifact)
     before = files(workspace)
     outbox = Outbox(workspace.outbox)
-    outbox.add(OpenFlow(run="x", name="waiting", workspace=OWN, tags={}, started_ms=1))
+    outbox.open("x", TrackedRun(name="waiting", tags={WORKSPACE: OWN}, started_ms=1))
     outbox.add_file("x", workspace.root / "dvc.lock")
-    with pytest.raises(TransientError, match="MLflow did not take all records"):
+    with pytest.raises(TransientError, match="MLflow did not take all records") as raised:
         swept(workspace)
+    assert "the store of MLflow's files is away" in raised.value.given
+    assert outbox.files("x"), "the outbox is no cache"
     assert files(workspace) == before
 
 

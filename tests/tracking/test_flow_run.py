@@ -113,8 +113,12 @@ def test_other_params_or_a_finished_run_make_a_new_one(project: Project) -> None
 
 def test_an_unchanged_stage_leaves_no_run(project: Project) -> None:
     run = project.open("run")
-    run.drop_stage(run.start_stage("pretrain", "print", TAGS))
-    assert set(project.runs()) == {"run"}
+    for is_known in (False, True):
+        stage = run.start_stage("pretrain", "print", TAGS)
+        if is_known:
+            assert set(project.runs()) == {"run", "pretrain"}
+        run.drop_stage(stage)
+        assert set(project.runs()) == {"run"}
 
 
 def test_characters_that_mlflow_refuses_in_names_are_replaced(project: Project, tmp_path: Path) -> None:

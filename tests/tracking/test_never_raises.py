@@ -12,7 +12,7 @@ from clozeline.tracking.delivery import Delivery
 from clozeline.tracking.flow_run import FlowRun, StageRecord
 from clozeline.tracking.machine import MachineMetrics
 from clozeline.tracking.mlflow_messages import WORKSPACE
-from clozeline.tracking.outbox import Curve, Outbox
+from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.tracking.past_runs import attach
 from clozeline.tracking.stage_log import OutboxRunLogger
 from tests.mlflow_outbox import delivered, run_of, runs_of
@@ -62,11 +62,14 @@ def address(tmp_path: Path) -> str:
 @pytest.mark.parametrize("uri", ["gopher://host/mlflow", "sqlite:////proc/nowhere/mlflow.db", "http://[", "\0"])
 def test_an_unusable_address_leaves_everything_in_the_outbox(uri: str, tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "outbox")
+    outbox.open("run", TrackedRun(name="run", tags=TAGS, started_ms=1))
     log = OutboxRunLogger(outbox, "run")
     log.metrics({"loss": 1.0}, 1)
     log.close()
-    assert Delivery(outbox, uri).deliver() == "no answer"
-    assert Curve.model_fields["kind"].default in outbox.journal.read_text()
+    delivery = Delivery(outbox, uri)
+    assert delivery.deliver() == "no answer"
+    assert delivery.reason
+    assert any("loss" in points.values for points in outbox.points("run", 0, has_ended=False)[0])
 
 
 def test_unreadable_machine_metrics_are_left_out() -> None:
@@ -78,11 +81,11 @@ def test_unreadable_machine_metrics_are_left_out() -> None:
 
 def test_a_non_numeric_value_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outbox = Outbox(tmp_path / "outbox")
+    outbox.open("run", TrackedRun(name="run", tags=TAGS, started_ms=1))
     log = OutboxRunLogger(outbox, "run")
     log.metrics({"note": "none yet", "gone": None, "loss": 1.0}, 1)
     log.close()
-    curves = [message for _, message in outbox.read(0)[0] if isinstance(message, Curve)]
-    keys = [point.key for curve in curves for point in curve.points]
+    keys = [key for points in outbox.points("run", 0, has_ended=False)[0] for key in points.values]
     assert [key for key in keys if not key.startswith("system/")] == ["loss"]
     assert caplog.text.count("is no number") == 2
 
@@ -103,6 +106,7 @@ def test_an_unexpected_artifact_store_error_stops_no_flow_and_leaves_no_run_open
         assert {found.info.status for found in client.search_runs(["1"])} == {"FINISHED"}
         assert not attach(address, client.search_runs(["1"])[0].info.run_id, file)
     assert "the next run delivers it" in caplog.text
+    assert "no credentials for the bucket" in caplog.text, "the reason"
     stored = delivered(folder, address).list_artifacts(run_of(client, stage).info.run_id)
     assert [found.path for found in stored] == ["stage.log"]
 

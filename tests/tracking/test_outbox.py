@@ -1,17 +1,32 @@
-"""The outbox keeps unsent messages through every kill, and delivers each once and in order."""
+"""The outbox keeps what MLflow lacks through every kill, and MLflow gets all of it once."""
 
+import os
 import shutil
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from mlflow.entities import Metric
 
+from clozeline.tracking.database import prepare
 from clozeline.tracking.delivery import Delivery, DeliveryThread
-from clozeline.tracking.mlflow_messages import MlflowMessages
-from clozeline.tracking.outbox import Curve, End, Facts, Message, OpenFlow, OpenStage, Outbox, Point
+from clozeline.tracking.flow_run import deliver_waiting
+from clozeline.tracking.mlflow_messages import WORKSPACE, MlflowRuns
+from clozeline.tracking.outbox import Dataset, Outbox, TrackedRun
 from tests.killed_writes import is_killed
-from tests.mlflow_outbox import delivered, runs_of
+from tests.mlflow_outbox import delivered, run_of, runs_of
 
 WRITES = ("create_run", "log_batch", "log_artifact", "log_inputs", "set_terminated", "update_run")
+TAGS = {WORKSPACE: "here"}
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database with its tables and experiment, which take seconds to create."""
+    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    MlflowRuns(f"sqlite:///{path}")
+    return path
 
 
 @pytest.fixture
@@ -25,55 +40,112 @@ def address(tmp_path: Path) -> str:
 
 
 def fill(outbox: Outbox, tmp_path: Path) -> None:
-    """Add the messages of a flow run with one stage."""
+    """Add a flow run with one stage."""
     file = tmp_path / "stage.log"
     file.write_text("done")
-    outbox.add(OpenFlow(run="flow", name="flow", workspace="here", tags={"a": "b"}, started_ms=1))
-    outbox.add(
-        OpenStage(run="stage", parent="flow", name="stage", workspace="here", fingerprint="f", tags={}, started_ms=2)
-    )
+    outbox.open("flow", TrackedRun(name="flow", tags={**TAGS, "a": "b"}, started_ms=1))
+    outbox.open("stage", TrackedRun(name="stage", tags=TAGS, started_ms=2, parent="flow", fingerprint="f"))
     for step in (1, 2, 3):
-        outbox.add(Curve(run="stage", points=(Point(key="loss", value=step, timestamp_ms=step, step=step),)))
-    outbox.add(Facts(run="stage", params={"steps": "3"}, metrics=(Point(key="top1", value=0.5),)))
+        outbox.add_points("stage", {"loss": step}, step)
     outbox.add_file("stage", file)
-    outbox.add(End(run="stage", status="FINISHED", ended_ms=3))
-    outbox.add(End(run="flow", status="FINISHED", ended_ms=4))
+    outbox.add_file("stage", file, "plots/pretrain")
+    datasets = (Dataset(name="data", digest="0" * 32, source="{}", profile="{}"),)
+    outbox.end("stage", "FINISHED", params={"steps": "3"}, figures={"top1": 0.5}, tags={"c": "d"}, datasets=datasets)
+    outbox.end("flow", "FINISHED", tags={"e": "f"})
 
 
-def test_the_next_delivery_finishes_one_killed_after_any_write(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.db"
-    MlflowMessages(Outbox(tmp_path), f"sqlite:///{empty}")
+def require_all(folder: Path, address: str) -> None:
+    """Deliver the rest of `fill`; check that MLflow has each record once, and the outbox nothing."""
+    client = delivered(folder, address)
+    runs = runs_of(client)
+    flow, stage = runs["flow"], runs["stage"]
+    assert (flow.info.status, stage.info.status) == ("FINISHED", "FINISHED")
+    assert [point.step for point in client.get_metric_history(stage.info.run_id, "loss")] == [1, 2, 3]
+    assert [point.value for point in client.get_metric_history(stage.info.run_id, "top1")] == [0.5]
+    assert stage.data.params == {"steps": "3"}
+    assert stage.data.tags["mlflow.parentRunId"] == flow.info.run_id
+    assert (flow.data.tags["a"], flow.data.tags["e"], stage.data.tags["c"]) == ("b", "f", "d")
+    assert [given.dataset.name for given in stage.inputs.dataset_inputs] == ["data"]
+    assert [found.path for found in client.list_artifacts(stage.info.run_id)] == ["plots", "stage.log"]
+    assert [found.path for found in client.list_artifacts(stage.info.run_id, "plots/pretrain")] == [
+        "plots/pretrain/stage.log"
+    ]
+    assert {path.name for path in folder.iterdir()} == {"delivery.lock"}
+
+
+def test_the_next_delivery_finishes_one_killed_at_any_call_of_mlflow(tmp_path: Path, empty_database: Path) -> None:
     at_write = 0
     killed = True
     while killed:
         folder = tmp_path / str(at_write)
         folder.mkdir()
-        outbox, address = Outbox(folder / "outbox"), f"sqlite:///{shutil.copy(empty, folder / 'mlflow.db')}"
+        outbox, address = Outbox(folder / "outbox"), f"sqlite:///{shutil.copy(empty_database, folder / 'mlflow.db')}"
         fill(outbox, folder)
         first = Delivery(outbox, address)
         killed = is_killed(lambda first=first: first.deliver(), at_write=at_write, writes=WRITES)
-        client = delivered(outbox.folder, address)
-        runs = runs_of(client)
-        assert {name: run.info.status for name, run in runs.items()} == {"flow": "FINISHED", "stage": "FINISHED"}
-        stage = runs["stage"]
-        assert [point.step for point in client.get_metric_history(stage.info.run_id, "loss")] == [1, 2, 3]
-        assert [point.value for point in client.get_metric_history(stage.info.run_id, "top1")] == [0.5]
-        assert stage.data.params == {"steps": "3"}
-        assert [found.path for found in client.list_artifacts(stage.info.run_id)] == ["stage.log"]
+        require_all(outbox.folder, address)
         at_write += 1
-    assert at_write > 6
+    assert at_write > 8
 
 
-def test_a_truncated_line_does_not_affect_the_others(outbox: Outbox, tmp_path: Path) -> None:
-    fill(outbox, tmp_path)
-    whole = outbox.journal.read_bytes()
-    outbox.journal.write_bytes(whole[:-20])
-    assert len(outbox.read(0)[0]) == 8, "the last line may still be written"
-    outbox.add(End(run="flow", status="KILLED", ended_ms=5))
-    messages, offset, num_cut = outbox.read(0)
-    assert (len(messages), num_cut) == (9, 1)
-    assert messages[-1][1] == End(run="flow", status="KILLED", ended_ms=5)
-    assert offset == outbox.journal.stat().st_size
+def is_killed_at_rename(delivery: Delivery, at_rename: int) -> bool:
+    """Deliver in a child that is killed (-9) before its rename or removal number `at_rename`; whether it was killed."""
+    child = os.fork()
+    if child:
+        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    left = at_rename
+    replace, unlink = Path.replace, Path.unlink
+
+    def counted() -> None:
+        nonlocal left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+
+    def counted_replace(path: Path, target: Path) -> Path:
+        counted()
+        return replace(path, target)
+
+    def counted_unlink(path: Path, missing_ok: bool = False) -> None:
+        counted()
+        unlink(path, missing_ok)
+
+    Path.replace, Path.unlink = counted_replace, counted_unlink  # type: ignore[method-assign]  # only in the child
+    delivery.deliver()
+    os._exit(0)
+
+
+def test_the_next_delivery_finishes_one_killed_at_any_write_of_its_own(tmp_path: Path, empty_database: Path) -> None:
+    at_rename = 0
+    killed = True
+    while killed:
+        folder = tmp_path / str(at_rename)
+        folder.mkdir()
+        outbox, address = Outbox(folder / "outbox"), f"sqlite:///{shutil.copy(empty_database, folder / 'mlflow.db')}"
+        fill(outbox, folder)
+        killed = is_killed_at_rename(Delivery(outbox, address), at_rename)
+        require_all(outbox.folder, address)
+        at_rename += 1
+    assert at_rename > 8
+
+
+def test_a_truncated_line_does_not_affect_the_others(outbox: Outbox, address: str, tmp_path: Path) -> None:
+    outbox.open("run", TrackedRun(name="run", tags=TAGS, started_ms=1))
+    for step in (1, 2, 3):
+        outbox.add_points("run", {"loss": step}, step)
+    file = outbox.folder / "run/points.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    assert [each.step for each in outbox.points("run", 0, has_ended=False)[0]] == [1, 2], "3 may still be written"
+    outbox.add_points("run", {"loss": 4}, 4)
+    outbox.end("run", "KILLED")
+    with file.open("a") as opened:
+        opened.write('{"values": {"loss"')  # by a stage that was killed
+    delivery = Delivery(outbox, address)
+    assert delivery.deliver() == "done"
+    client = delivered(outbox.folder, address)
+    history = client.get_metric_history(run_of(client, "run").info.run_id, "loss")
+    assert [point.step for point in history] == [1, 2, 4]
+    assert delivery.num_lost == 2
 
 
 def test_a_file_is_stored_with_its_content_at_the_time_of_adding(outbox: Outbox, address: str, tmp_path: Path) -> None:
@@ -84,15 +156,61 @@ def test_a_file_is_stored_with_its_content_at_the_time_of_adding(outbox: Outbox,
     assert Path(stored).read_text() == "done"
 
 
-def test_an_unusable_outbox_folder_stops_no_stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_outbox_folder_stops_no_stage(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where the folder should be")
     outbox = Outbox(tmp_path / "file")
-    outbox.add(End(run="flow", status="FINISHED", ended_ms=1))
+    outbox.open("flow", TrackedRun(name="flow", tags=TAGS, started_ms=1))
+    outbox.add_points("flow", {"loss": 1.0}, 1)
     outbox.add_file("flow", tmp_path / "file")
-    assert outbox.num_lost == 2
+    outbox.end("flow", "FINISHED")
+    assert outbox.num_lost == 4
 
 
-class Server:
+def test_what_comes_after_the_end_of_a_run_leaves_nothing_behind(outbox: Outbox, address: str, tmp_path: Path) -> None:
+    fill(outbox, tmp_path)
+    delivered(outbox.folder, address)
+    outbox.add_points("stage", {"loss": 1.0}, 4)
+    outbox.add_file("stage", tmp_path / "stage.log")
+    outbox.end("stage", "KILLED")
+    assert outbox.num_lost == 3
+    require_all(outbox.folder, address)
+
+
+def test_without_runs_nothing_is_asked_of_mlflow(outbox: Outbox) -> None:
+    assert Delivery(outbox, "unused").deliver() == "done"
+    assert not outbox.folder.exists()
+
+
+def test_another_mlflow_gets_all_that_is_still_kept(outbox: Outbox, address: str, tmp_path: Path) -> None:
+    outbox.open("run", TrackedRun(name="run", tags=TAGS, started_ms=1))
+    outbox.add_points("run", {"loss": 1.0}, 1)
+    delivered(outbox.folder, address)
+    outbox.end("run", "FINISHED")
+    other = delivered(outbox.folder, f"sqlite:///{tmp_path / 'other.db'}")
+    assert run_of(other, "run").data.metrics == {"loss": 1.0}
+    assert run_of(other, "run").info.status == "FINISHED"
+
+
+def test_what_earlier_runs_left_is_delivered_and_killed_runs_are_closed(
+    outbox: Outbox, address: str, tmp_path: Path
+) -> None:
+    outbox.open("flow", TrackedRun(name="flow", tags=TAGS, started_ms=1))
+    outbox.open("stage", TrackedRun(name="stage", tags=TAGS, started_ms=2, parent="flow", fingerprint="f"))
+    assert deliver_waiting(outbox.folder, address) == ""
+    assert {run.info.status for run in runs_of(prepare(address)).values()} == {"KILLED"}
+    assert not outbox.runs()
+
+
+def test_a_damaged_record_is_named_and_does_not_delay_the_others(outbox: Outbox, address: str, tmp_path: Path) -> None:
+    fill(outbox, tmp_path)
+    outbox.open("damaged", TrackedRun(name="damaged", tags=TAGS, started_ms=0))
+    (outbox.folder / "damaged/record.json").write_text("{")
+    assert "damaged/record.json" in deliver_waiting(outbox.folder, address)
+    assert set(runs_of(prepare(address))) == {"flow", "stage"}
+    assert outbox.runs() == ["damaged"]
+
+
+class Server(MlflowRuns):
     """Stand-in for MLflow: fails on request, and records what it accepted."""
 
     def __init__(self, *faults: Exception, is_away: bool = False) -> None:
@@ -103,71 +221,119 @@ class Server:
     def answers(self) -> bool:
         return not self.is_away
 
-    def tell(self, message: Message) -> None:
+    def take(self, what: str, run: str) -> None:
         if self.is_away:
             raise ConnectionError("nobody listens")
         if self.faults:
             raise self.faults.pop()
-        self.took.append(f"{message.kind} {message.run}")
+        self.took.append(f"{what} {run}")
 
-    def tell_points(self, run: str, points: object) -> None:
-        self.tell(Curve(run=run, points=()))
+    def open(self, run: str, record: TrackedRun) -> str:
+        self.take("open", run)
+        return run
+
+    def set_facts(self, run_id: str, record: TrackedRun) -> None:
+        self.take("facts", run_id)
+
+    def add_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        self.take("metrics", run_id)
+
+    def add_points(self, run_id: str, points: Sequence[Metric]) -> None:
+        self.take("points", run_id)
+
+    def add_file(self, run_id: str, file: Path, folder: str) -> None:
+        self.take(f"file {folder}", run_id)
+
+    def end(self, run_id: str, status: str, ended_ms: int | None) -> None:
+        self.take("end", run_id)
 
 
 def delivery_to(server: Server, outbox: Outbox) -> Delivery:
     delivery = Delivery(outbox, "unused")
-    delivery._receiver = server
+    delivery._mlflow = server
     return delivery
 
 
-ALL = ["open_flow flow", "open_stage stage", "curve stage", "facts stage", "file stage", "end stage", "end flow"]
+ALL = [
+    "open flow",
+    "facts flow",
+    "end flow",
+    "open stage",
+    "facts stage",
+    "metrics stage",
+    "points stage",
+    "file plots/pretrain stage",
+    "file . stage",
+    "end stage",
+]
 
 
-def test_messages_wait_in_order_while_the_server_is_unreachable(outbox: Outbox, tmp_path: Path) -> None:
+def test_everything_waits_while_the_server_is_unreachable(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(is_away=True)
     delivery = delivery_to(server, outbox)
     assert [delivery.deliver() for _ in range(9)] == ["no answer"] * 9
+    assert "nobody listens" in delivery.reason
     server.is_away = False
     assert delivery.deliver() == "done"
     assert server.took == ALL
     assert delivery.num_lost == 0
 
 
-def test_an_unexpected_error_delays_a_message_and_does_not_lose_it(outbox: Outbox, tmp_path: Path) -> None:
+def test_an_unexpected_error_delays_a_step_and_does_not_lose_it(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(KeyError("metrics"), RuntimeError("no credentials"))
     delivery = delivery_to(server, outbox)
     assert [delivery.deliver() for _ in range(3)] == ["later", "later", "done"]
     assert server.took == ALL
+    assert delivery.num_lost == 0
 
 
-def test_a_message_that_the_server_always_refuses_is_dropped_and_counted(outbox: Outbox, tmp_path: Path) -> None:
+def test_a_step_that_the_server_always_refuses_is_dropped_counted_and_explained(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
-    server = Server(*[KeyError("metrics")] * 5)
+    server = Server()
     delivery = delivery_to(server, outbox)
+    refused = [KeyError("metrics")] * 5
+    server.set_facts = lambda run_id, record: server.take("facts", run_id) if not refused else fail(refused)  # type: ignore[method-assign]
     assert [delivery.deliver() for _ in range(5)] == ["later"] * 4 + ["done"]
-    assert server.took == ALL[1:]
+    assert server.took == [took for took in ALL if took != "facts flow"]
     assert delivery.num_lost == 1
+    assert "metrics" in delivery.refusal
 
 
-def test_files_that_could_not_be_stored_are_sent_again_in_their_order(outbox: Outbox, tmp_path: Path) -> None:
-    file = tmp_path / "stage.log"
-    file.write_text("done")
-    for run in ("first", "second", "third"):
-        outbox.add_file(run, file)
-    server = Server(*[OSError("the store is full")] * 3)
+def fail(errors: list[KeyError]) -> None:
+    raise errors.pop()
+
+
+def test_a_run_that_cannot_be_made_stays_and_does_not_delay_the_others(outbox: Outbox, tmp_path: Path) -> None:
+    for number, run in enumerate(("first", "second")):
+        outbox.open(run, TrackedRun(name=run, tags=TAGS, started_ms=number))
+        outbox.end(run, "FINISHED")
+    server = Server(*[KeyError("name")] * 5)
     delivery = delivery_to(server, outbox)
-    assert [delivery.deliver() for _ in range(2)] == ["later", "done"]
-    assert server.took == ["file first", "file second", "file third"]
+    assert [delivery.deliver() for _ in range(5)] == ["later"] * 5
+    assert outbox.runs() == ["first"]
+    assert delivery.num_lost == 0
+    assert delivery.deliver() == "done"
+
+
+def test_files_that_could_not_be_stored_are_sent_again_and_delay_nothing_else(outbox: Outbox, tmp_path: Path) -> None:
+    fill(outbox, tmp_path)
+    server = Server()
+    delivery = delivery_to(server, outbox)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(server, "add_file", lambda *given: fail([KeyError("the store is full")]))
+        assert [delivery.deliver() for _ in range(9)] == ["later"] * 9
+    assert server.took == [took for took in ALL if not took.startswith("file")]
+    assert delivery.deliver() == "done"
+    assert server.took[-2:] == ["file plots/pretrain stage", "file . stage"]
+    assert delivery.num_lost == 0
 
 
 def test_closing_waits_for_a_server_only_up_to_its_timeout(outbox: Outbox, tmp_path: Path) -> None:
     fill(outbox, tmp_path)
     server = Server(is_away=True)
-    delivery = delivery_to(server, outbox)
-    assert not DeliveryThread(delivery, retry_seconds=0.05, close_seconds=0.2).close()
-    delivery.clean_up()
+    assert not DeliveryThread(delivery_to(server, outbox), retry_seconds=0.05, close_seconds=0.2).close()
     server.is_away = False
     thread = DeliveryThread(delivery_to(server, outbox), retry_seconds=0.05, close_seconds=20)
     assert thread.close()

@@ -14,7 +14,7 @@ from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
 from clozeline.tracking.flow_run import FlowRun, StageRecord
 from clozeline.tracking.mlflow_messages import WORKSPACE
-from clozeline.tracking.outbox import Status
+from clozeline.tracking.outbox import OUTBOX, Outbox, Status
 from clozeline.tracking.past_runs import attach, past_runs
 from tests.mlflow_outbox import run_of
 
@@ -43,9 +43,11 @@ def end_with(run: FlowRun, lock_file: Path, files: Sequence[Path] = ()) -> str:
     return str(run_of(MlflowClient(run.tracking_uri), run.run).info.run_id)
 
 
-def execute(run: FlowRun, lock_file: Path, stage: str) -> str:
-    """Log a stage that executed; return the name of its run in the outbox."""
+def execute(run: FlowRun, lock_file: Path, stage: str, losses: Sequence[float] = ()) -> str:
+    """Log a stage that executed, with a point of its loss for each step; return the name of its run in the outbox."""
     name = run.start_stage(stage, f"{stage} {lock_file.stem}", TAGS)
+    for step, loss in enumerate(losses, start=1):
+        Outbox(Path(run.environment(name)[OUTBOX])).add_points(name, {"loss": loss}, step)
     run.end_stage(name, StageRecord("executed", Lock.read(lock_file).stages[stage], metrics=[], shown=[]))
     return name
 

@@ -10,8 +10,8 @@ from clozeline.tracking import RunLoggers, run_logger
 from clozeline.tracking.database import prepare
 from clozeline.tracking.delivery import Delivery
 from clozeline.tracking.machine import MachineMetrics
-from clozeline.tracking.mlflow_messages import MlflowMessages
-from clozeline.tracking.outbox import OUTBOX, RUN, Curve, OpenFlow, Outbox, Point
+from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, TrackedRun
 from clozeline.tracking.stage_log import OutboxRunLogger
 from tests.mlflow_outbox import delivered, run_of
 
@@ -32,7 +32,7 @@ def address(tmp_path: Path, empty_database: Path) -> str:
 @pytest.fixture
 def outbox(tmp_path: Path) -> Outbox:
     outbox = Outbox(tmp_path / "outbox")
-    outbox.add(OpenFlow(run="ours", name="run", workspace="here", tags={}, started_ms=1))
+    outbox.open("ours", TrackedRun(name="run", tags={WORKSPACE: "here"}, started_ms=1))
     return outbox
 
 
@@ -93,18 +93,17 @@ def test_a_curve_resumed_while_mlflow_was_unreachable_has_no_duplicate_steps(out
 
 
 def test_more_points_than_one_call_may_carry_all_arrive(outbox: Outbox, address: str) -> None:
-    for start in range(0, 2500, 50):
-        points = tuple(Point(key="loss", value=1.0, timestamp_ms=5, step=step) for step in range(start, start + 50))
-        outbox.add(Curve(run="ours", points=points))
+    for step in range(2500):
+        outbox.add_points("ours", {"loss": 1.0}, step)
     assert steps(outbox, address, "loss") == list(range(2500))
 
 
 def test_refused_points_do_not_delay_the_others(outbox: Outbox, address: str, caplog: pytest.LogCaptureFixture) -> None:
     for key, step in {"what?": 1, "loss": 1, "why?": 2, "error": 2}.items():
-        outbox.add(Curve(run="ours", points=(Point(key=key, value=1.0, timestamp_ms=5, step=step),)))
+        outbox.add_points("ours", {key: 1.0}, step)
     delivery = Delivery(outbox, address)
     assert delivery.deliver() == "done"
     assert delivery.num_lost == 2
     assert caplog.text.count("refused") == 2
-    client = MlflowMessages(outbox, address)._client
-    assert set(run_of(client, "ours").data.metrics) == {"loss", "error"}
+    assert "why?" in delivery.refusal
+    assert set(run_of(prepare(address), "ours").data.metrics) == {"loss", "error"}

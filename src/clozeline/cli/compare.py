@@ -1,7 +1,7 @@
 """`clozeline compare`: earlier runs side by side."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clozeline.reporting.side_by_side import Comparison
+    from clozeline.tracking.compared_runs import ComparedRun
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,37 +29,53 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser on this machine.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
-    """Show two to four earlier runs side by side: what differs in their params, their figures with intervals, curves.
+    """Show two to four earlier runs side by side: what differs in their params, and their figures with intervals.
 
-    The table shows figures and params. `reports/comparison.html` has the curves too: loss and accuracy of every run on
-    one chart, in training and on validation text.
+    It ends with the addresses of MLflow's own comparison: of the runs, with every figure, and of their pre-training,
+    with the curves of all on one chart.
 
     Examples:
 
     `clozeline compare`
 
-    `clozeline compare fascinating-foxhound 7afceafe --open`
+    `clozeline compare fascinating-foxhound 7afceafe --json`
     """
     workspace = project_here()
     from rich.console import Console
 
-    from clozeline.reporting.side_by_side import PAGE, write
+    from clozeline.reporting.side_by_side import Comparison
     from clozeline.tracking.compared_runs import compared_runs
     from clozeline.workspace import tracking_uri
 
-    comparison = write(compared_runs(tracking_uri(workspace), runs or []), workspace.root, datetime.now(UTC))
+    address = tracking_uri(workspace)
+    comparison = Comparison(compared_runs(address, runs or []))
+    pages = dict(_pages(comparison.runs, address))
+    if as_json:
+        typer.echo(json.dumps({**comparison.record(), "mlflow": pages}, indent=2, ensure_ascii=False))
+        return
     console = Console()
     for table in tables(comparison):
         if table.row_count:
             console.print(table)
     for note in comparison.notes:
         typer.echo(note, err=True)
-    opening = " ".join(["clozeline compare", *(runs or ()), "--open"])
-    typer.echo(f"curves and every other figure that differs: {PAGE}; `{opening}` shows it")
-    if open_:
-        typer.launch(str(workspace.root / PAGE))
+    if not address.startswith("http"):
+        typer.echo("`clozeline ui` shows these pages of MLflow:")
+    for name, page in pages.items():
+        typer.echo(f"{name} in MLflow: {page}")
+
+
+def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, str]]:
+    """Yield MLflow's comparison of the runs, and that of their pre-training if MLflow has at least two of these."""
+    from clozeline.tracking.compared_runs import comparison_address
+
+    experiments = [run.experiment_id for run in runs]
+    yield "figures", comparison_address(address, [run.run_id for run in runs], experiments)
+    trainings = list(dict.fromkeys(run.training_id for run in runs if run.training_id))
+    if len(trainings) > 1:
+        yield "curves", comparison_address(address, trainings, experiments)
 
 
 def tables(comparison: "Comparison") -> "Sequence[Table]":

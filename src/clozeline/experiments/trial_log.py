@@ -1,10 +1,9 @@
 """The trials of a sweep in MLflow: a run for each, under that of the sweep.
 
-All messages go through an outbox of the sweep's own, so no trial waits for MLflow, and no other run is disturbed.
+All records go through an outbox of the sweep's own, so no trial waits for MLflow, and no other run is disturbed.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Final
 
 from clozeline.experiments.trials import TrialRecord
 from clozeline.tracking.mlflow_messages import WORKSPACE
-from clozeline.tracking.outbox import OUTBOX, RUN, End, Facts, OpenStage, Outbox, Point, Status
+from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, Status, TrackedRun, now_ms
 
 _STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
@@ -32,28 +31,23 @@ class TrialLog:
     def __call__(self, trial: TrialRecord) -> Iterator[Callable[[TrialRecord], None]]:
         """Open the run of a trial; the curves of its training go there too. An unfinished one is continued."""
         run = f"{self.parent}-{trial.number}"
-        self.outbox.add(
-            OpenStage(
-                run=run,
-                parent=self.parent,
-                name=f"trial {trial.number + 1}",
-                workspace=self.workspace,
-                fingerprint=f"{self.workspace}-{trial.number}",
-                tags={WORKSPACE: self.workspace},
-                started_ms=_now_ms(),
-            )
+        record = TrackedRun(
+            name=f"trial {trial.number + 1}",
+            tags={WORKSPACE: self.workspace},
+            started_ms=now_ms(),
+            parent=self.parent,
+            fingerprint=f"{self.workspace}-{trial.number}",
+            params={key: str(value) for key, value in trial.values.items()},
         )
-        params = {key: str(value) for key, value in trial.values.items()}
-        self.outbox.add(Facts(run=run, params=params))
+        self.outbox.open(run, record)
         with _in_environment({OUTBOX: str(self.outbox.folder.resolve()), RUN: run}):
             yield lambda ended: self._end(run, ended)
 
     def _end(self, run: str, trial: TrialRecord) -> None:
-        points = () if trial.value is None else (Point(key=self.metric, value=trial.value, timestamp_ms=_now_ms()),)
+        figures = {} if trial.value is None else {self.metric: trial.value}
         tags = {"trial.state": trial.state, "trial.experiment": trial.experiment, "error": trial.reason}
         told = {key: value for key, value in tags.items() if value}
-        self.outbox.add(Facts(run=run, metrics=points, tags=told))
-        self.outbox.add(End(run=run, status=_STATUS[trial.state], ended_ms=_now_ms()))
+        self.outbox.end(run, _STATUS[trial.state], tags=told, figures=figures)
 
 
 def outbox_in(folder: Path) -> Outbox:
@@ -71,7 +65,3 @@ def _in_environment(values: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

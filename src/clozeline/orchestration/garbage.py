@@ -80,10 +80,10 @@ def held_to_remove(workspace: Workspace) -> Iterator[None]:
     """
     with run_lock(workspace.lock_file):
         address = tracking_uri(workspace)
-        if not deliver_waiting(workspace.outbox, address):
+        if reason := deliver_waiting(workspace.outbox, address):
             raise TransientError(
                 "MLflow did not take all records of earlier runs, which decide what is removed",
-                given=f"{address}; {workspace.outbox}",
+                given=f"{address}; {workspace.outbox}: {reason}",
                 expected="a server that takes them, and the store of its files",
                 do="start that store, or try again later; nothing was removed",
             )

@@ -131,9 +131,7 @@ def require_registry(workspace: Workspace, params: Params) -> None:
         require_answer(address)
     except TransientError as error:
         packages = ", ".join(f"dist/{package}" for package in params.packages)
-        records = (
-            f"; the records of earlier runs in {workspace.outbox}" if Outbox(workspace.outbox).journal.exists() else ""
-        )
+        records = f"; the records of earlier runs in {workspace.outbox}" if Outbox(workspace.outbox).runs() else ""
         raise TransientError(
             f"MLflow at {address} does not answer, so nothing was released",
             given=f"waiting for it: {packages}{records}",

@@ -26,8 +26,6 @@ class Series:
     points: Points
     has_dots: bool = False
     """Whether to mark each point; for series of a few points that were measured one by one."""
-    colour: int | None = None
-    """Number of its colour, which several lines may share; None: its place among the lines."""
 
 
 def lines(

@@ -1,9 +1,11 @@
-"""Flow runs that a person names, with their figures, their dvc.lock, and the curves of their pre-training."""
+"""Flow runs that a person names, with their figures and their dvc.lock, and MLflow's own page that compares them."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
@@ -14,8 +16,9 @@ from clozeline.tracking.mlflow_adapter import every
 from clozeline.tracking.past_runs import EarlierRun, earlier_run, executed_by_hash
 
 MOST: Final = 4
-"""Number of runs that a chart can tell apart."""
-CURVES: Final = ("loss", "validation_loss", "accuracy", "validation_accuracy")
+"""Number of runs whose columns a terminal has room for."""
+_OWN_PAGES: Final = "http://127.0.0.1:5000"
+"""Address at which `clozeline ui` shows the project's own database."""
 _PAGE: Final = 100
 _SHOWN: Final = 10
 _IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
@@ -27,9 +30,10 @@ class ComparedRun:
 
     run_id: str
     name: str
+    experiment_id: str
     facts: EarlierRun
-    curves: Mapping[str, Sequence[tuple[float, float]]]
-    """Points (step, value) of its pre-training by name of the curve; empty if that was executed elsewhere."""
+    training_id: str | None
+    """Id of the run of its pre-training, which has the curves; None if that was executed elsewhere."""
 
 
 def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[ComparedRun]:
@@ -47,7 +51,7 @@ def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[ComparedRun]
         if not 2 <= len(ids) <= MOST:
             raise _number_error(wanted, ids, _newest(client, known))
         executed = executed_by_hash(client, known)
-    return [_compared(client, run, executed, tracking_uri) for run in found]
+    return [_compared(run, executed, tracking_uri) for run in found]
 
 
 def _named(client: MlflowClient, known: list[str], text: str) -> Run:
@@ -88,16 +92,19 @@ def _search(client: MlflowClient, known: list[str], condition: str) -> Iterator[
         yield from every(client.search_runs, known, with_lock, ViewType.ACTIVE_ONLY, _PAGE, newest_first)
 
 
-def _compared(client: MlflowClient, run: Run, executed: Mapping[str | None, Run], tracking_uri: str) -> ComparedRun:
+def _compared(run: Run, executed: Mapping[str | None, Run], tracking_uri: str) -> ComparedRun:
     facts = earlier_run(run, tracking_uri)
     stage = facts.lock.stages.get("pretrain") if facts.lock else None
     training = executed.get(stage.sha256) if stage else None
-    curves = {}
-    with answering(tracking_uri):
-        for name in CURVES if training else ():
-            history = client.get_metric_history(training.info.run_id, name) if training else ()
-            curves[name] = sorted((float(point.step), float(point.value)) for point in history)
-    return ComparedRun(run.info.run_id, run.info.run_name, facts, {name: it for name, it in curves.items() if it})
+    training_id = training.info.run_id if training else None
+    return ComparedRun(run.info.run_id, run.info.run_name, str(run.info.experiment_id), facts, training_id)
+
+
+def comparison_address(tracking_uri: str, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> str:
+    """Return the address of MLflow's own page that compares these runs; of a local database, in `clozeline ui`."""
+    pages = tracking_uri.rstrip("/") if tracking_uri.startswith("http") else _OWN_PAGES
+    runs, known = (quote(json.dumps(list(dict.fromkeys(ids)))) for ids in (run_ids, experiment_ids))
+    return f"{pages}/#/compare-runs?runs={runs}&experiments={known}"
 
 
 def _called(run: Run) -> str:

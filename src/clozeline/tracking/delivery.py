@@ -1,153 +1,211 @@
-"""Delivers the outbox to MLflow: in order, each message once, from a thread of its own that nothing waits for."""
+"""Brings MLflow up to date with the outbox, from a thread of its own that nothing waits for.
+
+Each step can be repeated without loss or doubles. `synced.json` in the folder of a run remembers what MLflow has; a
+delivery that was killed before it was written asks MLflow.
+"""
 
 import logging
-import shutil
 import threading
-from collections import Counter, deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Final, Literal, Protocol
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Literal
 
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
+from clozeline.artifacts.record import Record
+from clozeline.storage.atomic import replacing_file
 from clozeline.storage.locks import alone
 from clozeline.tracking.machine import PREFIX
-from clozeline.tracking.mlflow_messages import POINTS_PER_CALL, MlflowMessages, UnknownRunError
-from clozeline.tracking.outbox import Curve, File, Message, Outbox, Point
+from clozeline.tracking.mlflow_messages import POINTS_PER_CALL, MlflowRuns
+from clozeline.tracking.outbox import Outbox, TrackedRun
 
 _LOG = logging.getLogger(__name__)
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
 _MOST_ATTEMPTS: Final = 5
-"""Number of attempts to send a message that fails while the server answers."""
+"""Number of attempts at a step that fails while the server answers."""
 _LOOK_SECONDS: Final = 0.5
-Progress = Literal["done", "again", "later", "no answer"]
+_SYNCED: Final = "synced.json"
+Progress = Literal["done", "later", "no answer"]
 
 
-class Receiver(Protocol):
-    """Receiver of messages: MLflow, as `MlflowMessages`."""
+class Synced(Record):
+    """What MLflow has of a run."""
 
-    def answers(self) -> bool: ...
-    def tell(self, message: Message) -> None: ...
-    def tell_points(self, run: str, points: Sequence[Point]) -> None: ...
+    tracking_uri: str
+    run_id: str = ""
+    told: TrackedRun | None = None
+    num_bytes: int = 0
+    """Of points.jsonl."""
+    status: str = "RUNNING"
 
 
 class Delivery:
-    """Delivers one outbox. The keys of delivered messages are in `work/outbox/delivered`."""
+    """Delivers one outbox."""
 
     def __init__(self, outbox: Outbox, tracking_uri: str) -> None:
         self._outbox = outbox
         self._tracking_uri = tracking_uri
-        self._delivered = outbox.folder / "delivered"
-        self._receiver: Receiver | None = None
-        self._waiting: deque[tuple[str, Message]] = deque()
-        self._offset = 0
-        self._failures: Counter[str] = Counter()
+        self._mlflow: MlflowRuns | None = None
+        self._failures: Counter[str] = Counter()  # of each run, at its present step
+        self._reason = ""
         self.num_lost = 0
-        """Messages that MLflow refused, and lines that were cut; of curves, the points that belong to the stage."""
+        """Steps and files that MLflow refused, and lines that were cut; of curves, the points of the stage itself."""
+        self.refusal = ""
+        """Why the last of them was lost."""
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
+    def is_waiting(self) -> bool:
+        """Whether MLflow lacks a part of any run, or a run has not ended."""
+        return bool(self._outbox.runs())
+
+    @property
+    def reason(self) -> str:
+        """Why MLflow lacks something, in words."""
+        return self._reason or self._outbox.reason or "there was no time to deliver it"
 
     def deliver(self) -> Progress:
-        """Send the waiting messages. `later`: the server answers, but not everything could be stored. Never raises."""
-        if not self._outbox.journal.exists():
-            return "done"
+        """Bring MLflow up to date. `later`: the server answers, but not everything could be stored. Never raises."""
         try:
-            with self._alone():
-                self._read()
-                return self._send_all()
+            if not self._outbox.runs():
+                return "done"
+            with alone(self._outbox.folder / "delivery.lock"):  # an earlier flow of this workspace may still be sending
+                self._mlflow = self._mlflow or MlflowRuns(self._tracking_uri)
+                return self._deliver_all(self._mlflow)
         except Exception as error:  # noqa: BLE001  # no fault of tracking may stop a run
+            self._reason = _in_words(error)
             _LOG.debug("the outbox waits: %s", error)
             return "no answer"
 
-    def clean_up(self) -> None:
-        """Remove the outbox if nothing waits in it. The caller knows that no process adds to it."""
-        if not self._outbox.journal.exists():
-            return
-        with self._alone():
-            self._read()
-            if self._waiting:
-                return
-            self._outbox.journal.unlink()  # first: without the journal, the rest is ignored
-            self._delivered.unlink(missing_ok=True)
-            shutil.rmtree(self._outbox.folder / "files", ignore_errors=True)
-            self._offset = 0
+    def _deliver_all(self, mlflow: MlflowRuns) -> Progress:
+        """Deliver one run after another, because a stage may continue an earlier one; remove those that MLflow has."""
+        self._reason = ""
+        records = self._outbox.records()
+        complete = set()
+        progress: Progress = "done"
+        for run, record in records.items():
+            try:
+                has_all = self._deliver_run(mlflow, run, record)
+            except Exception as error:
+                if not mlflow.answers():
+                    raise
+                self._reason = _in_words(error)
+                self._failures[run] += 1
+                if self._failures[run] < _MOST_ATTEMPTS:
+                    return "later"
+                has_all = False  # it stays, and no longer delays the others
+            if not has_all:
+                progress = "later"
+            elif record.status != "RUNNING":
+                complete.add(run)
+        parents = {record.parent for run, record in records.items() if run not in complete}
+        for run in complete - parents:
+            self._outbox.remove(run)
+        return progress
 
-    def _alone(self) -> AbstractContextManager[None]:
-        """Exclude the thread of an earlier flow of this workspace that may still be sending."""
-        return alone(self._outbox.folder / "delivery.lock")
+    def _deliver_run(self, mlflow: MlflowRuns, run: str, record: TrackedRun) -> bool:
+        """Return whether MLflow has all of the run that there is."""
+        if record.status == "DROPPED":
+            self._step(mlflow, run, partial(mlflow.delete, run))
+            return True
+        synced = self._synced(run)
+        if not synced.run_id:
+            synced = self._note(run, synced, run_id=mlflow.open(run, record))
+        run_id = synced.run_id
+        if synced.told != record:
+            self._step(mlflow, run, partial(mlflow.set_facts, run_id, record))
+            figures = [Metric(key, value, 0, 0) for key, value in record.figures.items()]
+            self._send(mlflow, run, figures, partial(mlflow.add_metrics, run_id))
+            synced = self._note(run, synced, told=record)
+        synced = self._deliver_points(mlflow, run, record, synced)
+        has_all = self._deliver_files(mlflow, run, run_id)
+        status = record.status
+        if status not in ("RUNNING", synced.status):
+            self._step(mlflow, run, partial(mlflow.end, run_id, status, record.ended_ms))
+            self._note(run, synced, status=status)
+        return has_all
 
-    def _read(self) -> None:
-        delivered = set()
-        if self._offset == 0 and self._delivered.exists():
-            delivered = set(self._delivered.read_text().split())
-        new, self._offset, num_cut = self._outbox.read(self._offset)
-        self.num_lost += num_cut
-        self._waiting += [(key, message) for key, message in new if key not in delivered]
+    def _deliver_points(self, mlflow: MlflowRuns, run: str, record: TrackedRun, synced: Synced) -> Synced:
+        has_ended, run_id = record.status != "RUNNING", synced.run_id
+        while True:
+            points, offset, num_cut = self._outbox.points(run, synced.num_bytes, has_ended=has_ended)
+            if offset == synced.num_bytes:
+                return synced
+            metrics = [
+                Metric(key, value, each.timestamp_ms, each.step)
+                for each in points
+                for key, value in each.values.items()
+            ]
+            self._send(mlflow, run, metrics, partial(mlflow.add_points, run_id))
+            if num_cut:
+                self._lose(f"{num_cut} lines of points were cut when they were written", num_cut)
+            synced = self._note(run, synced, num_bytes=offset)
 
-    def _send_all(self) -> Progress:
-        if not self._waiting:
-            return "done"
-        if self._receiver is None:
-            self._receiver = MlflowMessages(self._outbox, self._tracking_uri)
-        put_aside: list[tuple[str, Message]] = []
-        try:
-            while self._waiting:
-                batch = self._next_batch()
-                progress = self._send(self._receiver, batch)
-                if progress == "done":
-                    self._take(batch)
-                elif progress == "again":
+    def _deliver_files(self, mlflow: MlflowRuns, run: str, run_id: str) -> bool:
+        """Return whether MLflow has all files. Each goes from the outbox once it is stored; a store may be away."""
+        has_all = True
+        for file, folder in self._outbox.files(run):
+            try:
+                mlflow.add_file(run_id, file, folder)
+            except Exception as error:
+                if not mlflow.answers():
+                    raise
+                if not _is_final(error):
+                    self._reason, has_all = _in_words(error), False
                     continue
-                elif progress == "later" and isinstance(batch[0][1], File):
-                    put_aside.append(self._waiting.popleft())  # an unreachable store delays only files
+                self._lose(_in_words(error))
+            file.unlink()
+        return has_all
+
+    def _send(
+        self, mlflow: MlflowRuns, run: str, metrics: Sequence[Metric], send: Callable[[Sequence[Metric]], None]
+    ) -> None:
+        """Send metrics in as many calls as it takes. Of those that MLflow refuses, halves are sent, down to one."""
+        for start in range(0, len(metrics), POINTS_PER_CALL):
+            chosen = metrics[start : start + POINTS_PER_CALL]
+            try:
+                send(chosen)
+            except Exception as error:
+                if not self._is_refused(mlflow, run, error):
+                    raise
+                if len(chosen) > 1:
+                    middle = len(chosen) // 2
+                    self._send(mlflow, run, chosen[:middle], send)
+                    self._send(mlflow, run, chosen[middle:], send)
                 else:
-                    return progress
-        finally:
-            self._waiting.extendleft(reversed(put_aside))
-        return "later" if put_aside else "done"
+                    self._lose(_in_words(error), 0 if chosen[0].key.startswith(PREFIX) else 1)
 
-    def _next_batch(self) -> list[tuple[str, Message]]:
-        """Return the next message, or the next curves of one run as far as one call may carry them."""
-        batch: list[tuple[str, Message]] = []
-        num_points = 0
-        for key, message in self._waiting:
-            if batch and not (isinstance(message, Curve) and message.run == batch[0][1].run):
-                break
-            num_points += len(message.points) if isinstance(message, Curve) else 0
-            if batch and (num_points > POINTS_PER_CALL or self._failures[batch[0][0]]):
-                break
-            batch.append((key, message))
-            if not isinstance(message, Curve):
-                break
-        return batch
-
-    def _send(self, receiver: Receiver, batch: Sequence[tuple[str, Message]]) -> Progress:
-        key, first = batch[0]
+    def _step(self, mlflow: MlflowRuns, run: str, call: Callable[[], None]) -> None:
         try:
-            if isinstance(first, Curve):
-                curves = [message for _, message in batch if isinstance(message, Curve)]
-                receiver.tell_points(first.run, [point for curve in curves for point in curve.points])
-            else:
-                receiver.tell(first)
-        except Exception as error:  # noqa: BLE001  # an artifact store raises the errors of its own package
-            if not isinstance(error, UnknownRunError) and not receiver.answers():
-                return "no answer"
-            self._failures[key] += 1
-            if len(batch) > 1:
-                return "again"  # retry one by one: only the bad point is lost
-            if not _is_final(error) and (isinstance(first, File) or self._failures[key] < _MOST_ATTEMPTS):
-                return "later"
-            self.num_lost += _num_values(first)
-            _LOG.warning("MLflow refused a part of this run: %s", " ".join(str(error).split())[:300])
-        return "done"
+            call()
+        except Exception as error:
+            if not self._is_refused(mlflow, run, error):
+                raise
+            self._lose(_in_words(error))
 
-    def _take(self, batch: Sequence[tuple[str, Message]]) -> None:
-        with self._delivered.open("a") as file:
-            file.writelines(f"{key}\n" for key, _ in batch)
-        for _ in batch:
-            self._waiting.popleft()
+    def _is_refused(self, mlflow: MlflowRuns, run: str, error: Exception) -> bool:
+        """Whether MLflow would refuse the same call again, or has failed often enough while it answers."""
+        return _is_final(error) or (self._failures[run] >= _MOST_ATTEMPTS - 1 and mlflow.answers())
+
+    def _lose(self, reason: str, count: int = 1) -> None:
+        self.num_lost += count
+        self.refusal = reason
+        _LOG.warning("MLflow refused a part of this run: %s", reason)
+
+    def _synced(self, run: str) -> Synced:
+        """Return what MLflow has of the run; nothing if another MLflow had it."""
+        file = self._outbox.folder / run / _SYNCED
+        synced = Synced.model_validate_json(file.read_bytes()) if file.exists() else None
+        is_known = synced is not None and synced.tracking_uri == self._tracking_uri
+        return synced if synced and is_known else Synced(tracking_uri=self._tracking_uri)
+
+    def _note(self, run: str, synced: Synced, **changes: object) -> Synced:
+        synced = synced.model_copy(update=changes)
+        with replacing_file(self._outbox.folder / run / _SYNCED) as beside:
+            beside.write_text(synced.model_dump_json(), encoding="utf-8")
+        self._failures.pop(run, None)
+        return synced
 
 
 class DeliveryThread:
@@ -167,7 +225,7 @@ class DeliveryThread:
         self._closing.set()
         self._thread.join(self._close_seconds)
         self._ended.set()
-        return not self._thread.is_alive() and self._delivery.num_waiting == 0
+        return not self._thread.is_alive() and not self._delivery.is_waiting
 
     def _run(self) -> None:
         pause_seconds = _LOOK_SECONDS
@@ -182,13 +240,8 @@ class DeliveryThread:
 
 def _is_final(error: Exception) -> bool:
     """Whether MLflow would refuse the same call again."""
-    return isinstance(error, UnknownRunError) or (
-        isinstance(error, MlflowException) and error.error_code in _NEVER_TAKEN
-    )
+    return isinstance(error, MlflowException) and error.error_code in _NEVER_TAKEN
 
 
-def _num_values(message: Message) -> int:
-    """Return the number of lost messages; of a curve, the points that belong to the stage, not to the machine."""
-    if not isinstance(message, Curve):
-        return 1
-    return sum(not point.key.startswith(PREFIX) for point in message.points)
+def _in_words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,12 +1,11 @@
 """One flow run in MLflow: a parent run, with a child run for each stage that executed.
 
-All messages go through the outbox of the workspace, so neither a flow nor a stage ever waits for MLflow.
+All records go through the outbox of the workspace, so neither a flow nor a stage ever waits for MLflow.
 """
 
 import json
 import logging
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,20 +18,7 @@ from clozeline.errors import TransientError
 from clozeline.tracking.database import require_answer
 from clozeline.tracking.delivery import Delivery, DeliveryThread
 from clozeline.tracking.forgiving import forgiving
-from clozeline.tracking.mlflow_messages import WORKSPACE
-from clozeline.tracking.outbox import (
-    OUTBOX,
-    RUN,
-    Dataset,
-    Drop,
-    End,
-    Facts,
-    OpenFlow,
-    OpenStage,
-    Outbox,
-    Point,
-    Status,
-)
+from clozeline.tracking.outbox import OUTBOX, RUN, Dataset, Outbox, Status, TrackedRun, now_ms
 
 _LOG = logging.getLogger(__name__)
 _DIGEST_CHARACTERS: Final = 36  # MLflow's limit; `<md5>.dir` has just as many
@@ -51,8 +37,7 @@ class StageRecord:
 
 
 class FlowRun:
-    """The parent run. Messages that MLflow does not accept now stay in the outbox for the next flow run of the
-    workspace."""
+    """The parent run. What MLflow does not take now stays in the outbox for the next flow run of the workspace."""
 
     def __init__(self, outbox: Outbox, tracking_uri: str, *, retry_seconds: float, close_seconds: float) -> None:
         self._outbox = outbox
@@ -79,10 +64,10 @@ class FlowRun:
             ArtifactError: the local database is damaged, or the server refuses the caller; nothing has been done yet.
         """
         _require_allowed(tracking_uri)
-        run = cls(Outbox(folder), tracking_uri, retry_seconds=retry_seconds, close_seconds=close_seconds)
-        run._outbox.add(
-            OpenFlow(run=run.run, name=name, workspace=tags[WORKSPACE], tags=dict(tags), started_ms=_now_ms())
-        )
+        outbox = Outbox(folder)
+        outbox.end_killed()
+        run = cls(outbox, tracking_uri, retry_seconds=retry_seconds, close_seconds=close_seconds)
+        outbox.open(run.run, TrackedRun(name=name, tags=tags, started_ms=now_ms()))
         return run
 
     def start_stage(self, stage: str, fingerprint: str, tags: Mapping[str, str]) -> str:
@@ -92,17 +77,8 @@ class FlowRun:
         are this stage's.
         """
         run = uuid4().hex
-        self._outbox.add(
-            OpenStage(
-                run=run,
-                parent=self.run,
-                name=stage,
-                workspace=tags[WORKSPACE],
-                fingerprint=fingerprint,
-                tags=dict(tags),
-                started_ms=_now_ms(),
-            )
-        )
+        record = TrackedRun(name=stage, tags=tags, started_ms=now_ms(), parent=self.run, fingerprint=fingerprint)
+        self._outbox.open(run, record)
         return run
 
     def environment(self, run: str) -> Mapping[str, str]:
@@ -111,29 +87,27 @@ class FlowRun:
 
     def end_stage(self, run: str, record: StageRecord) -> None:
         """Log the params, metrics, inputs and files of a stage that executed, and close its run."""
-        facts = Facts(
-            run=run,
-            metrics=_figures(dict.fromkeys(record.metrics, "")),
-            params=record.locked.flat_params(),
-            tags={"dvc.outcome": record.outcome, "dvc.stage_sha256": record.locked.sha256},
-            datasets=tuple(_datasets(record.locked)),
-        )
-        self._outbox.add(facts)
         for path in [*record.metrics, *record.shown]:
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 if file.is_file():
-                    folder = path.name / file.parent.relative_to(path) if path.is_dir() else None
-                    self._outbox.add_file(run, file, None if folder is None else folder.as_posix())
-        self._close(run, "FINISHED")
+                    folder = path.name / file.parent.relative_to(path) if path.is_dir() else ""
+                    self._outbox.add_file(run, file, str(folder))
+        self._outbox.end(
+            run,
+            "FINISHED",
+            tags={"dvc.outcome": record.outcome, "dvc.stage_sha256": record.locked.sha256},
+            figures=_figures(dict.fromkeys(record.metrics, "")),
+            params=record.locked.flat_params(),
+            datasets=tuple(_datasets(record.locked)),
+        )
 
     def drop_stage(self, run: str) -> None:
         """Delete the run of a stage that turned out to have nothing to do."""
-        self._outbox.add(Drop(run=run))
+        self._outbox.end(run, "DROPPED")
 
     def fail_stage(self, run: str, status: Status, message: str) -> None:
         """Close the run of a stage that failed or was stopped."""
-        self._outbox.add(Facts(run=run, tags={"error": message}))
-        self._close(run, status)
+        self._outbox.end(run, status, tags={"error": message})
 
     def end(
         self, status: Status, *, tags: Mapping[str, str], metrics: Mapping[str, Path], files: Sequence[Path]
@@ -144,43 +118,41 @@ class FlowRun:
         """
         given = {_allowed_name(key): value for key, value in tags.items()}
         figures = _figures({path: f"{name}." for name, path in metrics.items()})
-        self._outbox.add(Facts(run=self.run, metrics=figures, tags=given))
         for file in files:
             self._outbox.add_file(self.run, file)
-        self._close(self.run, status)
-        if self._thread.close():
-            forgiving(self._delivery.clean_up)
-        else:
+        self._outbox.end(self.run, status, tags=given, figures=figures)
+        self._outbox.end_killed()
+        if not self._thread.close():
             _LOG.warning(
-                "MLflow at %s does not have everything yet: the rest is kept in %s, and the next run delivers it",
+                "MLflow at %s does not have everything yet: the rest is kept in %s, and the next run delivers it (%s)",
                 self.tracking_uri,
                 self._outbox.folder,
+                self._delivery.reason,
             )
         if num_lost := self._delivery.num_lost + self._outbox.num_lost:
-            _LOG.warning("%d records or metric values of this run are missing in MLflow", num_lost)
-
-    def _close(self, run: str, status: Status) -> None:
-        self._outbox.add(End(run=run, status=status, ended_ms=_now_ms()))
+            reason = self._delivery.refusal or self._outbox.reason
+            _LOG.warning("%d records or metric values of this run are missing in MLflow: %s", num_lost, reason)
 
 
-def deliver_waiting(folder: Path, tracking_uri: str) -> bool:
-    """Deliver the messages that earlier flow runs left in the outbox; return whether MLflow took all of them.
+def deliver_waiting(folder: Path, tracking_uri: str) -> str:
+    """Deliver what earlier flow runs left in the outbox; return "" if MLflow has all of it, else why not.
 
-    The caller holds the run lock.
+    The caller holds the run lock, so runs that are still open were killed.
 
     Raises:
         TransientError: MLflow does not answer.
     """
-    delivery = Delivery(Outbox(folder), tracking_uri)
+    outbox = Outbox(folder)
+    outbox.end_killed()
+    delivery = Delivery(outbox, tracking_uri)
     if delivery.deliver() == "no answer":
         raise TransientError(
             "MLflow does not answer, and the records of earlier runs wait for it",
-            given=f"{tracking_uri}; {folder}",
+            given=f"{tracking_uri}; {folder}: {delivery.reason}",
             expected="an MLflow server or database",
             do="start it; the next run delivers the records",
         )
-    delivery.clean_up()
-    return not delivery.num_waiting
+    return delivery.reason if delivery.is_waiting else ""
 
 
 def _require_allowed(tracking_uri: str) -> None:
@@ -192,13 +164,13 @@ def _require_allowed(tracking_uri: str) -> None:
         _LOG.warning("%s at %s: the run goes on, and reports when it answers", error.problem, tracking_uri)
 
 
-def _figures(paths: Mapping[Path, str]) -> tuple[Point, ...]:
+def _figures(paths: Mapping[Path, str]) -> dict[str, float]:
     """Return the numbers of metric files, with the prefix that `paths` has for their names."""
-    found: list[Point] = []
+    found: dict[str, float] = {}
     for path, prefix in paths.items():
         numbers = forgiving(partial(numbers_of, path)) or {}
-        found += [Point(key=_allowed_name(f"{prefix}{key}"), value=value) for key, value in numbers.items()]
-    return tuple(found)
+        found |= {_allowed_name(f"{prefix}{key}"): value for key, value in numbers.items()}
+    return found
 
 
 def _datasets(locked: LockedStage) -> list[Dataset]:
@@ -217,7 +189,3 @@ def _datasets(locked: LockedStage) -> list[Dataset]:
 
 def _allowed_name(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

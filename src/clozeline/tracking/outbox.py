@@ -1,24 +1,24 @@
-"""The outbox: messages to MLflow, kept in the workspace until MLflow has them.
+"""The outbox: a folder for each run that MLflow does not have completely yet.
 
-`work/outbox/journal.jsonl` is append-only: the flow and its stage processes add lines to it and never wait for MLflow.
-Each line is a message with the hash of its content, by which it is delivered once (`tracking/delivery.py`).
+`work/outbox/<run>/` holds `record.json` (what the run is), `points.jsonl` (points of its curves, as they come) and
+`files/` (its artifacts). The flow and its stage processes write there, and never wait for MLflow. `delivery` brings
+MLflow up to date, and removes the folder of a run that ended once MLflow has all of it.
 """
 
 import fcntl
-import hashlib
-import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from clozeline.artifacts.record import Record
-from clozeline.storage.atomic import replacing_file
-from clozeline.storage.fingerprints import sha256_of
+from clozeline.storage.atomic import remove_folder, replacing_file, replacing_folder
 
 _LOG = logging.getLogger(__name__)
 OUTBOX: Final = "CLOZELINE_OUTBOX"
@@ -26,15 +26,9 @@ OUTBOX: Final = "CLOZELINE_OUTBOX"
 RUN: Final = "CLOZELINE_RUN"
 """Environment variable with the name, within the outbox, of the run that a stage process logs to."""
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-
-
-class Point(Record):
-    """One value of a metric."""
-
-    key: str
-    value: float
-    timestamp_ms: int = 0
-    step: int = 0
+_RECORD: Final = "record.json"
+_FILES: Final = "files"
+_BYTES_PER_READ: Final = 1 << 20
 
 
 class Dataset(Record):
@@ -46,156 +40,165 @@ class Dataset(Record):
     profile: str
 
 
-class OpenFlow(Record):
-    """A flow run began. Open runs of its workspace were killed, because only one can be active."""
+class TrackedRun(Record):
+    """A run, except for its curves and files."""
 
-    kind: Literal["open_flow"] = "open_flow"
-    run: str
-    """Name of the run within the outbox; MLflow gives it an id of its own when it learns of the run."""
     name: str
-    workspace: str
     tags: Mapping[str, str]
     started_ms: int
-
-
-class OpenStage(Record):
-    """A stage started, or resumes an interrupted run with the same fingerprint."""
-
-    kind: Literal["open_stage"] = "open_stage"
-    run: str
-    parent: str
-    name: str
-    workspace: str
-    fingerprint: str
-    tags: Mapping[str, str]
-    started_ms: int
-
-
-class Curve(Record):
-    """Points of curves. Steps that the run had before it was resumed are dropped."""
-
-    kind: Literal["curve"] = "curve"
-    run: str
-    points: tuple[Point, ...]
-
-
-class Facts(Record):
-    """Params, figures, tags and inputs of a run."""
-
-    kind: Literal["facts"] = "facts"
-    run: str
+    parent: str | None = None
+    """Name of the parent run within the outbox; None: the run of a flow, of which only one is open in a workspace."""
+    fingerprint: str = ""
+    """Of what a stage computes: it continues the interrupted run of its workspace that has the same one."""
     params: Mapping[str, str] = {}
-    metrics: tuple[Point, ...] = ()
-    tags: Mapping[str, str] = {}
+    figures: Mapping[str, float] = {}
     datasets: tuple[Dataset, ...] = ()
+    status: Status | Literal["RUNNING", "DROPPED"] = "RUNNING"
+    """DROPPED: a stage that had nothing to do; MLflow does not keep its run."""
+    ended_ms: int | None = None
 
 
-class File(Record):
-    """A file of a run, stored in the outbox as `files/<sha256>/<name>`."""
+class Points(Record):
+    """Points of curves, one for each metric."""
 
-    kind: Literal["file"] = "file"
-    run: str
-    sha256: str
-    name: str
-    folder: str | None = None
-    """Folder among the artifacts of the run; None: at their top."""
-
-
-class End(Record):
-    """A run ended."""
-
-    kind: Literal["end"] = "end"
-    run: str
-    status: Status
-    ended_ms: int
-
-
-class Drop(Record):
-    """The run of a stage that had nothing to do is deleted."""
-
-    kind: Literal["drop"] = "drop"
-    run: str
-
-
-Message = OpenFlow | OpenStage | Curve | Facts | File | End | Drop
-_MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+    values: Mapping[str, float]
+    step: int
+    timestamp_ms: int
 
 
 class Outbox:
-    """The journal and the files of one workspace. Adding to it never raises: no fault of tracking may stop a stage."""
+    """The runs of one workspace. Writing to it never raises: no fault of tracking may stop a stage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.journal = folder / "journal.jsonl"
         self.num_lost = 0
-        """Messages that could not be written, as on a full disk."""
+        """Records that could not be written, as on a full disk."""
+        self.reason = ""
+        """Why the last one was lost, or why a run cannot be read."""
 
-    def add(self, message: Message) -> None:
-        """Append `message`; once this returns, it is delivered even if this process ends."""
-        try:
-            content = message.model_dump_json()
-            line = f'{{"key": "{_key_of(content)}", "message": {content}}}\n'
-            self._append(line.encode())
-        except (OSError, ValueError) as error:
-            self.num_lost += 1
-            _LOG.warning("a record for MLflow is lost: %s", error)
+    def open(self, run: str, record: TrackedRun) -> None:
+        """Add a run. If it is there, an attempt to make it was killed, and this one continues it."""
+        with self._losing(f"the run {record.name}"):
+            if (self.folder / run).exists():
+                self._write(run, record)
+                return
+            with replacing_folder(self.folder / run) as beside:
+                (beside / _RECORD).write_text(record.model_dump_json(), encoding="utf-8")
 
-    def add_file(self, run: str, file: Path, folder: str | None = None) -> None:
-        """Append a copy of `file` as it is now."""
+    def change(self, run: str, *, tags: Mapping[str, str] | None = None, **changes: object) -> None:
+        """Add `tags` to a run's record, and replace other fields of it; MLflow gets them even if this process ends."""
+        with self._losing(f"a record ({', '.join(['tags', *changes])})"):
+            record = self._read(run)
+            changed = {**dict(record), **changes, "tags": {**record.tags, **(tags or {})}}
+            self._write(run, TrackedRun.model_validate(changed))
+
+    def end(self, run: str, status: Status | Literal["DROPPED"], **changes: Any) -> None:
+        """End a run, with the changes of `change`. Nothing may be added to it afterwards."""
+        self.change(run, **changes, status=status, ended_ms=now_ms())
+
+    def end_killed(self) -> None:
+        """End the open runs. The caller knows that the processes that opened them are gone."""
+        for run, record in self.records().items():
+            if record.status == "RUNNING":
+                self.change(run, status="KILLED")
+
+    def add_points(self, run: str, values: Mapping[str, float], step: int) -> None:
+        """Append points of curves."""
+        with self._losing("a point"):
+            line = Points(values=values, step=step, timestamp_ms=now_ms()).model_dump_json() + "\n"
+            _append(self.folder / run / "points.jsonl", line.encode())
+
+    def add_file(self, run: str, file: Path, folder: str = "") -> None:
+        """Add a copy of `file` as it is now; `folder`: its place among the artifacts of the run."""
+        with self._losing(file.name):
+            if not (self.folder / run / _RECORD).exists():
+                raise FileNotFoundError(f"the outbox has no run {run}: it has ended")
+            copy = self.folder / run / _FILES / folder / file.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with replacing_file(copy) as written:
+                shutil.copyfile(file, written)
+
+    def runs(self) -> list[str]:
+        """Return the names of all runs."""
+        return [path.parent.name for path in self.folder.glob(f"[!.]*/{_RECORD}")]
+
+    def records(self) -> dict[str, TrackedRun]:
+        """Return the runs in the order in which they started, a parent before its children.
+
+        A damaged record is left where it is, and named in `reason`.
+        """
+        found = {}
+        for run in self.runs():
+            try:
+                found[run] = self._read(run)
+            except (OSError, ValidationError) as error:
+                self.reason = f"{self.folder / run / _RECORD}: {error}"
+        return dict(sorted(found.items(), key=lambda item: (item[1].started_ms, item[1].parent is not None)))
+
+    def points(self, run: str, offset: int, *, has_ended: bool) -> tuple[list[Points], int, int]:
+        """Return points from byte `offset` on, the offset after them, and the number of lines that were cut.
+
+        A line that is still being written is left for the next call, unless the run has ended.
+        """
+        file = self.folder / run / "points.jsonl"
+        if not file.exists():
+            return [], offset, 0
+        with file.open("rb") as opened:
+            opened.seek(offset)
+            content = opened.read(_BYTES_PER_READ)
+        is_rest = has_ended and len(content) < _BYTES_PER_READ
+        whole = content if is_rest else content[: content.rfind(b"\n") + 1]
+        lines = [line for line in whole.splitlines() if line.strip()]
+        read = [points for line in lines if (points := _points_of(line)) is not None]
+        return read, offset + len(whole), len(lines) - len(read)
+
+    def files(self, run: str) -> list[tuple[Path, str]]:
+        """Return the files that MLflow does not have yet, with their folders among the artifacts."""
+        kept = self.folder / run / _FILES
+        found = sorted(path for path in kept.rglob("*") if path.is_file())
+        places = [(path, path.parent.relative_to(kept)) for path in found]
+        return [(path, str(place)) for path, place in places if not any(part[0] == "." for part in place.parts)]
+
+    def remove(self, run: str) -> None:
+        remove_folder(self.folder / run)
+
+    def _read(self, run: str) -> TrackedRun:
+        return TrackedRun.model_validate_json((self.folder / run / _RECORD).read_bytes())
+
+    def _write(self, run: str, record: TrackedRun) -> None:
+        with replacing_file(self.folder / run / _RECORD) as beside:
+            beside.write_text(record.model_dump_json(), encoding="utf-8")
+
+    @contextmanager
+    def _losing(self, what: str) -> Iterator[None]:
         try:
-            sha256 = sha256_of(file)
-            kept = self.path_of(sha256, file.name)
-            if not kept.exists():
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                with replacing_file(kept) as written:
-                    shutil.copyfile(file, written)
+            yield
         except Exception as error:  # noqa: BLE001  # a full disk is a StorageError, a file that vanished an OSError
             self.num_lost += 1
-            _LOG.warning("%s is not stored in MLflow: %s", file.name, " ".join(str(error).split())[:300])
-            return
-        self.add(File(run=run, sha256=sha256, name=file.name, folder=folder))
-
-    def path_of(self, sha256: str, name: str) -> Path:
-        return self.folder / "files" / sha256 / name
-
-    def read(self, offset: int) -> tuple[Sequence[tuple[str, Message]], int, int]:
-        """Return the messages from byte `offset` on with their keys, the next offset, and the number of broken lines.
-
-        A line that is still being written is left for the next call.
-        """
-        if not self.journal.exists():
-            return [], 0, 0
-        with self.journal.open("rb") as file:
-            file.seek(offset)
-            content = file.read()
-        lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-        read = [_message_of(line) for line in lines if line.strip()]
-        whole = [found for found in read if found is not None]
-        return whole, offset + sum(map(len, lines)), len(read) - len(whole)
-
-    def _append(self, line: bytes) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # NFS does not append in one step, and stages run on other machines
-            size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a crash or a full disk cut the line before this one
-            if os.write(descriptor, line) != len(line):  # one call, so that lines of two processes never mix
-                raise OSError("the disk is full")
-        finally:
-            os.close(descriptor)
+            self.reason = " ".join(str(error).split())[:300]
+            _LOG.warning("%s is not recorded for MLflow: %s", what, self.reason)
 
 
-def _key_of(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
-def _message_of(line: bytes) -> tuple[str, Message] | None:
-    """Return key and message of a line; None if the line was cut."""
+def _append(file: Path, line: bytes) -> None:
+    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        entry = json.loads(line)
-        message = _MESSAGES.validate_python(entry["message"])
-        return (str(entry["key"]), message) if _key_of(message.model_dump_json()) == entry["key"] else None
-    except (ValueError, KeyError, TypeError, ValidationError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # NFS does not append in one step, and stages run on other machines
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line  # a crash or a full disk cut the line before this one
+        if os.write(descriptor, line) != len(line):  # one call, so that lines of two processes never mix
+            raise OSError("the disk is full")
+    finally:
+        os.close(descriptor)
+
+
+def _points_of(line: bytes) -> Points | None:
+    """Return the points of a line; None if it was cut."""
+    try:
+        return Points.model_validate_json(line)
+    except ValidationError:
         return None

@@ -2,12 +2,11 @@
 
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from typing import Final
 
 from clozeline.tracking.machine import MachineMetrics
-from clozeline.tracking.outbox import Curve, Outbox, Point
+from clozeline.tracking.outbox import Outbox
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.5
@@ -24,17 +23,12 @@ class OutboxRunLogger:
         self._thread.start()
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        now_ms = int(time.time() * 1000)
         numbers = {key: _number(value) for key, value in values.items()}
         for key in [key for key, number in numbers.items() if number is None]:
             _LOG.warning("%s is not tracked: %r is no number", key, values[key])
-        points = [
-            Point(key=key, value=number, timestamp_ms=now_ms, step=step)
-            for key, number in numbers.items()
-            if number is not None
-        ]
+        points = {key: number for key, number in numbers.items() if number is not None}
         if points:
-            self._outbox.add(Curve(run=self._run, points=tuple(points)))
+            self._outbox.add_points(self._run, points, step)
 
     def close(self) -> None:
         self._closing.set()
