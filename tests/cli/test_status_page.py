@@ -47,12 +47,11 @@ def test_the_page_shows_the_next_command_for_a_held_candidate_and_a_failed_run()
     assert "&lt;b&gt;every&lt;/b&gt; gate passed" in shown
 
 
-def test_the_page_and_the_command_show_the_replicas_that_a_rollout_waits_for() -> None:
-    waiting = HELD.model_copy(update={"rollout": "6", "awaited": ("http://b:8000 cannot load version 7: <memory>",)})
-    shown, lines = page([waiting]), list(_model(waiting))
-    assert "<code>clozeline rollback encoder</code>" in shown
-    assert "it waits for http://b:8000 cannot load version 7: &lt;memory&gt;" in shown
-    assert "  its fleet still serves version 6; `clozeline rollback encoder` takes the change back" in lines
+def test_the_page_and_the_command_show_when_a_fleet_changes_to_the_champion() -> None:
+    waiting = HELD.model_copy(update={"serve_from": NOW})
+    assert "a fleet serves it from 05:30:00 UTC on; <code>clozeline rollback encoder</code>" in page([waiting])
+    told = "  a fleet serves it from 05:30:00 UTC on; `clozeline rollback encoder` takes the change back"
+    assert told in list(_model(waiting))
     assert "fleet" not in page([HELD])
 
 

@@ -115,7 +115,7 @@ def test_the_service_finds_its_pods_and_their_port() -> None:
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_a_deployment_runs_what_compose_runs(name: str, compose: Any) -> None:
     given, container = compose.services[name], main_container(name)
-    in_fleet = ["--fleet", "$(POD_IP)"] if name == "serving" else []  # several pods, but one service of compose.yaml
+    in_fleet = ["--fleet"] if name == "serving" else []  # several pods, but one service of compose.yaml
     assert (container["image"], container["command"]) == (given["image"], [*compose.command(name), *in_fleet])
     assert container.get("workingDir") == given.get("working_dir")
     own = {it["name"]: it["value"] for it in container.get("env", []) if "value" in it}

@@ -75,7 +75,7 @@ class Endpoint:
         timeout_milliseconds = self._timeout_milliseconds(request)
         call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])
         if VERSION not in request.headers:
-            await self._service.passed(request, timeout_milliseconds)
+            await self._service.turn()
         if self._service.cache.is_on and self.operation.read is read_json:
             return await self._cached_or_new(call, raw)
         return await self._made(call, raw[:num_json_bytes])
