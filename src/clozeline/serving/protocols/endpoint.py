@@ -82,7 +82,7 @@ class Endpoint:
 
     async def _made(self, call: Call, raw_json: bytes) -> Response:
         assert self._body is not None
-        content = {} if self.operation.is_body_optional and not raw_json else parse_json(raw_json)
+        content = parse_json(raw_json)
         try:
             body = self._body.validate_python(content)
         except ValidationError as error:
