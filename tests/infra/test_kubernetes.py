@@ -166,13 +166,6 @@ def test_probes_request_existing_paths_of_the_server() -> None:
     assert {probe["port"] for probe in probes} == {"http"}
 
 
-def test_each_replica_of_the_server_knows_its_own_address() -> None:
-    assert DEPLOYMENTS["serving"]["spec"]["replicas"] > 1
-    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in main_container("serving")[
-        "env"
-    ]
-
-
 def test_only_one_worker_runs_at_a_time() -> None:
     assert DEPLOYMENTS["worker"]["spec"]["replicas"] == 1
     assert DEPLOYMENTS["worker"]["spec"]["strategy"] == {"type": "Recreate"}
