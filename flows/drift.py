@@ -37,7 +37,7 @@ def drift(
 ) -> list[Verdict] | State[object]:
     """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 
-    `url` may be several URLs, separated by commas, or `models:/NAME@champion` for all replicas of a fleet: their
+    `url` may be several URLs, separated by commas, such as those of the replicas of a fleet: their
     traffic is added. Without it the server is the one at CLOZELINE_SERVER, else at port 8000 of this machine. The API
     key is the first one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
     `limits` has the fields of clozeline/drift/comparison.py's `Limits` that differ from the default there.
@@ -57,7 +57,7 @@ def drift(
     workspace = Workspace(project.resolve())
     file = workspace.work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(iter(keys_in_environment() or ()), None)
-    servers = {server: ask(server, key) for server in urls_of(url, workspace)}
+    servers = {server: ask(server, key) for server in urls_of(url)}
     watch, verdicts = Watch.read(file).look(servers, chosen)
     watch.write(file)
     lines = [str(verdict) for verdict in verdicts]

@@ -2,10 +2,11 @@
 
 import os
 from inspect import signature
+from pathlib import Path
 
 import pytest
 
-from clozeline.cli.serve import _replica, _set_up_log, serve
+from clozeline.cli.serve import _in_fleet, _set_up_log, serve
 from clozeline.errors import ParamsError
 from clozeline.serving.models.service import Capacity
 from clozeline.serving.models.sources import ModelSource
@@ -19,27 +20,31 @@ def test_queue_and_timeout_defaults_equal_those_of_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fleet", "place", "watch", "problem"),
+    ("places", "watch"),
     [
-        ("http://10.0.0.5", "models:/clozeline-encoder@champion", 10.0, "not an address"),
-        ("10.0.0.5 172.17.0.1", "models:/clozeline-encoder@champion", 10.0, "not an address"),
-        ("10.0.0.5:port", "models:/clozeline-encoder@champion", 10.0, "not an address"),
-        ("10.0.0.5", "models:/clozeline-encoder@candidate", 10.0, "cannot change together"),
-        ("10.0.0.5", "dist/encoder", 10.0, "cannot change together"),
-        ("10.0.0.5", "models:/clozeline-encoder@champion", 0.0, "cannot change together"),
+        (["models:/clozeline-encoder@champion", "models:/clozeline-encoder@candidate"], 10.0),
+        (["."], 10.0),
+        (["models:/clozeline-encoder@champion"], 0.0),
     ],
 )
-def test_a_fleet_of_other_models_or_without_an_address_is_refused_at_once(
-    fleet: str, place: str, watch: float, problem: str
-) -> None:
-    with pytest.raises(ParamsError, match=problem):
-        _replica(fleet, [ModelSource.parse(place)], watch)
+def test_models_that_cannot_change_together_are_refused_at_once(places: list[str], watch: float) -> None:
+    with pytest.raises(ParamsError, match="cannot change together"):
+        _in_fleet([ModelSource.parse(place) for place in places], watch)
 
 
-def test_the_port_of_a_replica_may_be_left_out() -> None:
-    champion = [ModelSource.parse("models:/clozeline-encoder@champion")]
-    assert _replica("10.0.0.5", champion, 10.0) == ("10.0.0.5", 0)
-    assert _replica("[::1]:80", champion, 10.0) == ("::1", 80)
+def test_the_champions_change_together_beside_fixed_versions() -> None:
+    sources = [ModelSource.parse(f"models:/clozeline-encoder{version}") for version in ("@champion", "/7")]
+    assert [source.is_in_fleet for source in _in_fleet(sources, 10.0)] == [True, False]
+
+
+def test_an_address_behind_fleet_is_refused_as_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until --fleet lost its address, `--fleet 10.0.0.5` was how a replica was started."""
+    monkeypatch.chdir(tmp_path)
+    sources = [ModelSource.parse(text) for text in ("10.0.0.5", "models:/clozeline-encoder@champion")]
+    with pytest.raises(ParamsError) as caught:
+        _in_fleet(sources, 10.0)
+    assert caught.value.given == "10.0.0.5"
+    assert "no address of this server" in caught.value.expected
 
 
 @pytest.mark.parametrize(("is_in_fleet", "retries"), [(True, "1"), (False, "3")])

@@ -1,27 +1,16 @@
-"""The servers whose traffic is added: named by URL, or as the fleet of a model."""
-
-from pathlib import Path
+"""The servers whose traffic is added are named by URL."""
 
 import pytest
 
 from clozeline.drift.servers import urls_of
-from clozeline.errors import ArtifactError
-from clozeline.registry.fleet import Fleet
-from clozeline.registry.rollout import Replica
-from clozeline.workspace import Workspace
+from clozeline.errors import ParamsError
 
 
-def test_urls_are_separated_by_commas(tmp_path: Path) -> None:
-    assert urls_of("http://a:8000, http://b:8000", Workspace(tmp_path)) == ["http://a:8000", "http://b:8000"]
+def test_urls_are_separated_by_commas() -> None:
+    assert urls_of("http://a:8000, http://b:8000") == ["http://a:8000", "http://b:8000"]
 
 
-def test_a_fleet_is_read_from_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    fleet, champion = Fleet.open(address, "clozeline-encoder"), "models:/clozeline-encoder@champion"
-    with pytest.raises(ArtifactError, match="no replica"):
-        urls_of(champion, Workspace(tmp_path))
-    fleet.create()
-    for key in "ab":
-        fleet.note(Replica(key=key, url=f"http://{key}:8000"))
-    assert urls_of(champion, Workspace(tmp_path)) == ["http://a:8000", "http://b:8000"]
+def test_the_address_of_a_model_is_refused_with_the_successor() -> None:
+    with pytest.raises(ParamsError) as caught:
+        urls_of("models:/clozeline-encoder@champion")
+    assert "CLOZELINE_SERVER=http://" in caught.value.do

@@ -17,7 +17,7 @@ class Replica:
         self.url = f"http://127.0.0.1:{port}"
         folder.mkdir(exist_ok=True)
         self._log = folder / f"{port}.log"
-        command = ["serve", "models:/clozeline-encoder@champion", "--fleet", "127.0.0.1", "--port", str(port)]
+        command = ["serve", "models:/clozeline-encoder@champion", "--fleet", "--port", str(port)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "clozeline", *command, "--watch", "0.5", "--threads", "1"],
@@ -30,14 +30,15 @@ class Replica:
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8")
 
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health/ready", trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
     def wait_until_ready(self) -> None:
         until = time.monotonic() + 240
-        while True:
-            try:
-                if httpx.get(f"{self.url}/health/ready", trust_env=False).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
+        while not self.is_ready():
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < until, self.log()
             time.sleep(0.1)

@@ -104,6 +104,7 @@ def test_the_readme_explains_every_variable(compose: Any) -> None:
     by_hand = {
         "CLOZELINE_HOME",
         "CLOZELINE_SERVER",
+        "CLOZELINE_SERVE_AFTER_SECONDS",
         "CLOZELINE_SIGNING_KEY",
         "PREFECT_API_AUTH_STRING",
         "PREFECT_API_URL",

@@ -115,7 +115,7 @@ def test_the_service_finds_its_pods_and_their_port() -> None:
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_a_deployment_runs_what_compose_runs(name: str, compose: Any) -> None:
     given, container = compose.services[name], main_container(name)
-    in_fleet = ["--fleet", "$(POD_IP)"] if name == "serving" else []  # several pods, but one service of compose.yaml
+    in_fleet = ["--fleet"] if name == "serving" else []  # several pods, but one service of compose.yaml
     assert (container["image"], container["command"]) == (given["image"], [*compose.command(name), *in_fleet])
     assert container.get("workingDir") == given.get("working_dir")
     own = {it["name"]: it["value"] for it in container.get("env", []) if "value" in it}
@@ -164,13 +164,6 @@ def test_probes_request_existing_paths_of_the_server() -> None:
     assert {probe["path"] for probe in probes} <= HEALTH_PATHS
     assert probes[-1]["path"] == "/health/ready"
     assert {probe["port"] for probe in probes} == {"http"}
-
-
-def test_each_replica_of_the_server_knows_its_own_address() -> None:
-    assert DEPLOYMENTS["serving"]["spec"]["replicas"] > 1
-    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in main_container("serving")[
-        "env"
-    ]
 
 
 def test_only_one_worker_runs_at_a_time() -> None:

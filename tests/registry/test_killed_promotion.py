@@ -17,7 +17,7 @@ WRITES = (
     "create_model_version",
     *(f"{verb}_{thing}" for verb in ("set", "delete") for thing in ("registered_model_alias", "model_version_tag")),
 )
-NUM_WRITES = 5
+NUM_WRITES = 6
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,11 @@
 import json
 import logging
 import os
-import re
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -52,12 +50,11 @@ HostsOption = Annotated[
     ),
 ]
 FleetOption = Annotated[
-    str | None,
+    bool,
     typer.Option(
-        metavar="HOST[:PORT]",
-        help="Change to a new champion together with the other replicas, which reach this one at HOST: no client gets "
-        "the old version after the new one.",
-        show_default=False,
+        "--fleet",
+        help="Change to a new champion at the same moment as the other servers with --fleet: no client gets the old "
+        "version after the new one.",
     ),
 ]
 SignatureOption = Annotated[
@@ -76,7 +73,6 @@ TracesOption = Annotated[
 ]
 
 _LOG = logging.getLogger(__name__)
-_HOST = re.compile(r"[\w.:-]+")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -106,7 +102,7 @@ def serve(
     api_keys_file: KeysFileOption = None,
     allowed_host: HostsOption = None,
     require_signature: SignatureOption = None,
-    fleet: FleetOption = None,
+    fleet: FleetOption = False,
     traces: TracesOption = False,
 ) -> None:
     """Serve models over HTTP; without --host, to this machine only.
@@ -120,7 +116,7 @@ def serve(
     - `clozeline serve`
     - `clozeline serve dist/encoder dist/library --port 9000`
     - `clozeline serve models:/clozeline-encoder@champion next=models:/clozeline-encoder@candidate`
-    - `clozeline serve --host 0.0.0.0 --fleet 10.0.0.5`
+    - `clozeline serve --host 0.0.0.0 --fleet`
 
     Then: `curl -s 127.0.0.1:8000/embed -H 'content-type: application/json' -d '{"inputs": "Sort a list."}'`
 
@@ -134,14 +130,15 @@ def serve(
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
 
-    _set_up_log(is_in_fleet=fleet is not None)
+    _set_up_log(is_in_fleet=fleet)
     sources = _sources(models, require_signature)
-    replica = _replica(fleet, sources, watch) if fleet else None
-    keys, hosts = _access(host, api_keys_file, [*(allowed_host or ()), *(replica[:1] if replica else ())])
+    if fleet:
+        sources = _in_fleet(sources, watch)
+    keys, hosts = _access(host, api_keys_file, allowed_host or [])
     admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
     key = first_key_in_shell(api_keys_file) if keys.digests else None
-    settings = Settings(host, port, capacity, precision, keys, hosts, watch, replica, traces)
+    settings = Settings(host, port, capacity, precision, keys, hosts, watch, traces)
     run(sources, settings, partial(announce, key=key))
 
 
@@ -165,35 +162,24 @@ def _sources(models: list[str] | None, signers: Path | None) -> "list[ModelSourc
     return [replace(source, allowed_signers=allowed_signers) for source in sources]
 
 
-def _replica(fleet: str, sources: "list[ModelSource]", watch: float) -> tuple[str, int]:
-    """Return the host and the port in --fleet, port 0 if it names none.
+def _in_fleet(sources: "list[ModelSource]", watch: float) -> "list[ModelSource]":
+    """Return the sources with each champion as one that changes together with that of other servers.
 
     Raises:
-        ParamsError: it is no address; or the served models cannot change with those of other replicas.
+        ParamsError: the served models cannot change together with those of other servers.
     """
     from clozeline.errors import ParamsError
 
-    try:
-        parts = urlsplit(f"//{fleet}")
-        host, port, is_address = parts.hostname or "", parts.port or 0, parts.netloc == fleet
-    except ValueError:
-        host, port, is_address = "", 0, False
-    if not _HOST.fullmatch(host) or not is_address:
+    unfit = [one.place for one in sources if not one.is_champion and (one.is_alias or one.is_missing)]
+    if unfit or watch == 0 or not any(source.is_champion for source in sources):
         raise ParamsError(
-            "this is not an address at which other replicas reach this one",
-            given=f"--fleet {fleet}",
-            expected="HOST or HOST:PORT; without a port, that of --port",
-            do="give the address of this machine or pod: `--fleet $(hostname -i)`",
-        )
-    alone = [source.place for source in sources if source.is_alias and not source.is_champion]
-    if alone or watch == 0 or not any(source.is_champion for source in sources):
-        raise ParamsError(
-            "these models cannot change together with those of other replicas",
-            given="--watch 0" if watch == 0 else ", ".join(alone or [source.place for source in sources]),
-            expected="champions (models:/NAME@champion), beside folders and fixed versions, and a --watch above 0",
+            "these models cannot change together with those of other servers",
+            given="--watch 0" if watch == 0 else ", ".join(unfit or [source.place for source in sources]),
+            expected="champions (models:/NAME@champion), beside folders and fixed versions, and a --watch above 0; "
+            "no address of this server: --fleet takes none any more",
             do="name the champions, or leave --fleet out",
         )
-    return host, port
+    return [replace(source, is_in_fleet=source.is_champion) for source in sources]
 
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:

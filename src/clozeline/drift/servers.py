@@ -1,27 +1,20 @@
-"""The servers whose traffic is added up: those that are named, or the replicas in the record of a fleet."""
+"""The servers whose traffic is added up."""
 
-from clozeline.errors import ArtifactError
-from clozeline.serving.models.sources import REGISTRY_SCHEME, ModelSource
-from clozeline.workspace import Workspace, tracking_uri
+from clozeline.errors import ParamsError
+from clozeline.serving.models.sources import REGISTRY_SCHEME
 
 
-def urls_of(given: str, workspace: Workspace) -> list[str]:
-    """Return the URLs in `given`, separated by commas; for `models:/NAME@champion` those of the replicas of its fleet.
+def urls_of(given: str) -> list[str]:
+    """Return the URLs in `given`, separated by commas.
 
     Raises:
-        ArtifactError: the fleet has no replica.
-        TransientError: the registry does not answer.
+        ParamsError: it is the address of a registered model, which does not say who serves it.
     """
-    if not given.startswith(REGISTRY_SCHEME):
-        return [url.strip() for url in given.split(",") if url.strip()]
-    from clozeline.registry.fleet import Fleet
-
-    replicas = Fleet.open(tracking_uri(workspace), ModelSource.parse(given).registered_name).read().replicas
-    if not replicas:
-        raise ArtifactError(
-            "no replica serves this model",
+    if given.startswith(REGISTRY_SCHEME):
+        raise ParamsError(
+            "the registry does not know which servers answer for a model",
             given=given,
-            expected="a model that `clozeline serve --fleet` serves",
-            do="start its replicas, or name the URLs of the servers, separated by commas",
+            expected="the URL of a server; several, such as those of a fleet, separated by commas",
+            do="name the servers: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000",
         )
-    return [replica.url for replica in replicas]
+    return [url.strip() for url in given.split(",") if url.strip()]

@@ -1,16 +1,16 @@
 """Where a project stands: champions, scheduled runs, disk, remote. If one does not answer, the others are shown."""
 
 import shutil
+import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from clozeline.errors import ClozelineError
 from clozeline.orchestration.scheduled_runs import ScheduledRun, scheduled_runs
-from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX
-from clozeline.registry.fleet import Fleet
+from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, Registered
 from clozeline.registry.history import newest_decision_about
 from clozeline.registry.versions import Registry
 from clozeline.tracking.addresses import database_of
@@ -36,19 +36,16 @@ class ModelStatus(_Record):
     outcome: str = ""
     """Decision about the candidate."""
     reason: str = ""
-    rollout: str = ""
-    """Version that the fleet still serves; empty if that is the champion, or if there is no fleet."""
-    awaited: tuple[str, ...] = ()
-    """The replicas that its rollout waits for, each with the reason."""
+    serve_from: datetime | None = None
+    """Time from which a fleet answers by the champion, if it is still to come."""
 
     @property
     def of_fleet(self) -> list[str]:
-        """Lines about a rollout that is under way."""
-        if not self.rollout:
+        """Lines about a change of version that is under way."""
+        if not self.serve_from:
             return []
         back = f"`clozeline rollback {self.name.removeprefix(MODEL_PREFIX)}`"
-        waits = [f"it waits for {replica}" for replica in self.awaited]
-        return [f"its fleet still serves version {self.rollout}; {back} takes the change back", *waits]
+        return [f"a fleet serves it from {self.serve_from:%H:%M:%S} UTC on; {back} takes the change back"]
 
 
 class Disk(_Record):
@@ -115,7 +112,6 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
     champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
     last = next(iter(registry.changes(name)[-1:]), None)
     decision = newest_decision_about(candidate, address) if candidate else None
-    fleet = Fleet.open(address, name).read()
     return ModelStatus(
         name=name,
         champion=champion.version if champion else None,
@@ -127,9 +123,13 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
         reason=(decision.reason or "; ".join(str(gate) for gate in decision.gates if not gate.is_passed))
         if decision
         else "",
-        rollout=fleet.serving if fleet.serving and not fleet.is_settled else "",
-        awaited=tuple(f"{replica.url} {replica.reason_to_wait(fleet.champion)}" for replica in fleet.awaited),
+        serve_from=_serve_from(champion),
     )
+
+
+def _serve_from(champion: Registered | None) -> datetime | None:
+    seconds = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
+    return datetime.fromtimestamp(seconds, UTC) if seconds > time.time() else None
 
 
 def _remote(workspace: Workspace) -> Remote | None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clozeline.errors import ArtifactError
+from clozeline.registry.announcement import Announcement
 from clozeline.tracking.addresses import database_of
 from clozeline.workspace import Workspace, tracking_uri
 
@@ -26,6 +27,8 @@ SERVED: Final = "clozeline.served"
 SERVED_ON: Final = "clozeline.served_on"
 INT8_SPEEDUP: Final = "clozeline.int8_speedup"
 ROLLED_BACK: Final = "clozeline.rolled_back"
+SERVE_FROM: Final = "clozeline.serve_from"
+"""Tag of a version: the `Announcement` of its last promotion or rollback."""
 TRAINED_SHA256: Final = "clozeline.trained_sha256"
 PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
 
@@ -56,6 +59,8 @@ class Registered:
     """Signature of its package by OpenSSH."""
     trained_sha256: str = ""
     """sha256 of the list of its trained files; empty if none were stored with it."""
+    announcement: Announcement | None = None
+    """When the servers of a fleet answer by it; None: it was never made the champion."""
 
     @classmethod
     def of(cls, name: str, version: str, run_id: str, address: str, tags: Mapping[str, str]) -> "Registered":
@@ -72,6 +77,7 @@ class Registered:
             address=address,
             signature=tags.get(SIGNATURE, ""),
             trained_sha256=tags.get(TRAINED_SHA256, ""),
+            announcement=Announcement.parse(tags.get(SERVE_FROM, "")),
         )
 
     def __str__(self) -> str:
@@ -138,7 +144,7 @@ def check_registered(folder: Path, version: Registered) -> None:
     verify(folder, read_manifest(folder))
 
 
-def live_version(uri: str, workspace: Workspace | None = None) -> str:
+def live_version(uri: str, workspace: Workspace | None = None) -> Registered:
     """Return the current version behind `uri` without fetching files; raises the same errors as `resolve`."""
     from clozeline.registry import own_database
 
@@ -146,11 +152,11 @@ def live_version(uri: str, workspace: Workspace | None = None) -> str:
     _check_there_is_one(uri, address)
     found = own_database.live(address, uri)
     if found is not None:
-        return found.version
+        return found
     from clozeline.registry.packages import find_version
     from clozeline.registry.versions import Registry
 
-    return find_version(Registry.open(address), uri).version
+    return find_version(Registry.open(address), uri)
 
 
 def champions(workspace: Workspace | None = None) -> list[str]:

@@ -18,10 +18,12 @@ from clozeline.registry import (
     PACKAGE_SHA256,
     PREVIOUS,
     ROLLED_BACK,
+    SERVE_FROM,
     SERVED,
     SERVED_ON,
     Registered,
 )
+from clozeline.registry.announcement import Announcement
 from clozeline.registry.changes import Change, ChangeList, Changes, Kind
 from clozeline.registry.client import create_model, registry_errors, tried_again
 from clozeline.registry.refusals import no_second_time, nowhere_to_go
@@ -210,11 +212,15 @@ class Registry:
             for version, is_rolled_back in changes.rolled_back_since(first).items():
                 self._mark(name, version, is_rolled_back)
             last = changes.last.change
+            aliases = self._client.get_registered_model(name).aliases
             if last.after:
+                if str(aliases.get(CHAMPION)) != last.after:  # first, so that whoever sees the champion sees its time
+                    announced = str(Announcement.now(is_first=CHAMPION not in aliases))
+                    self._client.set_model_version_tag(name, last.after, SERVE_FROM, announced)
                 self._client.set_registered_model_alias(name, CHAMPION, last.after)
             if last.before:
                 self._client.set_registered_model_alias(name, PREVIOUS, last.before)
-            if str(self._client.get_registered_model(name).aliases.get(CANDIDATE)) == last.after:
+            if str(aliases.get(CANDIDATE)) == last.after:
                 self._client.delete_registered_model_alias(name, CANDIDATE)
             again = self._list.read(name)
             if again.last and again.last.number == changes.last.number:

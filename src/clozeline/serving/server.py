@@ -5,9 +5,6 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clozeline.artifacts.export.manifest import Precision
 from clozeline.errors import ParamsError
@@ -17,13 +14,9 @@ from clozeline.serving.edge.hosts import AllowedHosts
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.models.watching import AliasWatcher
+from clozeline.serving.models.watching import Watcher
 from clozeline.serving.observe.tracing import tracing
 from clozeline.serving.uvicorn_adapter import ModelServer, configured
-from clozeline.workspace import Workspace, tracking_uri
-
-if TYPE_CHECKING:
-    from clozeline.serving.models.following import FleetWatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +33,6 @@ class Settings:
     hosts: AllowedHosts
     watch_seconds: float
     """Interval between polls of the registry's aliases, in seconds; 0: never."""
-    fleet: tuple[str, int] | None = None
-    """Host and port at which other replicas of the same models reach this one, port 0: the one it listens on; None: it
-    changes versions alone."""
     traces: bool = False
     """Whether OpenTelemetry gets spans of each request."""
 
@@ -69,7 +59,7 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     service = Service(settings.capacity, tracing(settings.traces))
     app = create_app(service, settings.keys, hosts=settings.hosts)
 
-    watcher = _watcher(service, sources, settings, listener)
+    watcher = Watcher(service, sources, settings.precision, settings.watch_seconds)
 
     def load() -> None:
         catalogue = watcher.load()
@@ -83,21 +73,6 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
         ModelServer(configured(app), service, load).serve_until_told_to_stop(listener)
     finally:
         watcher.stop()
-
-
-def _watcher(
-    service: Service, sources: Sequence[ModelSource], settings: Settings, listener: socket.socket
-) -> "AliasWatcher | FleetWatcher":
-    if settings.fleet is None:
-        return AliasWatcher(service, sources, settings.precision, settings.watch_seconds)
-    from clozeline.registry.fleet import Fleet
-    from clozeline.serving.models.following import FleetWatcher
-
-    host, port = settings.fleet
-    name = f"[{host}]" if ":" in host else host
-    url = f"http://{name}:{port or listener.getsockname()[1]}"
-    address = tracking_uri(Workspace(Path.cwd()))
-    return FleetWatcher(service, sources, settings.precision, settings.watch_seconds, url, partial(Fleet.open, address))
 
 
 def _listen(host: str, port: int) -> socket.socket:

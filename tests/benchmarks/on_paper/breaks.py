@@ -109,7 +109,7 @@ def _of_serving() -> Sequence[Sequence[str]]:
             "serving",
             "one machine: versions would mix while they change",
             f"{two_digits(serving.rate_of(int(cores)))} requests/s",
-            "a rollout record for the fleet",
+            "a moment at which the fleet changes",
         ),
         (
             "serving",

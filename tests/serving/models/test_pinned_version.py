@@ -13,6 +13,7 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.models.turns import Plan, Turns
 from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 from tests.tiny_packages import write_encoder
 
@@ -29,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 @pytest.fixture
 def service(model: LoadedModel) -> Iterator[Service]:
     """Version 1 answers, version 2 is loaded beside it, version 3 is coming."""
-    first, second = (ServedModel(replace(model.identity, version=version), model.model) for version in "12")
+    first, second = (replace_version(model, version) for version in "12")
     service = Service(Capacity(num_workers=1, cache_bytes=100_000))
     catalogue = Catalogue([first])
     catalogue.keep_beside("encoder", [second], coming=["3"])
@@ -54,14 +55,21 @@ def test_a_named_version_answers_or_the_request_is_refused(serving: Server, serv
     assert "one of: 1, 2" in gone.text
 
 
-def test_only_requests_that_name_a_version_are_answered_while_a_fleet_changes(
+def test_only_requests_that_name_a_version_are_answered_by_a_replica_that_lacks_the_version_of_its_fleet(
     serving: Server, service: Service
 ) -> None:
-    service.replica = "me"
+    served = service.catalogue.named("encoder")
     with serving(create_app(service)) as client:
-        service.gate.set("behind")
+        service.schedule.set("encoder", Plan(Turns("3"), {}))
+        service.catalogue.keep_beside("encoder", [replace_version(served, "2")])
         assert [ask(client, version).status_code for version in (None, "1", "2")] == [503, 200, 200]
+        assert ask(client, None).headers["retry-after"] == "1"
         assert client.get("/health/ready").status_code == 503
-        assert client.get("/health/live").headers["x-replica"] == "me"
-        service.gate.set("open")
+        assert client.get("/health/live").status_code == 200
+        service.schedule.set("encoder", Plan.only(served))
         assert client.get("/health/ready").status_code == 200
+        assert ask(client, None).status_code == 200
+
+
+def replace_version(served: LoadedModel, version: str) -> LoadedModel:
+    return ServedModel(replace(served.identity, version=version), served.model)

@@ -25,7 +25,7 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.models.watching import AliasWatcher
+from clozeline.serving.models.watching import Watcher
 from tests.serving.conftest import wait_until
 from tests.tiny_packages import write_classifier, write_encoder
 
@@ -42,10 +42,10 @@ class Aliases:
         self.answers = True
         self.num_fetched = 0
 
-    def live_version(self, uri: str) -> str:
+    def live_version(self, uri: str) -> Registered:
         if not self.answers:
             raise TransientError("the registry does not answer", given=uri, expected="an answer", do="wait")
-        return self.live
+        return Registered("clozeline-encoder", self.live, "", "", was_rolled_back=False)
 
     def fetch(self, uri: str) -> FetchedPackage:
         self.num_fetched += 1
@@ -74,8 +74,8 @@ def service(aliases: Aliases) -> Iterator[Service]:
 
 
 @pytest.fixture
-def watcher(service: Service, aliases: Aliases) -> AliasWatcher:
-    return AliasWatcher(service, [SOURCE], "int8", 0.01, aliases.live_version)
+def watcher(service: Service, aliases: Aliases) -> Watcher:
+    return Watcher(service, [SOURCE], "int8", 0.01, aliases.live_version)
 
 
 def version_of(client: httpx.Client) -> str:
@@ -85,7 +85,7 @@ def version_of(client: httpx.Client) -> str:
 
 
 def test_moving_an_alias_swaps_the_model_without_failing_requests(
-    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
+    serving: Server, service: Service, watcher: Watcher, aliases: Aliases
 ) -> None:
     seen: list[str] = []
     ends = threading.Event()
@@ -111,7 +111,7 @@ def test_moving_an_alias_swaps_the_model_without_failing_requests(
 
 
 def test_requests_accepted_before_a_swap_are_answered_by_the_old_version(
-    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
+    serving: Server, service: Service, watcher: Watcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request runs and another waits while the alias moves; the new version answers later requests."""
     goes_on, rows = threading.Event(), Encoder.rows
@@ -139,7 +139,7 @@ def test_requests_accepted_before_a_swap_are_answered_by_the_old_version(
 def test_a_damaged_version_is_refused_and_the_old_one_stays(
     serving: Server,
     service: Service,
-    watcher: AliasWatcher,
+    watcher: Watcher,
     aliases: Aliases,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -160,7 +160,7 @@ def test_a_damaged_version_is_refused_and_the_old_one_stays(
 
 
 def test_a_version_of_another_task_is_refused_and_the_old_one_stays(
-    service: Service, watcher: AliasWatcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
+    service: Service, watcher: Watcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_classifier(aliases.folder / "4")
     aliases.live = "4"
@@ -172,7 +172,7 @@ def test_a_version_of_another_task_is_refused_and_the_old_one_stays(
 
 def test_a_version_too_large_for_memory_is_refused_until_there_is_room(
     service: Service,
-    watcher: AliasWatcher,
+    watcher: Watcher,
     aliases: Aliases,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -189,9 +189,7 @@ def test_a_version_too_large_for_memory_is_refused_until_there_is_room(
     assert service.catalogue.named("encoder").identity.version == "2"
 
 
-def test_a_replaced_model_is_released(
-    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
-) -> None:
+def test_a_replaced_model_is_released(serving: Server, service: Service, watcher: Watcher, aliases: Aliases) -> None:
     before = weakref.ref(service.catalogue.named("encoder").model)
     with serving(create_app(service)) as client:
         version_of(client)
@@ -203,7 +201,7 @@ def test_a_replaced_model_is_released(
 
 
 def test_memory_of_a_replaced_model_is_returned_at_the_next_poll(
-    watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
+    watcher: Watcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_back: list[str] = []
     monkeypatch.setattr(watching, "give_back_freed", lambda: given_back.append(aliases.live))
@@ -218,7 +216,7 @@ def test_memory_of_a_replaced_model_is_returned_at_the_next_poll(
 
 
 def test_an_unresponsive_registry_does_not_change_the_served_models(
-    service: Service, watcher: AliasWatcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
+    service: Service, watcher: Watcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
 ) -> None:
     aliases.answers = False
     watcher.look()
@@ -232,7 +230,7 @@ def test_an_unresponsive_registry_does_not_change_the_served_models(
 
 
 def test_the_watcher_polls_only_aliases_and_in_the_background(
-    service: Service, watcher: AliasWatcher, aliases: Aliases
+    service: Service, watcher: Watcher, aliases: Aliases
 ) -> None:
     aliases.live = "2"
     watcher.start()
@@ -246,7 +244,7 @@ def test_the_watcher_polls_only_aliases_and_in_the_background(
 
 
 def test_cached_answers_of_an_older_version_are_not_used(
-    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
+    serving: Server, service: Service, watcher: Watcher, aliases: Aliases
 ) -> None:
     with serving(create_app(service)) as client:
         first, again = (client.post("/embed", json={"inputs": "the list"}) for _ in range(2))

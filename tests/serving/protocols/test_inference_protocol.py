@@ -39,7 +39,7 @@ def test_the_client_finds_the_server_and_its_models(triton: InferenceServerClien
     assert triton.is_model_ready("encoder", version)
     assert not triton.is_model_ready("encoder", "another")
     assert not triton.is_model_ready("gpt")
-    assert triton.get_server_metadata()["extensions"] == ["binary_tensor_data", "model_configuration", "statistics"]
+    assert triton.get_server_metadata()["extensions"] == ["binary_tensor_data", "model_configuration"]
 
 
 def test_metadata_lists_the_inputs_and_outputs_of_a_model(triton: InferenceServerClient) -> None:

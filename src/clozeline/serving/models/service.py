@@ -1,16 +1,17 @@
 """State that all requests share: the loaded models, the scheduler with its workers, and the phase of the server."""
 
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-
-from starlette.requests import Request
 
 from clozeline.serving import DEFAULT_TIMEOUT_SECONDS
 from clozeline.serving.errors import ApiError, not_ready
 from clozeline.serving.models.answer_cache import AnswerCache
 from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.gate import Gate
 from clozeline.serving.models.given_answers import GivenAnswers
+from clozeline.serving.models.turns import Schedule
 from clozeline.serving.observe.metrics import Metrics
 from clozeline.serving.observe.tracing import NoTracing, Tracing
 from clozeline.serving.scheduling.admission import Admission
@@ -21,6 +22,8 @@ from clozeline.serving.scheduling.work import LoadedModel
 from clozeline.serving.scheduling.workers import Workers
 
 Phase = Literal["loading", "ready", "stopping"]
+
+_LOG = logging.getLogger(__name__)
 
 _STALL_SECONDS = 120.0
 
@@ -52,9 +55,7 @@ class Service:
         self.batch_tokens = capacity.batch_tokens
         self.cache = AnswerCache(capacity.cache_bytes)
         self.given = GivenAnswers()
-        self.gate = Gate()
-        self.replica = ""
-        """Identity of this process in its fleet; empty: it belongs to none."""
+        self.schedule = Schedule(self._offer)
         self._catalogue: Catalogue | None = None
         self._stopping = False
 
@@ -68,11 +69,25 @@ class Service:
         """Answer with `served` from now on instead of the model of its name."""
         self.metrics.serves(served.identity, instead_of=self.catalogue.swap(served))
 
-    async def passed(self, request: Request, timeout_milliseconds: int | None) -> None:
-        """Let a request that names no version through the gate; raises what `Gate.passed` raises."""
-        if self.gate.state != "open":
-            patience = self.asking.patience(request, timeout_milliseconds)
-            await self.gate.passed(patience.deadline_seconds - self.scheduler.clock())
+    async def turn(self) -> None:
+        """Change to the version whose turn it is, before the answer to a request that names no version.
+
+        Raises:
+            ApiError: 503, that version is not loaded.
+        """
+        seconds = self.schedule.seconds_to_wait()
+        if not self.schedule.answers:
+            raise self.not_ready()
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+
+    def _offer(self, name: str, served: LoadedModel, others: Sequence[LoadedModel], coming: Collection[str]) -> None:
+        if self._catalogue is None:
+            return
+        if self._catalogue.named(name) is not served:
+            self.swap(served)
+            _LOG.info("%s: now serving version %s", name, served.identity.version)
+        self._catalogue.keep_beside(name, others, coming)
 
     def drain(self) -> None:
         """Report not ready from now on. Accepted requests are still answered."""
@@ -89,7 +104,7 @@ class Service:
     def phase(self) -> Phase:
         if self._stopping:
             return "stopping"
-        return "loading" if self._catalogue is None or self.gate.state == "behind" else "ready"
+        return "loading" if self._catalogue is None or not self.schedule.is_ready else "ready"
 
     @property
     def catalogue(self) -> Catalogue:

@@ -26,7 +26,8 @@ class ModelSource:
     allowed_signers: Path | None = None
     """File of allowed signers, one of whom must have signed the model; None: no signature is required."""
     is_in_fleet: bool = False
-    """Whether other replicas serve it too: all of them then serve the precision that the release chose."""
+    """Whether other servers answer by it too: all of them change to a new champion at the same moment, and serve the
+    precision that the release chose."""
 
     @classmethod
     def parse(cls, text: str) -> "ModelSource":
@@ -50,6 +51,11 @@ class ModelSource:
     def is_alias(self) -> bool:
         """Whether the source is an alias of the registry, which may move to another version."""
         return self.place.startswith(REGISTRY_SCHEME) and "@" in self.place
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the source is a folder that does not exist."""
+        return not self.place.startswith(REGISTRY_SCHEME) and not Path(self.place).exists()
 
 
 @dataclass(frozen=True, slots=True)

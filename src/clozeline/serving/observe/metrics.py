@@ -5,7 +5,6 @@ unknown tokens are `clozeline_unknown_tokens_total / clozeline_tokens_total`.
 """
 
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -27,17 +26,6 @@ class Batch(Protocol):
     def tokens(self) -> int: ...
     @property
     def padded_tokens(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Totals of one model since the server started."""
-
-    num_requests: int
-    num_texts: int
-    tokenize_seconds: float
-    queue_seconds: float
-    inference_seconds: float
 
 
 class Metrics:
@@ -119,20 +107,6 @@ class Metrics:
 
     def refused_version(self, model: str) -> None:
         self._refused_versions.labels(model).inc()
-
-    def spent(self, model: str) -> Spent:
-        """Return the totals of the model called `model`, over all its versions."""
-
-        def value_of(sample: str) -> float:
-            return self._registry.get_sample_value(f"clozeline_{sample}", {"model": model}) or 0.0
-
-        return Spent(
-            num_requests=int(value_of("inference_seconds_count")),
-            num_texts=int(value_of("text_tokens_count")),
-            tokenize_seconds=value_of("tokenize_seconds_sum"),
-            queue_seconds=value_of("queue_seconds_sum"),
-            inference_seconds=value_of("inference_seconds_sum"),
-        )
 
     def text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""

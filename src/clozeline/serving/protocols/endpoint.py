@@ -75,14 +75,14 @@ class Endpoint:
         timeout_milliseconds = self._timeout_milliseconds(request)
         call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])
         if VERSION not in request.headers:
-            await self._service.passed(request, timeout_milliseconds)
+            await self._service.turn()
         if self._service.cache.is_on and self.operation.read is read_json:
             return await self._cached_or_new(call, raw)
         return await self._made(call, raw[:num_json_bytes])
 
     async def _made(self, call: Call, raw_json: bytes) -> Response:
         assert self._body is not None
-        content = {} if self.operation.is_body_optional and not raw_json else parse_json(raw_json)
+        content = parse_json(raw_json)
         try:
             body = self._body.validate_python(content)
         except ValidationError as error:

@@ -37,8 +37,8 @@ from clozeline.serving.protocols.tensor_kinds import (
 )
 from clozeline.serving.scheduling.work import LoadedModel
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
-"""Triton's names of its extensions; triton.py answers the last two."""
+EXTENSIONS = ("binary_tensor_data", "model_configuration")
+"""Triton's names of its extensions; triton.py answers the last one."""
 
 
 class InferenceProtocolError(ErrorBody):

@@ -142,7 +142,7 @@ def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any])
     if operation.body:
         examples = {name: {"summary": one.summary, "value": one.value} for name, one in operation.examples.items()}
         content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
-        documented["requestBody"] = {"required": not operation.is_body_optional, "content": content}
+        documented["requestBody"] = {"required": True, "content": content}
     return documented
 
 

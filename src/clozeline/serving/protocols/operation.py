@@ -168,8 +168,6 @@ class Operation:
     ability: Ability[Any] | None = None
     """Ability that the answering model needs; None: no model is involved."""
     body: type[BaseModel] | None = None
-    is_body_optional: bool = False
-    """Whether an empty body stands for `{}`."""
     examples: Mapping[str, Example] = field(default_factory=dict)
     read: Callable[[Headers, bytes], int] = read_json
     """Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read."""

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from clozeline.artifacts.export.evidence import QuantizationScheme
 from clozeline.artifacts.export.manifest import FileRecord, Precision, ScoreFunction, Task
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.models.peers import REPLICA
 from clozeline.serving.protocols.operation import KEYED, LOADING, Call, JsonResponse, Operation
 from clozeline.serving.scheduling.work import LoadedModel
 
@@ -57,7 +56,7 @@ class ModelList(BaseModel):
 async def live(call: Call) -> Response:
     """Answers 200 while the process and its worker threads run. Restart the process if this fails."""
     _check_workers(call)
-    return JsonResponse({"status": "live"}, headers={REPLICA: call.service.replica} if call.service.replica else None)
+    return JsonResponse({"status": "live"})
 
 
 async def ready(call: Call) -> Response:
