@@ -16,7 +16,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # Stages run as `python`, which has to be this project's interpreter.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test check test-deployment test-clients lint docs bench drill month setup system deploy clean help
+.PHONY: run test check test-deployment test-clients lint size docs bench drill month setup system deploy clean help
 
 run: setup  ## Run every stage from raw text to INT8 packages, release the models, and print the results
 	$(BIN)/clozeline run
@@ -53,6 +53,9 @@ lint: setup  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+size: setup  ## Print the size of the code and of its rooms; tests/house/test_size.py holds each figure to a limit
+	@$(BIN)/python -m tests.house.size
 
 SITE := $(VENV)/docs
 
