@@ -86,7 +86,6 @@ month: setup system  ## Live through thirty nights with kills, outages, bad feed
 
 setup: $(READY)  ## Create .venv with the packages of requirements.lock
 
-# Ray has a lock of its own: the default corpus is the docstrings of the packages in requirements.lock.
 $(READY): requirements.lock infra/ray.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Clozeline needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=…")'
 	@echo "Installing 2.6 GB of packages into $(VENV): 3 to 5 minutes, without output."

@@ -76,7 +76,7 @@ def short(folder: Path, tasks: str) -> Path:
 
 
 def test_a_task_of_a_short_file_takes_a_preset_by_its_name_and_its_own_values_win(tmp_path: Path) -> None:
-    path = short(tmp_path, "{kind: classification, data: requirements.lock, preset: sst2, metric: matthews}")
+    path = short(tmp_path, "{kind: classification, data: corpus.lock, preset: sst2, metric: matthews}")
     task = read_params(path).finetune["one"]
     assert (task.hub.subset, task.text_field, task.metric) == ("sst2", "sentence", "matthews")
 
@@ -85,7 +85,7 @@ def test_a_task_of_a_short_file_takes_a_preset_by_its_name_and_its_own_values_wi
     "task",
     [
         "{kind: classification, data: x.csv, preset: ss2}",
-        "{kind: tagging, data: requirements.lock, preset: sst2}",
+        "{kind: tagging, data: corpus.lock, preset: sst2}",
         "{kind: classification, data: x.csv, preset: mine}\npresets: {mine: {kind: classification}}",
         "{kind: classification, data: x.csv, preset: sst2}\npresets: {sst2: {kind: classification}}",
     ],

@@ -16,8 +16,8 @@ PRESET = "preset"
 """Key of a task that `with_defaults` replaces by the values of one of our presets."""
 SAID_BY_THE_TASK = frozenset({"kind", "data"})
 """Keys that DVC reads from the task itself, before any layers are merged."""
-_LOCK = "requirements.lock"
-"""File that DVC watches for a task with records on the hub: it fixes the version of their reader."""
+_WATCHED = ("corpus.lock", "requirements.lock")
+"""Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed."""
 
 
 def whole_task(task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def _two_sources(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -
     dataset = hub.get("dataset") if isinstance(hub, Mapping) else None
     if not isinstance(dataset, str) or not isinstance(data, str):
         return
-    if Path(data) == Path(_LOCK) or _overlap(data, dataset):
+    if str(Path(data)) in _WATCHED or _overlap(data, dataset):
         return
-    expected = f"`data: {_LOCK}`, because `hub` takes the records from the hub; or `hub: null`, to read the file"
+    expected = f"`data: {_WATCHED[0]}`, because `hub` takes the records from the hub; or `hub: null`, to read the file"
     yield ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.hub": hub})
 
 
