@@ -16,7 +16,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # Stages run as `python`, which has to be this project's interpreter.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test check test-deployment test-clients lint docs bench drill month setup system deploy clean help
+.PHONY: run test check test-deployment test-clients lint size docs bench drill month setup system deploy clean help
 
 run: setup  ## Run every stage from raw text to INT8 packages, release the models, and print the results
 	$(BIN)/clozeline run
@@ -54,6 +54,9 @@ lint: setup  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+size: setup  ## Print the size of the code and of its rooms; tests/house/test_size.py holds each figure to a limit
+	@$(BIN)/python -m tests.house.size
+
 SITE := $(VENV)/docs
 
 docs: $(SITE)/ready  ## Build a site of docs/ and of the Python API's docstrings in work/site
@@ -83,7 +86,6 @@ month: setup system  ## Live through thirty nights with kills, outages, bad feed
 
 setup: $(READY)  ## Create .venv with the packages of requirements.lock
 
-# Ray has a lock of its own: the default corpus is the docstrings of the packages in requirements.lock.
 $(READY): requirements.lock infra/ray.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Clozeline needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=…")'
 	@echo "Installing 2.6 GB of packages into $(VENV): 3 to 5 minutes, without output."

@@ -80,7 +80,7 @@ def make_toy(folder: Path) -> Path:
 
 def with_own_stages(root: Path) -> Path:
     """The toy's folder with this project's own stages; nothing has run."""
-    for name in ("dvc.yaml", "requirements.lock", "start.lock", FORGOTTEN_LOCK):
+    for name in ("dvc.yaml", "requirements.lock", "corpus.lock", "start.lock", FORGOTTEN_LOCK):
         shutil.copy(PROJECT / name, root / name)
     shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     return root

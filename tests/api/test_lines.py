@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,11 @@ def test_the_encoder_has_learned_and_stock_transformers_loads_it(executed: Execu
     model = executed.folder / executed.names["run"].model
     weights = AutoModelForMaskedLM.from_pretrained(model, local_files_only=True)
     assert weights.config.vocab_size == len(AutoTokenizer.from_pretrained(model, local_files_only=True))
+
+
+def test_a_run_has_the_packages_of_this_environment_where_the_built_in_text_reads_them(executed: Executed) -> None:
+    corpus = executed.names["run"].folder / default_tree()["preprocess"]["source"]["path"]
+    assert f"numpy=={version('numpy')}" in corpus.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_package_fills_masks_and_embeds(executed: Executed) -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("prefect_server")
 def test_a_missing_source_stops_the_flow_before_any_stage(toy: Path, caplog: pytest.LogCaptureFixture) -> None:
     project = with_own_stages(toy)
     set_param(project, "kind: python-docs", "kind: files")
-    set_param(project, "path: requirements.lock", "path: my-texts")
+    set_param(project, "path: corpus.lock", "path: my-texts")
     with pytest.raises(DataError, match="my-texts does not exist"):
         pipeline(project)
     assert "finetune.library learns which file a text is from" in caplog.text

@@ -1,4 +1,7 @@
-"""requirements.lock pins every package that is installed with the project, on each Python of pyproject.toml."""
+"""requirements.lock pins every package that is installed with the project, on each Python of pyproject.toml.
+
+corpus.lock names those of them whose docstrings are the default corpus.
+"""
 
 import tomllib
 from collections.abc import Iterator
@@ -12,12 +15,19 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-LOCK = [Requirement(line) for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
 OWN_LOCK = {"ray"}
 """Extras that tests/cluster/test_ray_lock.py checks."""
 OPEN = {"setuptools"}
-"""Installation tools. If they were pinned, their docstrings would be part of the corpus."""
+"""Installation tools: each environment brings its own."""
+
+
+def pins_of(name: str) -> list[Requirement]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if not line.startswith("#")]
+
+
+LOCK = pins_of("requirements.lock")
 
 
 def is_for(requirement: Requirement, python: str, extra: str = "") -> bool:
@@ -62,6 +72,13 @@ def test_every_pinned_version_satisfies_the_packages_that_require_it(python: str
 def test_every_pinned_package_is_required() -> None:
     required = {canonicalize_name(one.name) for python in PYTHONS for one in needed(python)}
     assert {canonicalize_name(pin.name) for pin in LOCK} - required == set()
+
+
+def test_the_text_of_the_default_corpus_is_installed() -> None:
+    """Otherwise the stage `snapshot` refuses the environment; requirements.lock may have more packages."""
+    corpus = {str(pin) for pin in pins_of("corpus.lock")}
+    assert len(corpus) > 100
+    assert corpus - {str(pin) for pin in LOCK} == set()
 
 
 def test_an_import_of_prefect_compiles_no_grammar_of_web_addresses() -> None:

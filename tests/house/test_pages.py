@@ -91,7 +91,7 @@ def test_the_knobs_in_the_table_of_formats_exist_in_params() -> None:
     table = README.partition("| Your text |")[2].partition("\n\n")[0]
     named = set(re.findall(r"`([a-z][a-z_.]*)[:`]", table))
     assert len(named) > 10
-    assert named - {"line", "file", "requirements.lock"} - {"preprocess.source"} <= known
+    assert named - {"line", "file", "corpus.lock"} - {"preprocess.source"} <= known
 
 
 def commands() -> Iterator[tuple[str, str]]:

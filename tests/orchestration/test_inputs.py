@@ -38,7 +38,7 @@ def test_a_fresh_project_passes_the_check(project: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "old", "path", "stage"),
     [
-        ("preprocess.source.path", "path: requirements.lock", "my-texts", "snapshot"),
+        ("preprocess.source.path", "path: corpus.lock", "my-texts", "snapshot"),
         ("finetune.library.data", DATA, "labels/mine.parquet", "finetune@library"),
         ("finetune.library.data", DATA, "/nowhere/mine.parquet", "finetune@library"),
     ],

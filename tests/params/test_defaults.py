@@ -74,7 +74,7 @@ def short(folder: Path, tasks: str) -> Path:
 
 
 def test_a_task_of_a_short_file_takes_a_preset_by_its_name_and_its_own_values_win(tmp_path: Path) -> None:
-    path = short(tmp_path, "{data: requirements.lock, preset: sst2, metric: matthews}")
+    path = short(tmp_path, "{data: corpus.lock, preset: sst2, metric: matthews}")
     task = read_params(path).finetune["one"]
     assert (task.kind, task.hub.subset, task.text_field, task.metric) == (
         "classification",
@@ -110,7 +110,7 @@ def test_a_task_says_its_data_itself_because_dvc_reads_it_there(tmp_path: Path) 
     ("task", "known"),
     [
         ("{kind: classification, data: x.csv, preset: ss2}", "kind `classification`: glue, cola, sst2"),
-        ("{kind: tagging, data: requirements.lock, preset: sst2}", "kind `tagging`: conll2003\n"),
+        ("{kind: tagging, data: corpus.lock, preset: sst2}", "kind `tagging`: conll2003\n"),
     ],
 )
 def test_a_preset_that_is_unknown_or_of_another_kind_is_refused(tmp_path: Path, task: str, known: str) -> None:

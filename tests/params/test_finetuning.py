@@ -120,7 +120,7 @@ def test_an_alias_of_earlier_versions_is_refused_with_its_line_and_the_key_inste
 
 
 def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
-    lines = ("kind: classification", "data: requirements.lock", "hub: {dataset: a, revison: b}")
+    lines = ("kind: classification", "data: corpus.lock", "hub: {dataset: a, revison: b}")
     told = message(with_task(tmp_path, *lines))
     assert "unknown key `finetune.more.hub.revison`" in told
     assert "rename it to `revision`" in told
@@ -137,8 +137,9 @@ def test_a_task_with_both_a_file_and_a_hub_dataset_is_refused(tmp_path: Path, li
     told = message(with_task(tmp_path, *lines, "data: labels/mine.csv"))
     assert f"`finetune.more.data` and `{hub}` cannot be used together" in told
     assert f"given:    finetune.more.data: 'labels/mine.csv', {hub}: {{…}}\n" in told
-    assert "`data: requirements.lock`" in told
-    assert read_params(with_task(tmp_path, *lines, "data: requirements.lock")).finetune["more"].hub is not None
+    assert "`data: corpus.lock`" in told
+    for lock in ("corpus.lock", "requirements.lock"):
+        assert read_params(with_task(tmp_path, *lines, f"data: {lock}")).finetune["more"].hub is not None
 
 
 def test_a_preset_can_be_used_with_an_own_file(tmp_path: Path) -> None:

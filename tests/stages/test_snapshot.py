@@ -29,7 +29,7 @@ def project(toy: Path) -> Path:
     """Project whose source is the folder `texts` with one file."""
     (toy / "dvc.yaml").write_text(STAGE)
     params = (toy / "params.yaml").read_text()
-    changed = params.replace("kind: python-docs", "kind: files").replace("path: requirements.lock", "path: texts")
+    changed = params.replace("kind: python-docs", "kind: files").replace("path: corpus.lock", "path: texts")
     (toy / "params.yaml").write_text(changed)
     (toy / "texts").mkdir()
     (toy / "texts" / "b.txt").write_text("first")

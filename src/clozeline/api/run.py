@@ -72,11 +72,13 @@ class Run:
 
 
 def written(run: Run, config: Config) -> None:
-    """Write the params of a run, and the packages of this environment in place of its lock."""
+    """Write the params of a run, and the packages of this environment in place of its locks."""
     config.write(run.folder / PARAMS)
     installed = {f"{one.metadata['Name']}=={one.version}" for one in distributions()}
-    with replacing_file(run.folder / LOCK) as file:
-        file.write_text("".join(f"{line}\n" for line in sorted(installed, key=str.lower)), encoding="utf-8")
+    lines = "".join(f"{line}\n" for line in sorted(installed, key=str.lower))
+    for name in (LOCK, "corpus.lock"):  # what an export names, and what the source `python-docs` reads
+        with replacing_file(run.folder / name) as file:
+            file.write_text(lines, encoding="utf-8")
 
 
 def call(stage: str, run: Run, values: Mapping[str, str], **more: Any) -> None:

@@ -1,7 +1,6 @@
 """Packages for the other sides, installed outside the project's lock.
 
-In the lock they would change the built-in corpus, which is made of the installed packages, and some of them conflict
-with packages that the lock pins.
+No user needs them, and some of them conflict with packages that the lock pins.
 """
 
 import hashlib

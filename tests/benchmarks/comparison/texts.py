@@ -50,7 +50,7 @@ class Corpus:
 
 def built_in() -> Source:
     """The docstrings of the installed environment."""
-    return Source("python-docs", PROJECT / "requirements.lock", {"preprocess": {"source": {"kind": "python-docs"}}})
+    return Source("python-docs", PROJECT / "corpus.lock", {"preprocess": {"source": {"kind": "python-docs"}}})
 
 
 def news() -> Source:

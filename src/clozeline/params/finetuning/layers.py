@@ -31,8 +31,8 @@ _INHERITED = {
 }
 """Kind → kind whose defaults lie under its own, and the keys that it takes of them."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
-_LOCK = "requirements.lock"
-"""File that DVC watches for a task with records on the hub: it fixes the version of their reader."""
+_WATCHED = ("corpus.lock", "requirements.lock")
+"""Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed."""
 
 
 def whole_task(
@@ -97,9 +97,9 @@ def _two_sources(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -
     dataset = hub.get("dataset") if isinstance(hub, Mapping) else None
     if not isinstance(dataset, str) or not isinstance(data, str):
         return
-    if Path(data) == Path(_LOCK) or _overlap(data, dataset):
+    if str(Path(data)) in _WATCHED or _overlap(data, dataset):
         return
-    expected = f"`data: {_LOCK}`, because `hub` takes the records from the hub; or `hub: null`, to read the file"
+    expected = f"`data: {_WATCHED[0]}`, because `hub` takes the records from the hub; or `hub: null`, to read the file"
     yield ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.hub": hub})
 
 

@@ -1,0 +1,147 @@
+"""The house may only become smaller: what it holds today is the limit of each figure."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.house.size import (
+    figures,
+    num_leaves,
+    private_lines,
+    repeated_class_names,
+    rooms,
+    rows_of_where_to_add,
+    size_of,
+    table,
+    tiny_functions,
+)
+from tests.house.test_rooms import FLOORS, SOURCES, nodes_of
+
+AT_MOST = {
+    "rooms": 46,
+    "floors": 29,
+    "files": 757,
+    "code lines": 52_175,
+    "code tokens": 466_882,
+    "lines in other languages": 1_025,
+    "imports, % of the code lines": 14.4,
+    "files below 60 code lines": 296,
+    "tiny private functions used once": 222,
+    "leaves of params.yaml": 526,
+    "code lines of the tests": 56_800,
+    "files of the tests": 704,
+    "rows of `Where do I add`": 83,
+    "class names in two files": 57,
+}
+"""Figure → its limit. Whoever makes a figure smaller lowers its limit; whoever adds pays by removing."""
+AT_LEAST = {"comments and docstrings, % of the lines": 15.6}
+SOURCE = '''
+"""What the file is for."""
+
+import os
+from pathlib import (
+    Path,
+)
+
+# A comment.
+WHERE = "a"  # beside code
+"""A string under a name is code."""
+
+
+class Public:
+    """A docstring
+    of two lines."""
+
+    def _once(self) -> str:
+        return WHERE
+
+    def _twice(self) -> str:
+        return f"{self._once()}"
+
+    def shown(self) -> str:
+        """Return it."""
+        return """
+
+        """ + self._twice() + self._twice()
+
+
+def _long(a: int) -> int:
+    b = a + 1
+    c = b + 1
+    return c
+
+
+class _Private:
+    pass
+
+
+_long(1)
+'''
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source.py").write_text(SOURCE, encoding="utf-8")
+    return tmp_path / "source.py"
+
+
+def test_each_figure_has_a_limit() -> None:
+    assert set(figures()) == {*AT_MOST, *AT_LEAST}
+
+
+@pytest.mark.parametrize("name", AT_MOST)
+def test_the_house_does_not_grow(name: str) -> None:
+    assert figures()[name] <= AT_MOST[name]
+
+
+@pytest.mark.parametrize("name", AT_LEAST)
+def test_shorter_code_does_not_explain_less(name: str) -> None:
+    assert figures()[name] >= AT_LEAST[name]
+
+
+def test_lines_are_counted_by_what_they_hold(source: Path) -> None:
+    size = size_of(source)
+    assert size.code_lines == 22
+    assert size.comment_lines == 5
+    assert size.import_lines == 4
+
+
+def test_comments_docstrings_and_layout_are_no_tokens(tmp_path: Path) -> None:
+    tokens = {}
+    for name, text in {
+        "bare": "def a(b):\n    return b\n",
+        "told": '# Why\n\ndef a(b):  # how\n    """What."""\n\n    return b\n',
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        tokens[name] = size_of(tmp_path / name).num_tokens
+    assert tokens == {"bare": 8, "told": 8}
+
+
+def test_a_tiny_function_is_private_short_and_used_once(source: Path) -> None:
+    assert tiny_functions(nodes_of(source)) == ["_once"]
+
+
+def test_private_lines_are_those_of_top_level_definitions(source: Path) -> None:
+    assert private_lines([source]) == 6
+
+
+def test_a_class_name_is_repeated_if_public_classes_of_two_files_have_it(source: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text("class Public: ...\nclass _Private: ...\nclass Other: ...\n", encoding="utf-8")
+    assert repeated_class_names([source, other]) == ["Public"]
+
+
+def test_leaves_are_the_single_values_of_a_document() -> None:
+    assert num_leaves({"a": {"b": 1, "c": None}, "d": [1, {"e": 2}], "f": [], "g": {}}) == 4
+
+
+def test_the_table_of_the_page_is_found() -> None:
+    assert rows_of_where_to_add() > 10
+
+
+def test_the_table_names_each_figure_and_each_room() -> None:
+    printed = table()
+    listed = {line.split()[0] for line in printed.partition("private lines")[2].splitlines() if line}
+    assert all(name in printed for name in figures())
+    assert listed == {room for floor in FLOORS for room in floor} - {"errors", "progress", "workspace"} | {"."}
+    assert sum(len(files) for files in rooms().values()) == len(SOURCES)
