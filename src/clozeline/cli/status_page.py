@@ -95,7 +95,8 @@ def _remote(remote: "Remote | None") -> "Markup":
 
 def _problem(problem: "Problem") -> "Markup":
     about = f"Unknown: {problem.about}. {problem.problem[:1].upper()}{problem.problem[1:]}"
-    return html("paragraph", text=f"{about} ({problem.given}). Next: {problem.do}.")
+    given = f" ({problem.given})" if problem.given else ""
+    return html("paragraph", text=f"{about}{given}. Next: {problem.do}.")
 
 
 def _time(time: datetime | None) -> str:

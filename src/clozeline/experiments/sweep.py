@@ -139,7 +139,7 @@ def _ended(sweep: Sweep, trial: TrialRecord, workers: Workers) -> TrialRecord:
     except (ParamsError, TrainingError, DataError) as error:  # these values do not work together
         if trial.number == 0:
             raise
-        return sweep.trials.at(trial.number).changed(state="failed", reason=f"{error.problem}: {error.given}")
+        return sweep.trials.at(trial.number).changed(state="failed", reason=error.cause)
 
 
 def _trained(item: _Item) -> TrialRecord:

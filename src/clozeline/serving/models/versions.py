@@ -97,9 +97,7 @@ class Versions:
         """Return why one of the `wanted` versions cannot be loaded; empty if no load has failed."""
         if self.error is None or self.refused not in wanted:
             return ""
-        return (
-            f"{self.error.problem}; {self.error.given}" if isinstance(self.error, ClozelineError) else str(self.error)
-        )
+        return self.error.cause if isinstance(self.error, ClozelineError) else str(self.error)
 
     def _run(self, load: _Load) -> None:
         with Caught() as caught:
