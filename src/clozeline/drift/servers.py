@@ -19,9 +19,7 @@ def urls_of(given: str, workspace: Workspace) -> list[str]:
     replicas = Fleet.open(tracking_uri(workspace), ModelSource.parse(given).registered_name).read().replicas
     if not replicas:
         raise ArtifactError(
-            "no replica serves this model",
-            given=given,
-            expected="a model that `clozeline serve --fleet` serves",
+            f"no replica serves {given} (`clozeline serve --fleet`)",
             do="start its replicas, or name the URLs of the servers, separated by commas",
         )
     return [replica.url for replica in replicas]
