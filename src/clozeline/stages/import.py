@@ -50,11 +50,9 @@ def _examined(file: Path, params: ExportParams) -> Examined:
     deciding = items[: len(items) - num_calibration][: params.num_agreement_texts]
     if not deciding:
         raise DataError(
-            f"{file} holds too few items to compare INT8 with fp32",
-            given=f"{len(items)} items",
-            expected=f"some hundred, as `clozeline import` writes them (`min_agreement_texts`: "
-            f"{params.gates.min_agreement_texts})",
-            do="run `clozeline import` again, which writes the file",
+            f"{file} holds {len(items)} items, too few to compare INT8 with fp32",
+            do=f"run `clozeline import` again, which writes some hundred (`min_agreement_texts`:"
+            f" {params.gates.min_agreement_texts})",
         )
     calibrating = items[len(items) - num_calibration :]
     sample = Sample(texts=_texts_of(deciding), labels=[None] * len(deciding), held_out=deciding)
