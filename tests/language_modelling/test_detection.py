@@ -161,7 +161,7 @@ def test_the_generator_of_another_training_is_refused(
 
 
 def test_a_family_without_a_stock_discriminator_is_refused(params_of, ids) -> None:
-    with pytest.raises(ParamsError, match=r"deberta-v3` has no `rtd`, only electra\n"):
+    with pytest.raises(ParamsError, match=r"deberta-v3` has no head for `rtd`.*: electra\n"):
         language_model.build(params_of("deberta-v3"), "rtd", ids, seed=0)
 
 

@@ -119,7 +119,7 @@ def test_a_missing_file_of_sqlite_is_named_and_not_created(tmp_path: Path, asked
 
 
 def test_a_missing_driver_is_named(tmp_path: Path, asked) -> None:
-    with pytest.raises(DataError, match="no driver"):
+    with pytest.raises(DataError, match="its driver"):
         take_snapshot(asked("nosuchdb://host/name"), Path("unread"), tmp_path / "raw")
 
 

@@ -94,7 +94,7 @@ def test_a_prompt_that_the_model_does_not_have_is_refused(package: Path) -> None
     assert isinstance(ours, Embedder)
     default = ours.embed([SENTENCES[4]])
     assert np.array_equal(default, ours.embed([SENTENCES[4]], prompt_name="query"))
-    with pytest.raises(ParamsError, match="no prompt is passage, only query"):
+    with pytest.raises(ParamsError, match="no prompt passage, only query"):
         ours.embed([SENTENCES[4]], prompt_name="passage")
 
 

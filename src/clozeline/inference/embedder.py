@@ -82,7 +82,8 @@ class Embedder(OpenModel):
             return texts
         if name not in prompts:
             raise ParamsError(
-                f"no prompt is {name}, only {', '.join(prompts) or 'none'}", do="correct the name, or leave it out"
+                f"the model has no prompt {name}, only {', '.join(prompts) or 'none'}",
+                do="correct the name, or leave it out",
             )
         return [f"{prompts[name]}{text}" for text in texts]
 

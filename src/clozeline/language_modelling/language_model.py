@@ -54,7 +54,8 @@ def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageMo
     if head not in forms:
         able = [name for name, family in FAMILIES.items() if head in family.forms]
         raise ParamsError(
-            f"`family: {params.family}` has no `{head}`, only {', '.join(able)}", do="choose one or another `objective`"
+            f"`family: {params.family}` has no head for `{head}`; these have: {', '.join(able)}",
+            do="choose one of these, or another `objective`",
         )
     _warn_of_fixed_settings(params)
     config = forms[head].configure(params, ids)

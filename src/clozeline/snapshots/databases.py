@@ -109,7 +109,8 @@ def _trouble_named(url: str, query: str) -> Iterator[None]:
         yield
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise DataError(
-            f"{url}: no URL of SQLAlchemy, or no driver: {error}", do="correct `source.url`, or install the driver"
+            f"{url}: not a URL of SQLAlchemy, or its driver is not installed: {error}",
+            do="correct `source.url`, or install the driver",
         ) from error
     except OperationalError as error:
         raise _unreachable(url, error) from error

@@ -60,7 +60,7 @@ class Record:
         """Return the error that the caller raises if the field's value is not as `expected`."""
         given = self.values[field]
         return DataError(
-            f"{self.place}: field `{field}` must be {expected}, not {type(given).__name__}: {str(given)[:80]}",
+            f"{self.place}: field `{field}` must be {expected}, got {type(given).__name__}: {str(given)[:80]}",
             do="correct the record, or name another field",
         )
 

@@ -153,7 +153,8 @@ def _read_offsets(path: Path, shard: ShardInfo) -> npt.NDArray[np.uint64]:
     offsets = _read_array(path, shard.num_documents + 1, np.dtype(np.uint64))
     if offsets[0] != 0 or offsets[-1] != shard.num_tokens or np.any(offsets[1:] < offsets[:-1]):
         raise ArtifactError(
-            f"{path} does not fit its shard: {offsets[0]} to {offsets[-1]}, not 0 to {shard.num_tokens}", do=REBUILD
+            f"{path} does not fit its shard: offsets {offsets[0]} to {offsets[-1]}, not 0 to {shard.num_tokens}",
+            do=REBUILD,
         )
     return offsets
 
