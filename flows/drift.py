@@ -67,15 +67,19 @@ def drift(
     for verdict in drifted:
         _emit(verdict, url)
     if drifted:
-        error = DriftError(
-            f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}",
-            given="; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if shift.is_drift),
-            expected="texts like the first ones of this version",
-            do="check what clients send now; add such text to the corpus and run the pipeline again, "
-            f"or remove {file} to accept the new traffic as the reference",
+        return _failed(
+            DriftError(
+                f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}",
+                given="; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if shift.is_drift),
+                do="check what clients send now; add such text to the corpus and run the pipeline again, "
+                f"or remove {file} to accept the new traffic as the reference",
+            )
         )
-        return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
     return verdicts
+
+
+def _failed(error: DriftError) -> State[object]:
+    return State(type=StateType.FAILED, name="Drifted", message=str(error), data=error)
 
 
 def _emit(verdict: Verdict, url: str) -> None:

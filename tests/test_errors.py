@@ -15,9 +15,19 @@ SOURCE = Path(errors.__file__).parent
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and ClozelineError in kind.__bases__]
 
 
-def test_a_message_states_what_happened_what_was_given_what_was_expected_and_what_to_do() -> None:
-    told = str(ClozelineError("the cup is empty", given="air", expected="tea", do="pour"))
-    assert told.splitlines() == ["the cup is empty", "  given:    air", "  expected: tea", "  do:       pour"]
+def test_a_message_states_what_is_wrong_and_what_to_do() -> None:
+    assert str(ClozelineError("the cup holds air", do="pour")) == "the cup holds air\n  do: pour"
+
+
+def test_what_was_given_and_what_was_expected_are_shown_only_if_they_were_given() -> None:
+    told = str(ClozelineError("the cup is empty", given=0, expected="tea", do="pour"))
+    assert told.splitlines() == ["the cup is empty", "  given:    0", "  expected: tea", "  do:       pour"]
+    assert str(ClozelineError("cups leak", given="a, b", do="seal")) == "cups leak\n  given: a, b\n  do:    seal"
+
+
+def test_the_cause_is_told_without_the_remedy() -> None:
+    assert ClozelineError("the cup holds air", do="pour").cause == "the cup holds air"
+    assert ClozelineError("cups leak", given="a, b", do="seal").cause == "cups leak (a, b)"
 
 
 def test_every_error_class_has_a_distinct_exit_code() -> None:

@@ -30,21 +30,37 @@ class PortableError(Exception):
 
 
 class ClozelineError(PortableError):
-    """A problem in four parts: what happened, what was given, what was expected, what to do."""
+    """A problem with its values, and what to do.
+
+    Args:
+        problem: what is wrong: what was given, and what was expected, in one sentence.
+        do: what a person can do about it.
+        given, expected: shown on lines of their own, for a long list or a reader that needs them apart.
+    """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, problem: str, *, given: object, expected: str, do: str) -> None:
+    def __init__(self, problem: str, *, do: str, given: object = None, expected: str = "") -> None:
         super().__init__(problem, given, expected, do)
         self.problem = problem
         self.given = given
+        """None: the problem names it."""
         self.expected = expected
+        """Empty: the problem names it."""
         self.do = do
         self.is_reported = False
         """Whether the error was already printed or logged: each error is shown once."""
 
+    @property
+    def cause(self) -> str:
+        """The problem and what was given, without the remedy."""
+        return self.problem if self.given is None else f"{self.problem} ({self.given})"
+
     def __str__(self) -> str:
-        return f"{self.problem}\n  given:    {self.given}\n  expected: {self.expected}\n  do:       {self.do}"
+        parts = {"given": self.given, "expected": self.expected or None, "do": self.do}
+        told = {f"{name}:": part for name, part in parts.items() if part is not None}
+        width = max(map(len, told))
+        return "\n".join([self.problem, *(f"  {name:{width}} {part}" for name, part in told.items())])
 
 
 class ParamsError(ClozelineError):

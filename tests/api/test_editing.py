@@ -138,7 +138,7 @@ def test_a_file_is_laid_over_sections_and_replaces_what_the_user_names(path: Pat
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("- one\n", "has no sections"), ("a: [", "is not YAML"), (None, "there is no")]
+    ("content", "said"), [("- one\n", "not sections of params.yaml"), ("a: [", "is not YAML"), (None, "there is no")]
 )
 def test_a_file_that_holds_no_params_is_refused(tmp_path: Path, content: str | None, said: str) -> None:
     config = tmp_path / "mine.yaml"

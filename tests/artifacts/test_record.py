@@ -69,4 +69,4 @@ def test_a_metric_file_without_int8_figures_is_refused_with_their_names(tmp_path
     path.write_text(json.dumps(figures | {"last_layer": "every position", "ladder": []}), encoding="utf-8")
     with pytest.raises(ArtifactError, match=r"metrics\.json cannot be used") as caught:
         ExportMetrics.read(path)
-    assert caught.value.expected.startswith("`int8_size_bytes` and `int8_agreement`")
+    assert "`int8_size_bytes` and `int8_agreement`" in caught.value.problem

@@ -75,4 +75,4 @@ def test_a_limit_that_cannot_be_used_is_refused_by_name(given: dict[str, object]
     with pytest.raises(ParamsError) as caught:
         Limits.of(given)
     assert next(iter(given)) in caught.value.given
-    assert "max_unknown_increase" in caught.value.expected
+    assert "max_unknown_increase" in caught.value.problem

@@ -63,9 +63,9 @@ def test_feedback_on_answers_is_counted_once_by_model_and_stores_no_text(client:
 
 
 def test_a_server_that_refuses_or_does_not_answer_is_reported(client: httpx.Client) -> None:
-    with pytest.raises(TransientError, match="does not return its counters"):
+    with pytest.raises(TransientError, match="does not return the counters"):
         ask(str(client.base_url))
-    with pytest.raises(TransientError, match="does not return its counters"):
+    with pytest.raises(TransientError, match="does not return the counters"):
         ask("http://127.0.0.1:9")
     with pytest.raises(TransientError, match="correct the URL"):
         ask("http://127.0.0.1:PORT")
@@ -73,7 +73,7 @@ def test_a_server_that_refuses_or_does_not_answer_is_reported(client: httpx.Clie
 
 @pytest.mark.parametrize("text", ["", "python_info 1.0\n", "<html>", "a{b=\n"])
 def test_malformed_counters_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match="not the counters"):
+    with pytest.raises(DataError, match="gives no counters"):
         read(text, "http://127.0.0.1:8000")
 
 

@@ -214,10 +214,10 @@ YARN = {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}, "sliding_att
 NOT_COVERED = [
     ("bert", {"position_embedding_type": "relative_key"}, "`position_embedding_type`: relative_key"),
     ("bert", {"is_decoder": True, "add_cross_attention": True}, "`add_cross_attention`: True"),
-    ("bert", {"hidden_act": "no_such_activation"}, "`hidden_act`: no_such_activation"),
-    ("distilbert", {"activation": "no_such_activation"}, "`activation`: no_such_activation"),
+    ("bert", {"hidden_act": "no_such_activation"}, "`hidden_act: no_such_activation`"),
+    ("distilbert", {"activation": "no_such_activation"}, "`activation: no_such_activation`"),
     ("electra", {"position_embedding_type": "relative_key_query"}, "`position_embedding_type`: relative_key_query"),
-    ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation`: no_such_activation"),
+    ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation: no_such_activation`"),
     ("modernbert", {"rope_parameters": YARN}, "`rope_parameters`"),
     ("modernbert", {"rope_parameters": NO_THETA}, "`rope_parameters`"),
     ("modernbert", {"layer_types": ["full_attention", "chunked_attention"] * 11}, "`layer_types`: chunked_attention"),

@@ -31,7 +31,7 @@ def test_all_texts_are_taken_if_there_are_too_few(tmp_path: Path) -> None:
 @pytest.mark.parametrize("texts", [[], [""], [None]])
 def test_a_file_without_a_text_is_refused_by_name(tmp_path: Path, texts: list[str]) -> None:
     path = write_texts(tmp_path / "texts.parquet", texts)
-    with pytest.raises(DataError, match="no row with a text") as refused:
+    with pytest.raises(DataError, match="holds no text") as refused:
         read_sample(path, 10)
     assert str(path) in str(refused.value)
 

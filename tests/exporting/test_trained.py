@@ -76,7 +76,7 @@ def without_model(folder: Path) -> None:
         (cut("tokenizer.json"), r"tokenizer\.json is damaged"),
         (cut("tokenizer_config.json"), r"tokenizer_config\.json is damaged"),
         (without_model, r"tokenizer\.json is damaged"),
-        (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json is damaged\n *given: *a list"),
+        (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json is damaged.* a list"),
         (lambda folder: change_config(folder, hidden_size="x"), r"config\.json is damaged"),
         (drop_weight, r"such as head\.dense\.weight"),
         (lambda folder: change_config(folder, architectures=["ModernBertDecoder"]), "architectures: ModernBertDecoder"),
@@ -91,7 +91,7 @@ def without_model(folder: Path) -> None:
         (lambda folder: change_tokenizer(folder, pad_token=None), "a tokenizer without a padding token"),
         (lambda folder: change_tokenizer(folder, mask_token=None), "a tokenizer without a mask token"),
         (renumber, "a tokenizer with ids up to 90, a model of 90"),
-        (spoil, r"model\.safetensors has weights that are not finite\n.* such as encoder\.embeddings\.tokens"),
+        (spoil, r"model\.safetensors has weights that are not finite.* such as encoder\.embeddings\.tokens"),
         (
             lambda folder: change_config(folder, model_type="clozeline-encoder"),
             "does not say how your own encoder is built",
@@ -120,14 +120,14 @@ def test_a_tensor_too_large_for_a_graph_is_refused_before_any_work(
     monkeypatch.setattr(trained, "MAX_PROTOBUF_BYTES", 96 * 32 * 4 + 1)
     open_trained(small_encoder)
     monkeypatch.setattr(trained, "MAX_PROTOBUF_BYTES", 96 * 32 * 4)
-    with pytest.raises(ArtifactError, match=r"query_key_value\.weight of 96 x 32: 0\.00 GiB in fp32"):
+    with pytest.raises(ArtifactError, match=r"query_key_value\.weight of 96 x 32 has 0\.00 GiB"):
         open_trained(small_encoder)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"id2label": {"0": "jax", "1": "numpy", "3": "torch"}}, r"config\.json is damaged\n *given: *KeyError\(2\)"),
+        ({"id2label": {"0": "jax", "1": "numpy", "3": "torch"}}, r"config\.json is damaged.*KeyError\(2\)"),
         ({"decision_threshold": "x"}, r"config\.json is damaged"),
         ({"decision_threshold": math.nan}, "decision_threshold nan"),
         ({"decision_threshold": 1.5}, "decision_threshold 1.5"),

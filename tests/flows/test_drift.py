@@ -52,7 +52,7 @@ def test_only_a_run_that_sees_drift_fails_and_it_reports_the_figures(asked: Aske
     (second,) = drift(tmp_path)
     assert (second.num_texts, second.is_drift) == (1_200, False)
     asked(2_400, 1_000)
-    with pytest.raises(ParamsError, match="a limit of the drift flow"):
+    with pytest.raises(ParamsError, match="limits of the drift flow"):
         drift(tmp_path, limits={"max_indexes": 9.0})
     with pytest.raises(GateError, match="the traffic has drifted: encoder") as caught:
         drift(tmp_path)

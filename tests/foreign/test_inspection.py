@@ -96,7 +96,7 @@ def test_a_configuration_with_custom_code_is_refused_everywhere(
         of_entailment(folder)
     unknown = {"model_type": "mine"} if key == "auto_map" else {}
     change(folder, "config.json", unknown | {key: HOSTILE[key]})
-    with pytest.raises(ArtifactError, match=rf"(?s)config\.json requires .*given: +{key}: "):
+    with pytest.raises(ArtifactError, match=rf"(?s)config\.json requires .*`{key}: "):
         DOORS[door](folder)
     assert not (tmp_path / "it-ran").exists()
 

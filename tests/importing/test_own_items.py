@@ -64,7 +64,7 @@ def test_a_field_may_have_another_name(tmp_path: Path) -> None:
 
 def test_labels_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None:
     file = records(tmp_path / "own.jsonl", {"text": "a", "label": "5"})
-    with pytest.raises(DataError, match="none of the labels of the model"):
+    with pytest.raises(DataError, match="such as 5, and the model bad, good"):
         items_of_records(file, "text-classification", ("bad", "good"), reads_pairs=False)
 
 

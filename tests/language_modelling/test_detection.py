@@ -146,7 +146,7 @@ def test_missing_weights_of_a_pair_are_refused(inner: str, saved: Path) -> None:
     weights = load_file(file)
     missing = next(name for name in sorted(weights) if "layer.0" in name)
     save_file({name: weight for name, weight in weights.items() if name != missing}, file, metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match=f"(?s)does not hold all weights.*{missing}"):
+    with pytest.raises(ArtifactError, match=f"does not hold all weights.*{missing}"):
         language_model.load(saved)
 
 
@@ -161,7 +161,7 @@ def test_the_generator_of_another_training_is_refused(
 
 
 def test_a_family_without_a_stock_discriminator_is_refused(params_of, ids) -> None:
-    with pytest.raises(ParamsError, match=r"(?s)no head for `rtd`.*deberta-v3.*one of: electra\n"):
+    with pytest.raises(ParamsError, match=r"deberta-v3` has no head for `rtd`.*: electra\n"):
         language_model.build(params_of("deberta-v3"), "rtd", ids, seed=0)
 
 

@@ -119,9 +119,9 @@ def test_a_model_with_a_missing_weight_is_refused_with_its_name(
     weights = load_file(tmp_path / "model.safetensors")
     name = min(name for name in weights if "predictions" in name)
     save_file({kept: weight for kept, weight in weights.items() if kept != name}, tmp_path / "model.safetensors")
-    with pytest.raises(ArtifactError, match="does not hold all weights of its model") as caught:
+    with pytest.raises(ArtifactError, match="does not hold all weights") as caught:
         language_model.load(tmp_path)
-    assert name in str(caught.value.given)
+    assert name in str(caught.value)
 
 
 def test_tokens_of_another_vocabulary_are_refused_with_both_sizes(model: PreTrainedModel) -> None:

@@ -78,5 +78,5 @@ def test_a_process_uses_no_more_cores_than_it_is_told_to(machine: Path, monkeypa
 @pytest.mark.parametrize("most", ["0", "-1", "1.5", "two"])
 def test_what_is_no_number_of_cores_is_refused(machine: Path, monkeypatch: pytest.MonkeyPatch, most: str) -> None:
     monkeypatch.setenv(MOST, most)
-    with pytest.raises(ParamsError, match="not a number of cores"):
+    with pytest.raises(ParamsError, match="must be an integer"):
         cores(machine, "0::/\n")

@@ -110,7 +110,7 @@ def test_a_killed_worker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("clozeline.machine.workers.out_of_memory_kills", iter([0, 1]).__next__)
     with worker_processes(2) as workers, pytest.raises(TransientError, match="ended before its task") as caught:
         list(workers.map(kills_itself, range(10)))
-    assert "memory ran out" in caught.value.given
+    assert "memory ran out" in caught.value.problem
 
 
 def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def test_a_message_of_several_lines_is_kept_whole() -> None:
     assert (error.given, error.expected, error.do) == (said, "good", "write good")
 
 
+def test_an_error_without_given_and_expected_is_found_whole() -> None:
+    said = "raw.txt is bad: 1 error:\n\n  steps: must be positive"
+    error = failure_of(ended(f"error: a first attempt\nfailed\nerror: {said}\n  do: write good\n"))
+    assert (type(error), error.given, error.expected, error.do) == (DataError, None, "", "write good")
+    assert error.problem == f"stage `upper`: {said}"
+
+
 def test_exit_code_75_is_retried() -> None:
     assert type(failure_of(ended(DATA_ERROR, exit_code=75))) is TransientError
 

@@ -195,6 +195,8 @@ def test_a_key_of_an_earlier_version_is_refused_with_what_became_of_it(
 def test_a_removed_key_of_a_recipe_is_refused_too(edited: Editor) -> None:
     told = message(edited("imports: {}", "imports: {}\nrecipes: {mine: {validation: {max_tokens: 5}}}"))
     assert "`recipes.mine.validation.max_tokens` is gone: " in told
+
+
 @pytest.mark.parametrize("section", ["preprocess", "tokenize"])
 def test_the_size_above_which_files_were_kept_beside_dvc_is_refused_with_its_successor(
     section: str, tmp_path: Path

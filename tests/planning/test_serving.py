@@ -48,10 +48,10 @@ def test_of_a_name_on_the_hub_only_settings_are_read(tmp_path: Path, monkeypatch
 
 def test_a_model_without_an_exported_masked_head_is_refused(tmp_path: Path) -> None:
     GPT2Config(n_embd=32, n_layer=1, n_head=2).save_pretrained(tmp_path)
-    with pytest.raises(ArtifactError, match="no encoder that is exported") as raised:
+    with pytest.raises(ArtifactError, match="cannot be measured") as raised:
         of_published(str(tmp_path))
-    assert "model_type gpt2" in raised.value.given
-    assert "modernbert" in raised.value.expected
+    assert "gpt2" in str(raised.value)
+    assert "modernbert" in str(raised.value)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_size_of_its_weights(
@@ -61,6 +61,6 @@ def test_a_model_that_does_not_fit_is_refused_with_the_size_of_its_weights(
         tmp_path
     )
     monkeypatch.setattr("clozeline.planning.serving.available_bytes", lambda: 8_000_000_000)
-    with pytest.raises(ArtifactError, match="too large to be measured") as raised:
+    with pytest.raises(ArtifactError, match=r"1\.34 GB") as raised:
         of_published(str(tmp_path))
-    assert "fp32 1.34 GB, fp16 0.67 GB, INT8 0.34 GB" in raised.value.given
+    assert "fp32 1.34 GB, fp16 0.67 GB, INT8 0.34 GB" in str(raised.value)

@@ -154,7 +154,7 @@ def test_a_vocabulary_of_equal_size_in_another_order_is_refused(save, start, tin
     words = facts["model"]["vocab"]
     words["w10"], words["w11"] = words["w11"], words["w10"]
     (other / "tokenizer.json").write_text(json.dumps(facts))
-    with pytest.raises(ArtifactError, match=r"(?s)'w10' is token 11.*expected: token 10"):
+    with pytest.raises(ArtifactError, match=r"'w10' is 11, not 10"):
         start(folder, tokenizer=other)
 
 
@@ -169,7 +169,7 @@ def test_a_tokenizer_with_an_added_token_still_fits_its_checkpoint(save, start, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_longer_than_the_checkpoint_reads_are_refused(family, save, start) -> None:
     _, folder = save(family)
-    with pytest.raises(ParamsError, match=r"(?s)given: +65.*at most 64"):
+    with pytest.raises(ParamsError, match=r"`max_length: 65`.* 64 positions"):
         start(folder, max_length=65)
 
 
@@ -185,11 +185,11 @@ def test_a_folder_without_a_model_is_refused(start, tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_kind_is_refused_with_the_known_kinds(save, start) -> None:
     _, folder = save("modernbert")
-    with pytest.raises(ArtifactError, match=r"(?s)given: +model_type modernbert.*bert.*modernbert-decoder"):
+    with pytest.raises(ArtifactError, match=r"\(modernbert\), only from .*bert.*modernbert-decoder"):
         start(folder, "clm")
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"modernbert"', '"t5"'))
-    with pytest.raises(ArtifactError, match="model_type t5"):
+    with pytest.raises(ArtifactError, match=r"\(t5\), only from"):
         start(folder)
 
 

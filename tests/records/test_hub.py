@@ -80,9 +80,9 @@ def test_a_missing_field_is_named_with_its_knob(folder: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"split": "trian"}, {"subset": "nope"}])
 def test_a_missing_subset_or_split_is_reported_before_any_row_is_read(folder: Path, wrong: dict[str, str]) -> None:
-    with pytest.raises(DataError, match="cannot read this dataset") as caught:
+    with pytest.raises(DataError, match="cannot read split") as caught:
         hub_records(split_of(folder, **wrong), FIELDS)
-    assert all(value in str(caught.value.given) for value in wrong.values())
+    assert all(value in str(caught.value) for value in wrong.values())
     assert caught.value.do == "correct room.dataset and room.split"
 
 
@@ -93,7 +93,7 @@ def test_an_unresponsive_hub_is_a_transient_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(TransientError, match="the hub did not answer") as caught:
         hub_records(split_of("someone/something"), FIELDS)
-    assert caught.value.do == "run again later, or set room.dataset to a local folder"
+    assert "room.dataset" in caught.value.do
 
 
 def test_a_hub_that_stops_answering_midway_is_a_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:

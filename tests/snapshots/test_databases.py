@@ -108,19 +108,18 @@ def test_an_unusable_query_is_refused(tmp_path: Path, sqlite: Path, asked, query
 def test_a_query_with_changing_results_is_refused(tmp_path: Path, sqlite: Path, asked) -> None:
     query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
     query = f"SELECT 'text' AS body, 'x' AS topic FROM ({query} SELECT i FROM n) WHERE random() > 0"
-    with pytest.raises(DataError, match="changed while it was read"):
+    with pytest.raises(DataError, match=r"counts [\d,]+ rows"):
         take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
 
 
 def test_a_missing_file_of_sqlite_is_named_and_not_created(tmp_path: Path, asked) -> None:
-    with pytest.raises(DataError, match="no such database") as caught:
+    with pytest.raises(DataError, match=r"none\.db"):
         take_snapshot(asked(f"sqlite:///{tmp_path}/none.db"), Path("unread"), tmp_path / "raw")
-    assert str(tmp_path / "none.db") in str(caught.value.given)
     assert not (tmp_path / "none.db").exists()
 
 
 def test_a_missing_driver_is_named(tmp_path: Path, asked) -> None:
-    with pytest.raises(DataError, match="cannot be opened"):
+    with pytest.raises(DataError, match="its driver"):
         take_snapshot(asked("nosuchdb://host/name"), Path("unread"), tmp_path / "raw")
 
 

@@ -142,9 +142,9 @@ def test_a_local_build_of_the_pinned_version_is_that_version(environment: Path) 
 )
 def test_an_environment_that_differs_from_the_lock_is_refused(environment: Path, pin: str, given: str) -> None:
     (environment / "lock.txt").write_text(f"{pin}\n")
-    with pytest.raises(DataError, match=r"lock\.txt: .*\(differences: 1\)") as caught:
+    with pytest.raises(DataError, match=r"lock\.txt .*\(1 differences\)") as caught:
         documented_modules(environment / "lock.txt")
-    assert given in str(caught.value.given)
+    assert given in str(caught.value)
     assert "pip install -r" in caught.value.do
 
 

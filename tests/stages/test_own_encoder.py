@@ -132,5 +132,5 @@ def test_glue_is_measured_from_an_own_encoder_that_params_yaml_names(
     result = CliRunner().invoke(app, asked, catch_exceptions=False)
     assert [task["task"] for task in json.loads(result.stdout)["tasks"]] == ["rte"]
     monkeypatch.chdir(tmp_path)  # outside the project nothing names the code
-    with pytest.raises(ArtifactError, match="whose code the params do not name"):
+    with pytest.raises(ArtifactError, match="but the params name"):
         CliRunner().invoke(app, [*asked, "-m", str(encoder)], catch_exceptions=False)

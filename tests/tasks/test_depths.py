@@ -55,9 +55,8 @@ def test_frozen_layers_are_left_out_of_the_backward_pass(small_encoder: Path) ->
 
 def test_freezing_more_layers_than_exist_is_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
-    with pytest.raises(ParamsError, match="`frozen_layers` of the task") as caught:
+    with pytest.raises(ParamsError, match=r"`frozen_layers: 3`.*2 layers"):
         depths.freeze(model, 3)
-    assert (caught.value.given, caught.value.expected.split(",")[0]) == (3, "at most 2")
 
 
 def test_layerwise_decay_multiplies_the_learning_rate_per_layer(small_encoder: Path) -> None:

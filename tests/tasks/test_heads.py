@@ -43,9 +43,9 @@ def test_an_encoder_that_lacks_a_weight_is_refused_by_its_name(
     weights = load_file(tmp_path / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match="does not hold all weights of its model") as caught:
+    with pytest.raises(ArtifactError, match="does not hold all weights") as caught:
         heads.build(tmp_path, kind, 0, {})
-    assert "encoder.layer.1.output.dense.weight" in str(caught.value.given)
+    assert "encoder.layer.1.output.dense.weight" in str(caught.value)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "big_bird"])
@@ -54,9 +54,9 @@ def test_a_causal_encoder_whose_head_would_read_the_first_token_is_refused(
 ) -> None:
     """That token sees no other, so every text would get the same label."""
     language_model.build(params_of(family), "clm", ids, seed=3).save(tmp_path)
-    with pytest.raises(ArtifactError, match="cannot be fine-tuned to classify texts") as caught:
+    with pytest.raises(ArtifactError, match="causal") as caught:
         heads.build(tmp_path, "text-classification", 0, {})
-    assert "family modernbert" in str(caught.value.expected)
+    assert "family modernbert" in str(caught.value)
     heads.build(tmp_path, "feature-extraction", 0, {})
 
 

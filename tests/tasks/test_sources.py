@@ -40,7 +40,7 @@ def test_each_file_becomes_the_split_that_the_params_name(folder: Path) -> None:
 def test_a_missing_split_file_is_named(folder: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file .*c\.csv"):
         read(folder, splits=SplitsParams(train="a.csv", test="c.csv"))
-    with pytest.raises(DataError, match="is not a folder, but `splits` names files in it"):
+    with pytest.raises(DataError, match="is not a folder, but `splits`"):
         read(folder / "a.csv", splits=SplitsParams(train="a.csv"))
 
 
@@ -87,8 +87,7 @@ def test_a_folder_and_files_have_no_commit(hub: HubParams) -> None:
 
 
 def test_a_split_or_field_missing_from_a_hub_dataset_is_named(hub: HubParams, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot read this dataset") as caught:
+    with pytest.raises(DataError, match="cannot read split trian"):
         read(tmp_path, hub=hub, splits=SplitsParams(train="trian"))
-    assert "split trian" in str(caught.value.given)
     with pytest.raises(DataError, match="no field `nowhere`"):
         list(records_of(PARAMS.model_copy(update={"hub": hub}), tmp_path, {"text_field": "body", "x": "nowhere"}))

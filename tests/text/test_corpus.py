@@ -283,17 +283,15 @@ def test_a_single_file_read_as_one_document_is_too_little_to_split(tmp_path, par
 def test_an_empty_file_is_called_empty(tmp_path, params_of) -> None:
     path = write_lines(tmp_path, [])
     path.write_bytes(b"")
-    with pytest.raises(DataError, match="holds no text") as caught:
+    with pytest.raises(DataError, match="no text in 0 bytes"):
         build(path, tmp_path / "out", params_of())
-    assert "0 bytes" in str(caught.value.given)
 
 
 def test_a_source_without_usable_text_is_refused_with_its_counts(tmp_path, params_of) -> None:
     path = write_lines(tmp_path, ["short", "", "also short"])
-    with pytest.raises(DataError, match="no text is left") as caught:
+    with pytest.raises(DataError, match="no text is left of 3") as caught:
         build(path, tmp_path / "out", params_of())
-    assert "3 texts read" in str(caught.value.given)
-    assert "1 empty, 2 too short" in str(caught.value.given)
+    assert "1 empty, 2 too short" in str(caught.value)
 
 
 def test_a_hub_dataset_without_usable_text_is_called_by_its_name(tmp_path, params_of) -> None:

@@ -59,7 +59,7 @@ def test_every_format_reports_a_missing_field_and_the_existing_ones(tmp_path, pa
     with pytest.raises(DataError, match="no field `texts`") as caught:
         read(tmp_path / name, params_of(text_field="texts"))
     assert name in caught.value.problem
-    assert "kind" in str(caught.value.given)
+    assert "kind" in str(caught.value)
     assert "to text" in caught.value.do
 
 
@@ -142,7 +142,7 @@ def test_a_pattern_without_a_match_is_reported_with_the_existing_files(tmp_path,
     (tmp_path / "notes.txt").write_text("text")
     with pytest.raises(DataError, match="no file matches") as caught:
         read(tmp_path, params_of(pattern="*.jsonl"))
-    assert "notes.txt" in str(caught.value.given)
+    assert "notes.txt" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_line_without_a_json_object_is_named(tmp_path, params_of, line: str, g
     path.write_text('{"text": "fine"}\n\n' + line + "\n")
     with pytest.raises(DataError, match=r"x\.jsonl, line 3: not a JSON object") as caught:
         read(path, params_of())
-    assert given in str(caught.value.given)
+    assert given in str(caught.value)
 
 
 def test_json_that_only_lenient_readers_accept_is_accepted(tmp_path, params_of) -> None:
@@ -257,7 +257,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path, params_of) -> None:
     path = tmp_path / "x.parquet"
     write_parquet(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"x\.parquet: not a valid Parquet file"):
+    with pytest.raises(DataError, match=r"x\.parquet: not a complete Parquet"):
         read(path, params_of())
 
 
@@ -265,7 +265,7 @@ def test_an_endless_paragraph_is_refused_before_it_fills_the_memory(tmp_path, pa
     monkeypatch.setattr("clozeline.text.line_formats._MAX_DOCUMENT_CHARACTERS", 100)
     path = tmp_path / "x.txt"
     path.write_text("a sentence on its line\n" * 10)
-    with pytest.raises(DataError, match=r"x\.txt: a document is longer than 100 characters") as caught:
+    with pytest.raises(DataError, match=r"x\.txt: a paragraph is longer than 100 characters") as caught:
         read(path, params_of())
     assert "`source.one_document_per` to line" in caught.value.do
     assert len(texts(path, params_of(one_document_per="line"))) == 10

@@ -194,6 +194,6 @@ def test_a_special_tokens_map_without_a_mask_is_refused(folder: Path) -> None:
     names = json.loads(path.read_text())
     del names["mask_token"]
     path.write_text(json.dumps(names))
-    with pytest.raises(ArtifactError, match="does not name every special token") as caught:
+    with pytest.raises(ArtifactError, match="lacks the special tokens") as caught:
         OpenTokenizer.open(folder)
-    assert caught.value.given == "no mask_token"
+    assert "mask_token" in str(caught.value)

@@ -93,7 +93,7 @@ def test_a_short_text_gets_the_largest_vocabulary_that_it_supports(
 
 
 def test_texts_without_words_are_refused(params: TokenizeParams) -> None:
-    with pytest.raises(DataError, match="there is no text"):
+    with pytest.raises(DataError, match="holds no text"):
         learn(params, [MadeTexts(["", " \n "])])
 
 

@@ -120,7 +120,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="another run") as caught:
         checkpoints(tmp_path).load_newest()
     assert "fingerprint other" in str(caught.value)
-    assert "fingerprint one" in str(caught.value)
+    assert "not one" in str(caught.value)
 
 
 def test_a_failed_save_leaves_earlier_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,7 @@ def test_processes_that_see_different_checkpoints_are_refused(tmp_path: Path, mo
     """As on machines with separate disks: one would resume, and wait for the others for ever."""
     training = loop(tmp_path)
     monkeypatch.setattr(Processes, "of_the_first", lambda processes, step: 12.0)
-    with pytest.raises(ArtifactError, match=r"(?s)step 0 in .* here, step 12 in .* first process.*share"):
+    with pytest.raises(ArtifactError, match=r"(?s)0 here, .* 12 in the first process.*share"):
         training.resume()
 
 
@@ -216,5 +216,5 @@ def test_a_training_without_any_target_stops_with_an_error(tmp_path: Path) -> No
             yield Batch(epoch + place, 0, torch.empty(0), num_tokens=8, num_targets=0)
 
     object.__setattr__(training, "batches_from", silent)
-    with pytest.raises(TrainingError, match=r"(?s)nothing to learn.*1,001 batches without a target.*mask_rate"):
+    with pytest.raises(TrainingError, match=r"(?s)1,001 batches.*epoch 1000.*mask_rate"):
         run(training)

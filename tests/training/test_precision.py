@@ -46,7 +46,7 @@ def test_bf16_is_refused_with_its_cost_on_a_cpu_that_lacks_it(monkeypatch: pytes
     have_cpu(monkeypatch, NO_BF16)
     with pytest.raises(ParamsError, match=r"27 times slower than fp32") as caught:
         Precision.choose("bf16", CPU)
-    assert "avx512_bf16" in caught.value.expected
+    assert "avx512_bf16" in str(caught.value)
 
 
 @pytest.mark.parametrize("instruction", ["avx512_bf16", "amx_bf16", "bf16"])

@@ -178,7 +178,7 @@ def test_texts_without_right_answers_do_not_tell_the_better_sentence_encoder(tmp
     write_test_items(tmp_path / "model", [HeldOut(text=text) for text in TEXTS])
     with pytest.raises(IncomparableError) as caught:
         try_both(tmp_path / "embedder", tmp_path / "embedder", items_of(tmp_path))
-    assert "`clozeline import --labelled FILE`" in str(caught.value.given)
+    assert "`clozeline import --labelled FILE`" in str(caught.value)
 
 
 def test_a_label_that_is_new_counts_as_missed(tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_models_without_common_items_are_not_compared(texts: Path, tmp_path: Pat
         try_both(encoder, classifier, items_of(tmp_path))
     with pytest.raises(IncomparableError) as caught:
         try_both(classifier, classifier, items_of(tmp_path))
-    assert "no model/test_items.jsonl" in str(caught.value.given)
+    assert "no model/test_items.jsonl" in str(caught.value)
     labelled(tmp_path, ["labels that", "nobody knows"] * (len(TEXTS) // 2))
     assert set(LABELS).isdisjoint({"labels that", "nobody knows"})
     with pytest.raises(IncomparableError) as caught:
         try_both(classifier, classifier, items_of(tmp_path))
-    assert "no right answer" in str(caught.value.given)
+    assert "no right answer" in str(caught.value)

@@ -40,10 +40,7 @@ def assignments(settings: Sequence[str]) -> list[Change]:
         key, separator, value = setting.partition("=")
         if not key or not separator:
             raise ParamsError(
-                "a setting has no key or no value",
-                given=setting,
-                expected="KEY=VALUE, with a key of params.yaml in dots",
-                do="write it as `--set pretrain.steps=500`",
+                f"{setting!r} is not KEY=VALUE, with a key in dots", do="write it as `--set pretrain.steps=500`"
             )
         changes.append((key.strip(), _loaded(value, f"the value of `{key.strip()}`")))
     return changes
@@ -59,18 +56,13 @@ def changes_in(path: Path) -> list[Change]:
     """
     if not path.is_file():
         raise ParamsError(
-            f"there is no {path}",
-            given=path,
-            expected="a YAML file with the params that differ from params.yaml, as in configs/",
-            do="correct the path",
+            f"there is no {path}", do="name a YAML file with the params that differ from params.yaml, as in configs/"
         )
     tree = _loaded(path.read_text(encoding="utf-8", errors="replace"), str(path))
     if not isinstance(tree, Mapping):
         raise ParamsError(
-            f"{path} has no sections",
-            given=f"{type(tree).__name__}",
-            expected="sections of params.yaml with the keys that differ",
-            do="write it as the files in configs/",
+            f"{path} holds a {type(tree).__name__}, not sections of params.yaml",
+            do="write the keys that differ as the files in configs/ do",
         )
     return sorted(_leaves((), tree), key=lambda change: change[0] != "pretrain.recipe")
 
@@ -137,10 +129,8 @@ def _loaded(text: str, source: str) -> Any:
         return YAML(typ="safe").load(text)
     except YAMLError as error:
         raise ParamsError(
-            f"{source} is not YAML",
-            given=" ".join(str(error).split()),
-            expected="a value as in params.yaml: 500, 4.0e-3, null, [one, two], {key: value}",
-            do="correct it; quotes protect characters such as `:`",
+            f"{source} is not YAML: {' '.join(str(error).split())}",
+            do="write it as in params.yaml (4.0e-3, null, [one, two], {key: value}), with quotes around a `:`",
         ) from error
 
 

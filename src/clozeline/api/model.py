@@ -114,10 +114,8 @@ class Model:
             return self.opened
         able = [f"`{name}`" for name, one in _ASKED_BY.items() if isinstance(self.opened, one)]
         raise ParamsError(
-            f"this model cannot `{asked}`",
-            given=f"a model of the task {self.manifest.task}",
-            expected=f"{' or '.join(able)} for this model",
-            do=f"ask it by one of these, or load a model that can `{asked}`",
+            f"this model, of the task {self.manifest.task}, cannot `{asked}`",
+            do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`",
         )
 
 

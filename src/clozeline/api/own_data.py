@@ -44,10 +44,8 @@ def labelled_in(data: Iterable[Mapping[str, Any]] | str | PathLike[str], folder:
 def _path_from(folder: Path, path: str | PathLike[str]) -> str:
     if not Path(path).exists():
         raise DataError(
-            f"there is no file or folder {str(path)[:80]!r}",
-            given=f"a path, from {Path.cwd()}",
-            expected="a file or folder; or, to give texts themselves, a list",
-            do="correct the path, or pass `[text, …]`",
+            f"there is no file or folder {str(path)[:80]!r} in {Path.cwd()}",
+            do="correct the path, or pass the texts themselves: `[text, …]`",
         )
     return os.path.relpath(path, folder)
 
@@ -59,18 +57,14 @@ def _write(path: Path, records: Iterable[Mapping[str, Any]], what: str) -> None:
             stream.write(json.dumps(record) + "\n")
             num_records += 1
         if not num_records:
-            raise DataError(
-                f"there are no {what}", given="an empty sequence", expected=f"a list of {what}", do="pass some"
-            )
+            raise DataError(f"there are no {what}: the sequence is empty", do="pass some")
 
 
 def _text(number: int, text: object) -> str:
     if isinstance(text, str):
         return text
     raise DataError(
-        f"text {number} is no string",
-        given=f"{type(text).__name__}: {repr(text)[:60]}",
-        expected="a string for each document",
+        f"text {number} must be a string, not {type(text).__name__}: {repr(text)[:60]}",
         do='pass strings: `[record["text"] for record in records]`',
     )
 
@@ -86,8 +80,6 @@ def _record(number: int, record: object) -> Mapping[str, Any]:
     else:
         given = f"{type(record).__name__}: {repr(record)[:60]}"
     raise DataError(
-        f"record {number} cannot be written as JSON",
-        given=given,
-        expected="a dictionary of strings, numbers, and lists of them",
+        f"record {number} must be a dictionary of strings, numbers and lists of them: {given}",
         do='pass records such as `{"text": "…", "label": "…"}`',
     )

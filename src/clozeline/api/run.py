@@ -121,9 +121,7 @@ def opened(run: Run | str | PathLike[str]) -> Run:
     found = run if isinstance(run, Run) else Run(Path(run))
     if not (found.folder / PARAMS).is_file():
         raise ParamsError(
-            f"there is no run in {found.folder}",
-            given=str(found.folder),
-            expected="a folder that `clozeline.pretrain` wrote",
+            f"there is no run of `clozeline.pretrain` in {found.folder}",
             do='run `run = clozeline.pretrain(texts, config, folder="my-run")` first',
         )
     return found

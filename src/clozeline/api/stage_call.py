@@ -25,10 +25,7 @@ def stage_named(name: str) -> Callable[..., None]:
     known = sorted(file.stem for file in (Path(__file__).parents[1] / "stages").glob("[!_]*.py"))
     if name not in known:
         raise ParamsError(
-            "there is no such stage",
-            given=name,
-            expected=f"one of: {', '.join(known)}",
-            do="run `dvc stage list` to see what dvc.yaml calls",
+            f"there is no stage {name}, only {', '.join(known)}", do="run `dvc stage list` to see what dvc.yaml calls"
         )
     run: Callable[..., None] = importlib.import_module(f"clozeline.stages.{name}").run
     return run
@@ -70,10 +67,9 @@ def arguments_for(
     arguments = {key: value for key, value in (known | paths | of_start).items() if key in wanted}
     required = {key for key, parameter in wanted.items() if parameter.default is parameter.empty}
     if set(given) - set(wanted) - selects or required - set(arguments):
+        takes = " ".join(f"{key}=…" for key in wanted if key not in known)
         raise ParamsError(
-            f"stage `{name}` was called with the wrong arguments",
-            given=" ".join(texts),
-            expected=" ".join(f"{key}=…" for key in wanted if key not in known),
+            f"stage `{name}` takes {takes}, and got {' '.join(texts) or 'nothing'}",
             do=f"correct the `cmd` of stage `{name}` in dvc.yaml",
         )
     return arguments
@@ -87,9 +83,7 @@ def section_of(stage: str) -> str:
 def _task_section(sections: dict[str, Any], task: str | None, name: str) -> Any:
     if task not in sections:
         raise ParamsError(
-            f"params.yaml has no section for this task of stage `{name}`",
-            given=task or "no task=…",
-            expected=f"one of: {', '.join(sorted(sections))}",
+            f"params.yaml has {', '.join(sorted(sections)) or 'nothing'} for stage `{name}`, not task={task or '…'}",
             do=f"add a section `{name}.{task or '…'}` to params.yaml, or correct the name",
         )
     return sections[task]

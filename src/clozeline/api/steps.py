@@ -159,10 +159,9 @@ def _own_folder(folder: Path) -> Path:
     is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_run and not is_empty:
         raise ParamsError(
-            f"{folder} is not the folder of a run",
-            given="a project with a dvc.yaml" if (folder / "dvc.yaml").exists() else "other files",
-            expected="an empty folder, a new one, or that of an earlier run",
-            do='choose another: `pretrain(texts, config, folder="my-run")`; in a project: `clozeline run`',
+            f"{folder} is no folder of a run, but holds "
+            + ("a project with a dvc.yaml" if (folder / "dvc.yaml").exists() else "other files"),
+            do='choose an empty or new one: `pretrain(texts, config, folder="my-run")`; in a project: `clozeline run`',
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -171,8 +170,6 @@ def _own_folder(folder: Path) -> Path:
 def _refuse_champion(params: Config) -> None:
     if params.pretrain.start == FROM_CHAMPION:
         raise ParamsError(
-            "a run from Python does not continue from the live model",
-            given=f"`pretrain.start`: {FROM_CHAMPION}",
-            expected="null, a folder, or a name on the hub",
-            do="use `clozeline run` in the project, or set `pretrain.start` to the folder of an encoder",
+            f"`pretrain.start: {FROM_CHAMPION}`: a run from Python does not continue from the live model",
+            do="use `clozeline run` in the project, or set it to null, the folder of an encoder, or a name on the hub",
         )

@@ -82,10 +82,7 @@ class Lock(_Record):
             fault = " ".join(str(error).split())[:200]
             cause = error
         raise ArtifactError(
-            f"{path} cannot be read",
-            given=fault,
-            expected="the lock that DVC writes beside dvc.yaml",
-            do="run the stages first (`clozeline run` or `dvc repro`)",
+            f"{path} cannot be read: {fault}", do="run the stages first (`clozeline run` or `dvc repro`)"
         ) from cause
 
     def maker_of(self, path: str) -> tuple[str, LockedStage] | None:

@@ -32,10 +32,7 @@ class MetricFile(BaseModel):
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError as error:
             raise ArtifactError(
-                f"there is no metric file {path}",
-                given="no such file",
-                expected="a file that a stage of dvc.yaml writes",
-                do="run the stages first (`clozeline run` or `dvc repro`)",
+                f"there is no metric file {path}", do="run the stages first (`clozeline run` or `dvc repro`)"
             ) from error
         except ValidationError as error:
             raise unusable(path, error, do="run the stage again that writes it (`dvc repro`)") from error
@@ -49,9 +46,8 @@ class MetricFile(BaseModel):
 def unusable(path: Path, error: ValidationError, *, do: str) -> ArtifactError:
     """Return the error for a file that is not a record of its kind; it names the first wrong field."""
     fault = error.errors(include_url=False)[0]
+    key = ".".join(map(str, fault["loc"])) or "the whole file"
     return ArtifactError(
-        f"{path} cannot be used",
-        given=f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {str(fault['input'])[:80]!r}",
-        expected=fault["msg"].removeprefix("Value error, "),
+        f"{path} cannot be used: {key}: {str(fault['input'])[:80]!r}: {fault['msg'].removeprefix('Value error, ')}",
         do=do,
     )

@@ -53,12 +53,7 @@ class StartLock(Record):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (YAMLError, ValidationError, ValueError) as error:
-            raise ArtifactError(
-                f"{path} is damaged",
-                given=" ".join(str(error).split())[:200],
-                expected="a model, a version, a hash of the text, and a sha256 for each file; or null",
-                do=RENEW,
-            ) from error
+            raise ArtifactError(f"{path} is damaged: {' '.join(str(error).split())[:200]}", do=RENEW) from error
 
     def check_architecture(self, params: PretrainParams) -> None:
         """Check that `params` asks for the model that was trained; its weights fit no other.
@@ -70,9 +65,10 @@ class StartLock(Record):
         differing = [key for key, value in self.architecture.items() if key in wanted and wanted[key] != value]
         if differing:
             raise ParamsError(
-                f"training cannot continue from {self}: it is another model than the params ask for",
-                given=", ".join(f"pretrain.{key}: {_shown(wanted[key])}" for key in differing),
-                expected=", ".join(f"pretrain.{key}: {_shown(self.architecture[key])}" for key in differing),
+                f"training cannot continue from {self}: the params ask for another model",
+                given=", ".join(
+                    f"pretrain.{key}: {_shown(wanted[key])}, not {_shown(self.architecture[key])}" for key in differing
+                ),
                 do=f"restore these values; or train new weights, with another pretrain.start than {FROM_CHAMPION}",
             )
 

@@ -54,7 +54,7 @@ def _lines(found: "ProjectStatus") -> Iterator[str]:
     elif not any(problem.about == "remote" for problem in found.problems):
         yield "remote: none; `clozeline remote add URL` shares data and results with other machines"
     for problem in found.problems:
-        yield f"{problem.about}: unknown, {problem.problem} ({problem.given})"
+        yield f"{problem.about}: unknown, {problem.problem}" + (f" ({problem.given})" if problem.given else "")
         yield f"  do: {problem.do}"
 
 

@@ -31,10 +31,8 @@ def cluster_address() -> str | None:
     found = _ADDRESS.fullmatch(given)
     if found is None:
         raise ParamsError(
-            f"{VARIABLE} names no cluster",
-            given=given,
-            expected="ray://HOST:PORT of the head, as `ray start --head` prints it; or ray://auto on one of its nodes",
-            do=f"correct {VARIABLE}, or unset it to work on this machine alone",
+            f"{VARIABLE} must be ray://HOST:PORT of the head, or ray://auto on one of its nodes, not {given}",
+            do=f"correct {VARIABLE} as `ray start --head` prints it, or unset it to work on this machine alone",
         )
     return found[1]
 
@@ -75,8 +73,6 @@ def check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         raise TransientError(
-            f"no cluster answers at {address}",
-            given=f"{VARIABLE}=ray://{address}: {error}",
-            expected="the head of a running Ray cluster",
+            f"no cluster answers at {address} ({VARIABLE}): {error}",
             do=f"start it (`ray start --head --port={port}`, see docs/cluster.md), or unset {VARIABLE}",
         ) from error

@@ -90,25 +90,20 @@ def check_nodes(found: Sequence[NodeFacts], here: NodeFacts, shared: Path, store
     for facts in found:
         if not facts.reads_token and store is not None:
             raise ClusterError(
-                f"node {facts.node} does not reach the store of the cluster",
-                given=facts.fault,
-                expected=f"a node that reads and writes {store.url}",
+                f"node {facts.node} does not reach the store {store.url}: {facts.fault}",
                 do="start its raylet again with the credentials (AWS_…) and the network of this machine, and repeat",
             )
         if not facts.reads_token:
             raise ClusterError(
-                f"node {facts.node} does not see the files of this project",
-                given=f"{shared.resolve()} on this machine, which that node cannot read",
-                expected="one folder that every node has at the same path (NFS or another shared file system)",
-                do="put the project into a shared folder, mount it on each node, and run again",
+                f"node {facts.node} does not see the files of this project, in {shared.resolve()}",
+                do="put the project into a shared folder (NFS), mount it on each node at the same path, and run again",
             )
         names = {*facts.versions, *here.versions}
         other = sorted(name for name in names if facts.versions.get(name) != here.versions.get(name))
         if other:
             raise ClusterError(
-                f"node {facts.node} has other versions than this machine",
-                given=_in_words(other, facts.versions),
-                expected=_in_words(other, here.versions),
+                f"node {facts.node} has other versions than this machine: {_in_words(other, facts.versions)}, not"
+                f" {_in_words(other, here.versions)}",
                 do="install the same Python, Clozeline and requirements.lock there, then start its raylet again",
             )
 

@@ -64,11 +64,9 @@ def _connect(address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise ClusterError(
-            f"the cluster at ray://{address} does not take this machine",
-            given=str(error).strip(),
-            expected="this machine as a node of that cluster, with the same Ray, Python and token",
-            do=f"run `ray start --address={address} --num-cpus=0` here (0: it sends tasks, and runs none), "
-            f"then run again; docs/cluster.md has each step",
+            f"the cluster at ray://{address} does not take this machine as a node: {str(error).strip()}",
+            do=f"run `ray start --address={address} --num-cpus=0` here (0: it sends tasks, and runs none), with the"
+            " same Ray, Python and token, then run again; docs/cluster.md has each step",
         ) from error
     finally:
         signal.signal(signal.SIGTERM, on_term)  # Ray replaces it, and we end our children by it
@@ -86,10 +84,8 @@ def _facts_of_nodes(token: Token) -> list[NodeFacts]:
             found.append(ray.get(facts, timeout=_NODE_SECONDS))
         except (RayError, GetTimeoutError) as error:
             raise ClusterError(
-                f"node {named(node)} runs no task of ours",
-                given=first_line(error),
-                expected=f"an answer within {_NODE_SECONDS:.0f} s, from the Python in which Clozeline is installed",
-                do="start its raylet with the `ray` of that Python; `ray status` lists the nodes",
+                f"node {named(node)} runs no task of ours within {_NODE_SECONDS:.0f} s: {first_line(error)}",
+                do="start its raylet with the `ray` of the Python that has Clozeline; `ray status` lists the nodes",
             ) from error
     return found
 
@@ -161,8 +157,6 @@ def first_line(error: Exception) -> str:
 
 def gone(error: Exception) -> TransientError:
     return TransientError(
-        "the cluster is gone",
-        given=first_line(error),
-        expected="a head that answers while the command runs",
+        f"the head of the cluster is gone: {first_line(error)}",
         do=f"start the cluster, then repeat the command: tasks that are done stay done (or unset {VARIABLE})",
     )

@@ -158,10 +158,7 @@ class Gang:
         """
         if place.num_starts == _MOST_STARTS:
             raise ClusterError(
-                f"the training was started {_MOST_STARTS} times on node {place.node or '(not started)'}, and its agent"
-                " ended each time",
-                given=reason,
-                expected="an agent that lives as long as the training",
+                f"the training's agent on node {place.node or '(not started)'} ended {_MOST_STARTS} times: {reason}",
                 do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
             )
 
@@ -178,9 +175,7 @@ class Gang:
         num_fitting = len(_fitting(self._group.bundle_specs[0]))
         if max(num_fitting, len(self._reading) - len(silent)) < self._size.least:
             raise TransientError(
-                "too few nodes are left for this training",
-                given=_in_words(),
-                expected=str(self._size),
+                f"too few nodes are left for this training, which needs {self._size}: {_in_words() or 'none'}",
                 do="start nodes (docs/cluster.md), and run the same command: it goes on from the newest checkpoint",
             )
         if num_fitting >= len(self._places):
@@ -215,20 +210,17 @@ def placed_gang(address: str, shared: Path, size: Size) -> Iterator[Gang]:
         has_gpus = any(node["Resources"].get("GPU") for node in living())
         bundle = {"CPU": float(size.processes)} | ({"GPU": float(size.processes)} if has_gpus else {})
         num_nodes = min(len(_fitting(bundle)), size.most)
-        expected = f"{size}, each with a {'GPU and a ' if has_gpus else ''}CPU of its own"
+        needed = f"{size}, each with a {'GPU and a ' if has_gpus else ''}CPU of its own"
         if num_nodes < size.least:
             raise ClusterError(
-                "the cluster has too few nodes for this training",
-                given=_in_words(),
-                expected=expected,
+                f"the cluster has too few nodes for this training, which needs {needed}: {_in_words() or 'none'}",
                 do="start nodes (docs/cluster.md), or lower --nnodes or --nproc-per-node",
             )
         group = placement_group([bundle] * num_nodes, strategy="STRICT_SPREAD")
         if not group.wait(_PLACING_SECONDS):
             raise TransientError(
-                f"the nodes for this training were not free within {_PLACING_SECONDS:.0f} s",
-                given=f"{_in_words()}; other work has a part of them (`ray status`)",
-                expected=expected,
+                f"other work (`ray status`) had the nodes for {_PLACING_SECONDS:.0f} s; this training needs {needed}:"
+                f" {_in_words()}",
                 do="run the same command when that work is done, or lower --nnodes or --nproc-per-node",
             )
         yield Gang(group, size)

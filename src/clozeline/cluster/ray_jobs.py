@@ -177,9 +177,7 @@ class _Job:
                 faults.append(first_line(error))
                 _LOG.warning("its node ended (attempt %d of %d): %s", len(faults), _MOST_ATTEMPTS, faults[-1])
         raise ClusterError(
-            f"{len(faults)} nodes ended while they ran one command",
-            given="; ".join(dict.fromkeys(faults)),
-            expected="a node that lives until the command ends",
+            f"{len(faults)} nodes ended while they ran one command: {'; '.join(dict.fromkeys(faults))}",
             do="see what ended them (memory?; `ray status` lists the nodes that are left), then run again",
         )
 
@@ -275,9 +273,7 @@ def _workers() -> list[dict[str, Any]]:
     found = [node for node in alive if node["Resources"].get("CPU")]
     if not found:
         raise TransientError(
-            "no node of the cluster runs commands",
-            given=f"{len(alive)} nodes, all without cores",
-            expected="a node that was started without `--num-cpus=0`",
-            do="start one: `ray start --address=HEAD:6379` (docs/cluster.md)",
+            f"no node of the cluster runs commands: {len(alive)} nodes, all without cores (`--num-cpus=0`)",
+            do="start one with cores: `ray start --address=HEAD:6379` (docs/cluster.md)",
         )
     return found

@@ -127,9 +127,7 @@ class RayWorkers(StoreWorkers):
         _LOG.warning("%s failed (attempt %d of %d): %s", name, len(task.faults), _MOST_ATTEMPTS, fault)
         if len(task.faults) == _MOST_ATTEMPTS:
             raise ClusterError(
-                f"{name} failed {_MOST_ATTEMPTS} times",
-                given="; ".join(dict.fromkeys(task.faults)),
-                expected="one attempt that succeeds",
+                f"{name} failed {_MOST_ATTEMPTS} times: {'; '.join(dict.fromkeys(task.faults))}",
                 do=cause.do
                 if isinstance(cause, ClozelineError)
                 else "mend what the node reports, then run again: tasks that are done stay done",

@@ -86,10 +86,7 @@ class Store:
         self.remove([place])
         if found != content:
             raise StorageError(
-                f"{self.url} does not hold what is written to it",
-                given="other bytes, or none, of a file that was just written",
-                expected="a store whose files are readable as soon as they are written",
-                do=f"set {STORE} to another bucket or folder",
+                f"{self.url} does not return what was just written to it", do=f"set {STORE} to another bucket or folder"
             )
 
     def read(self, place: str) -> bytes | None:
@@ -172,9 +169,8 @@ class Store:
         folder = file.place.rpartition("/")[0]
         self.remove([f"{folder}/{RECORD}", file.place])
         raise ArtifactError(
-            f"{where}, which {file.task} wrote, is damaged or missing",
-            given=f"{given}, read by node {socket.gethostname()}",
-            expected=f"{file.size_bytes:,} bytes with sha256 {file.sha256[:16]}…",
+            f"{where}, which {file.task} wrote, is damaged or missing: node {socket.gethostname()} read {given}, not"
+            f" {file.size_bytes:,} bytes with sha256 {file.sha256[:16]}…",
             do=f"run the same command again: its record is removed, so {file.task} is done again",
         )
 
@@ -198,9 +194,7 @@ class Store:
             raise
         except PermissionError as error:
             raise StorageError(
-                f"{self.url} refuses access",
-                given=f"{error}, from node {socket.gethostname()}",
-                expected="a place where this user may list, read, write and remove files",
+                f"{self.url} refuses node {socket.gethostname()} to list, read, write or remove files: {error}",
                 do="give the user these rights; for s3://, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY here and "
                 "before `ray start` on each node",
             ) from error
@@ -208,9 +202,7 @@ class Store:
             if isinstance(error, OSError) and error.errno in _OF_A_DISK:
                 raise  # a local one, named where it is written to
             raise TransientError(
-                f"{self.url} does not answer",
-                given=f"{type(error).__name__}: {error}, from node {socket.gethostname()}",
-                expected="a store that answers",
+                f"{self.url} does not answer node {socket.gethostname()}: {type(error).__name__}: {error}",
                 do=f"check {STORE}, the network, and AWS_ENDPOINT_URL if you set it, then repeat the command",
             ) from error
 
@@ -268,8 +260,7 @@ def opened(url: str) -> tuple[Any, str]:
 
 def _no_url(url: str, fault: object) -> ParamsError:
     return ParamsError(
-        f"{STORE} names no store",
-        given=f"{url}: {fault}",
-        expected="s3://BUCKET/PREFIX, file:///FOLDER, or another protocol of fsspec whose package is installed",
-        do=f"correct {STORE}, or install the package; unset it if every node has the project's folder",
+        f"{STORE} names no store: {url}: {fault}",
+        do=f"set {STORE} to s3://BUCKET/PREFIX or file:///FOLDER, or install the package of another protocol of fsspec;"
+        " unset it if every node has the project's folder",
     )

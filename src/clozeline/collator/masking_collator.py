@@ -182,9 +182,7 @@ class MaskingCollator:
 def _check_not_both(masking: MaskingParams | None, settings: Mapping[str, object]) -> None:
     if masking is not None and settings:
         raise ParamsError(
-            "MaskingCollator got both `masking` and single settings",
-            given=f"masking, and {', '.join(settings)}",
-            expected="one of the two",
+            f"MaskingCollator got both `masking` and the single settings {', '.join(settings)}",
             do="change `masking` itself: `masking.model_copy(update={…})`",
         )
 
@@ -196,9 +194,8 @@ def _masking(settings: Mapping[str, object]) -> MaskingParams:
         fault = error.errors()[0]
         expected = fault["ctx"]["error"].args[0] if fault["type"] == "value_error" else fault["msg"]
         raise ParamsError(
-            "these settings of MaskingCollator cannot be used",
+            f"settings of MaskingCollator cannot be used: {'.'.join(map(str, fault['loc'])) or 'settings'}: {expected}",
             given=", ".join(f"{name}={value!r}" for name, value in settings.items()),
-            expected=f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {expected}",
             do=f"correct it; the settings are {', '.join(_DEFAULTS)}",
         ) from error
 
@@ -207,9 +204,8 @@ def _check_usable(tokenizer: Any) -> None:
     missing = [role for role in ("mask_token", "pad_token") if getattr(tokenizer, role) is None]
     if missing or not tokenizer.is_fast:
         raise ParamsError(
-            "this tokenizer cannot be used for masked language modelling",
-            given=f"no {' and no '.join(missing)}" if missing else f"{type(tokenizer).__name__}, a slow tokenizer",
-            expected="a fast tokenizer with a mask token and a padding token",
+            "masked language modelling needs a fast tokenizer with a mask token and a padding token, not "
+            + (f"one without {' and '.join(missing)}" if missing else f"{type(tokenizer).__name__}, a slow one"),
             do="`tokenizer.add_special_tokens({'mask_token': '[MASK]', 'pad_token': '[PAD]'})`, then "
             "`model.resize_token_embeddings(len(tokenizer))`"
             if missing

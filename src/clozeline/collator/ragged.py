@@ -113,7 +113,7 @@ def _unpadded(feature: Mapping[str, Any]) -> Flags:
 def unreadable(given: str, expected: str) -> DataError:
     """Return the error for rows that a tokenizer would not produce."""
     return DataError(
-        "rows cannot be masked", given=given, expected=expected, do="encode the texts with this collator's tokenizer"
+        f"rows cannot be masked: expected {expected}, got {given}", do="encode the texts with this collator's tokenizer"
     )
 
 

@@ -40,9 +40,7 @@ class Accepted(BaseModel):
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise ArtifactError(
-                f"{path} cannot be read",
-                given=error.errors(include_url=False)[0]["msg"],
-                expected="the file that a training writes",
+                f"{path} cannot be read: {error.errors(include_url=False)[0]['msg']}",
                 do="restore it (`git checkout contract.lock`), or remove it to accept the data of the next run",
             ) from error
 

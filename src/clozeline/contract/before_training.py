@@ -67,7 +67,6 @@ def _require(what: str, clauses: Sequence[Clause]) -> None:
     if found := broken(clauses):
         raise ContractError(
             f"{what} differs too much from what the last accepted run was trained on: nothing is trained",
-            given="\n            ".join(map(str, found)),
-            expected="data within the limits of `contract`, so that no broken feed replaces the champion",
+            given="\n         ".join(map(str, found)),
             do=f"check the source; if the data are right, remove {FILE} (or change `contract`) and run again",
         )

@@ -37,9 +37,8 @@ class Limits:
         wrong = {name: value for name, value in given.items() if name not in known or not _is_limit(value)}
         if wrong:
             raise ParamsError(
-                "a limit of the drift flow cannot be used",
+                f"limits of the drift flow must be numbers from 0 up for {', '.join(known)}",
                 given=", ".join(f"{name}: {value!r}" for name, value in wrong.items()),
-                expected=f"a number from 0 up for any of: {', '.join(known)}",
                 do="correct `parameters.limits` of the deployment in infra/prefect.yaml, then `make deploy`",
             )
         return cls(**given)

@@ -12,9 +12,7 @@ def urls_of(given: str) -> list[str]:
     """
     if given.startswith(REGISTRY_SCHEME):
         raise ParamsError(
-            "the registry does not know which servers answer for a model",
-            given=given,
-            expected="the URL of a server; several, such as those of a fleet, separated by commas",
+            f"the registry does not know which servers answer for {given}",
             do="name the servers: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000",
         )
     return [url.strip() for url in given.split(",") if url.strip()]

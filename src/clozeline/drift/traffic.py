@@ -99,17 +99,13 @@ def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     if not url.startswith(("http://", "https://")):
-        raise DataError(
-            "this is not the URL of a server", given=url, expected="http://HOST:PORT", do="give the URL of the server"
-        )
+        raise DataError(f"{url} is not the URL of a server", do="give it as http://HOST:PORT")
     try:
         with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
             text = answer.read().decode("utf-8", "replace")
     except (OSError, HTTPException) as error:
         raise TransientError(
-            "the server does not return its counters",
-            given=f"{url}/metrics: {error}",
-            expected="a running `clozeline serve` that accepts this API key",
+            f"{url}/metrics does not return the counters of a `clozeline serve`: {error}",
             do="start it, correct the URL, or set CLOZELINE_API_KEYS",
         ) from error
     return read(text, url)
@@ -168,8 +164,5 @@ def _sum(ours: Mapping[str, int], theirs: Mapping[str, int], sign: int) -> dict[
 
 def _other_make(source: str, given: str) -> DataError:
     return DataError(
-        "these are not the counters of `clozeline serve`",
-        given=f"{source}: {given}",
-        expected=f"Prometheus text with {_IDENTITY}",
-        do="give the URL of a server of this version",
+        f"{source} gives no counters of `clozeline serve` ({_IDENTITY}): {given}", do="name a server of this version"
     )

@@ -75,9 +75,7 @@ class Watch(BaseModel):
             return cls.model_validate_json(file.read_bytes())
         except ValidationError as error:
             raise ArtifactError(
-                f"{file} cannot be used",
-                given=error.errors(include_url=False)[0]["msg"],
-                expected="the state after an earlier poll of this server",
+                f"{file} cannot be used: {error.errors(include_url=False)[0]['msg']}",
                 do="remove it: the traffic from now on then becomes the reference",
             ) from error
 

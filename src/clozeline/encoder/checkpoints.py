@@ -74,18 +74,13 @@ class Checkpoint:
             return opened_config(self.name, facts, self.family)
         if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
             raise ArtifactError(
-                f"{self.name} holds a model that transformers does not know",
-                given=f"model_type {model_type}",
-                expected="a model of a class that transformers has",
-                do="choose another model",
+                f"{self.name}: transformers does not know the model_type {model_type}", do="choose another model"
             )
         try:
             return AutoConfig.from_pretrained(**self.where, trust_remote_code=False)
         except _WRONG_VALUES as error:
             raise ArtifactError(
-                f"{self.name}/config.json is damaged",
-                given=" ".join(str(error).split()),
-                expected="a configuration that transformers can build",
+                f"{self.name}/config.json is damaged: {' '.join(str(error).split())}",
                 do="correct the value that it names, or download or save the model again",
             ) from error
 
@@ -185,11 +180,9 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
             return loaded_stock(config, kind, checkpoint.where)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ArtifactError(
-            f"the weights of {checkpoint.name} cannot be read: {first_line(error)}",
-            given=f"config.json of {config.model_type}, and weights that are missing, damaged or of the wrong shape",
-            expected="config.json and weights of one model: model.safetensors, whole or in shards",
-            do="download or save it again; transformers 4 converts pytorch_model.bin and TensorFlow weights:"
-            " `AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)`, with `from_tf=True` for TensorFlow",
+            f"the weights of {checkpoint.name} cannot be read as a {config.model_type}: {first_line(error)}",
+            do="download or save model.safetensors again; transformers 4 converts pytorch_model.bin and TensorFlow "
+            "weights: `AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)`, with `from_tf=True` for TensorFlow",
         ) from error
 
 
@@ -212,10 +205,7 @@ def check_whole(name: object, missing: Sequence[str], do: str) -> None:
     """
     if missing:
         raise ArtifactError(
-            f"{name} does not hold all weights of its model",
-            given=f"{len(missing)} missing, such as {missing[0]}",
-            expected="every weight (a random one would pass for a trained one)",
-            do=do,
+            f"{name} does not hold all weights of its model: {len(missing)} missing, such as {missing[0]}", do=do
         )
 
 

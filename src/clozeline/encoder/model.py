@@ -51,9 +51,7 @@ class Model(nn.Module):
         self.config, self.kind = config, kind
         if kind not in self.layout.heads:
             raise ArtifactError(
-                f"{config.model_type} has no head of this kind",
-                given=kind,
-                expected=f"one of: {', '.join(self.layout.heads)}",
+                f"{config.model_type} has no head for {kind}, only for {', '.join(self.layout.heads)}",
                 do="choose another family, or another kind of task",
             )
         architecture = self.layout.architecture(config)

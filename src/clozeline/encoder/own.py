@@ -87,9 +87,7 @@ class OwnModel(nn.Module):
         super().__init__()
         if kind not in _CLASSES:
             raise ArtifactError(
-                "an encoder of your own has no head of this kind",
-                given=kind,
-                expected=f"one of: {', '.join(_CLASSES)}",
+                f"an encoder of your own has no head for {kind}, only for {', '.join(_CLASSES)}",
                 do="choose another objective or kind of task",
             )
         self.config, self.kind = config, kind
@@ -145,9 +143,7 @@ class OwnModel(nn.Module):
         own: Any = self.encoder.own
         if not hasattr(own, "gradient_checkpointing_enable"):
             raise ParamsError(
-                "your own encoder does not support `gradient_checkpointing`",
-                given=f"{type(own).__name__} without a method `gradient_checkpointing_enable`",
-                expected="this method, or `gradient_checkpointing: false`",
+                f"`gradient_checkpointing`: {type(own).__name__} has no method `gradient_checkpointing_enable`",
                 do="set it to false, or add the method",
             )
         own.gradient_checkpointing_enable()
@@ -219,9 +215,7 @@ class OwnModel(nn.Module):
                 raise RuntimeError(f"no place for {', '.join(report.unexpected_keys)}")
         except RuntimeError as error:  # torch's for a wrong shape, too
             raise ArtifactError(
-                "the weights are not those of the encoder that config.json names",
-                given=str(error),
-                expected=f"exactly the weights of what `{config.model_params.family}` builds",
+                f"the weights are not those of `{config.model_params.family}`, which config.json names: {error}",
                 do="restore your module as it was in training, or train again: `dvc repro pretrain`",
             ) from error
         return model, sorted(set(report.missing_keys) - model._repeated())

@@ -75,10 +75,8 @@ def _imported(name: str) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except Exception as error:  # an import runs code of yours, which can raise anything
         raise ParamsError(
-            f"`family` names an encoder of your own that cannot be imported: {_said(error)}",
-            given=name,
-            expected="`package.module:build`, with the module in the project's folder or installed",
-            do="check the spelling, and run from the project's folder",
+            f"`family: {name}` names an encoder of your own that cannot be imported: {_said(error)}",
+            do="write `package.module:build`, with the module installed or in the project's folder, and run there",
         ) from error
     return found
 
@@ -90,11 +88,7 @@ def _tried(family: str, what: str, call: Callable[[], Any]) -> Any:
         raise
     except Exception as error:  # code of yours can raise anything
         raise ParamsError(
-            f"your own encoder {what}: {_said(error)}",
-            given=f"`family: {family}`",
-            expected="a module that maps input_ids and attention_mask [rows, length] to hidden states"
-            " [rows, length, hidden_size]",
-            do=f"correct your code; {_CONTRACT}",
+            f"your own encoder (`family: {family}`) {what}: {_said(error)}", do=f"correct your code; {_CONTRACT}"
         ) from error
 
 
@@ -102,9 +96,8 @@ def _check_parts(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
     hidden_size = getattr(encoder, "hidden_size", None)
     if not (isinstance(encoder, nn.Module) and isinstance(hidden_size, int)):
         raise ParamsError(
-            "your own encoder lacks what heads need",
-            given=f"`{params.family}` gives {type(encoder).__name__} with `hidden_size` {hidden_size}",
-            expected="a torch.nn.Module with `hidden_size`, an integer",
+            f"`{params.family}` gives {type(encoder).__name__} with `hidden_size` {hidden_size}, not a torch.nn.Module"
+            " with an integer",
             do=_CONTRACT,
         )
     if not params.tie_word_embeddings:
@@ -115,9 +108,8 @@ def _check_parts(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
     expected = (ids.vocab_size, hidden_size)
     if shape != expected:
         raise ParamsError(
-            "your own encoder has no embedding to tie the head to",
-            given="no `get_input_embeddings()`" if shape is None else f"an embedding of {shape}",
-            expected=f"an nn.Embedding of {expected}",
+            f"the head is tied to an nn.Embedding of {expected}, and your encoder has "
+            + (f"one of {shape}" if shape else "no `get_input_embeddings()`"),
             do="add the method, or set `tie_word_embeddings: false`",
         )
 
@@ -138,11 +130,11 @@ def _check_answers(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
     batch, alone = answer(input_ids_BL, attention_mask_BL), answer(input_ids_BL[1:, :num_real], None)
     encoder.train(was_training)
     expected = (2, length, encoder.hidden_size)
-    if not isinstance(batch, Tensor) or batch.shape != expected:
+    shape = tuple(getattr(batch, "shape", ()))
+    if not isinstance(batch, Tensor) or shape != expected:
         raise ParamsError(
-            "your own encoder returns another shape than that of hidden states",
-            given=f"{tuple(getattr(batch, 'shape', ())) or type(batch).__name__} for 2 rows of {length} tokens",
-            expected=f"a tensor of {expected}: rows, length, `hidden_size`",
+            f"your own encoder returns {shape or type(batch).__name__} for 2 rows of {length} tokens,"
+            f" not hidden states of {expected}: rows, length, `hidden_size`",
             do=_CONTRACT,
         )
     if batch.is_meta:  # shapes without numbers, as in `clozeline plan`
@@ -150,9 +142,7 @@ def _check_answers(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
     difference = (batch[1, :num_real] - alone[0]).abs().max()
     if not difference <= _MOST_OF_PADDING * alone.abs().max():
         raise ParamsError(
-            "your own encoder reads padding, or gives numbers that are not finite",
-            given=f"hidden states of a row that differ by {difference:.2g} when the row is padded",
-            expected="the same hidden states: no position attends to another whose `attention_mask` is 0",
+            f"your own encoder reads padding or is not finite: a padded row gets other states, by {difference:.2g}",
             do="use `attention_mask` in `forward`: a row would get other answers in a batch than alone",
         )
 

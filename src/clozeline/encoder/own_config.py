@@ -67,9 +67,7 @@ def read_config(name: str, facts: Mapping[str, Any]) -> OwnConfig:
         return config
     except (TypeError, ValueError) as error:  # pydantic's for an unknown knob is a ValueError
         raise ArtifactError(
-            f"config.json of {name} does not say how your own encoder is built",
-            given=str(error).partition("\n")[0],
-            expected="`params` and `ids`, as `pretrain` of this version writes them",
+            f"config.json of {name} does not say how your own encoder is built: {str(error).partition(chr(10))[0]}",
             do="train again: `dvc repro pretrain`",
         ) from error
 
@@ -88,9 +86,7 @@ def opened_config(name: str, facts: Mapping[str, Any], family: str | None) -> Ow
     named = config.model_params.family
     if family is None or not is_own(family) or named != family:
         raise ArtifactError(
-            f"{name} holds a model whose code the params do not name",
-            given=f"`{named}` in config.json, `family: {family or 'none'}` in the params",
-            expected="the same in both, because a folder must not decide which code runs",
-            do="name it as `family`, but only if that code is yours",
+            f"{name} holds a model with the code `{named}`, but the params name `family: {family or 'none'}`",
+            do="name it as `family`, but only if that code is yours: no folder decides which code runs",
         )
     return config

@@ -153,9 +153,7 @@ def stock_class(config: Any, kind: HeadKind) -> "type[PreTrainedModel]":
     mapping = getattr(transformers, _CLASSES[kind])
     if type(config) not in mapping:
         raise ArtifactError(
-            "transformers has no head of this kind for the encoder",
-            given=f"model_type {config.model_type}",
-            expected=f"a family that is in transformers.{_CLASSES[kind]}",
+            f"{config.model_type} is not in transformers.{_CLASSES[kind]}, so it has no head of this kind",
             do="pre-train another family (`family`), or choose another kind of task",
         )
     found: type[PreTrainedModel] = mapping[type(config)]

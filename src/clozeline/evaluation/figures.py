@@ -109,9 +109,7 @@ class Figures(TextFigures):
         text_bytes = int(documents.text_bytes_D.sum())
         if not sums.num_targets:
             raise DataError(
-                "the text has no token that a model can predict",
-                given=f"{text_bytes:,} bytes of text, {int(documents.num_tokens_D.sum()):,} tokens, all unknown",
-                expected="text in the language of the tokenizer",
+                f"all {int(documents.num_tokens_D.sum()):,} tokens in {text_bytes:,} bytes of text are unknown",
                 do="give more text, or text similar to what the tokenizer was trained on",
             )
         numerators_DK = np.stack([sums.loss_nats_G, sums.num_top1_G, documents.nats_D], axis=1)

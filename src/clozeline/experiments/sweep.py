@@ -140,7 +140,7 @@ def _ended(sweep: Sweep, trial: TrialRecord, workers: Workers) -> TrialRecord:
     except (ParamsError, TrainingError, DataError) as error:  # these values do not work together
         if trial.number == 0:
             raise
-        return replace(trial, state="failed", reason=f"{error.problem}: {error.given}")
+        return replace(trial, state="failed", reason=error.cause)
 
 
 def _trained(item: _Item) -> TrialRecord:

@@ -29,25 +29,18 @@ def task_of(folder: Path) -> Task:
         facts = facts_in(config)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(
-            f"{folder} holds no model",
-            given=f"no {config}",
-            expected="the folder of a trained model",
-            do="run `dvc repro`, which trains the models first",
+            f"{folder} holds no model: no {config}", do="run `dvc repro`, which trains the models first"
         ) from error
     names, known = architectures_in(config)
     kind = str(facts.get("model_type"))
     if kind in NOT_EXPORTED:
         raise ArtifactError(
-            f"{folder}: a model of this kind cannot be exported to ONNX",
-            given=f"model_type {kind}: {NOT_EXPORTED[kind]}",
-            expected="a family without `exports=False` in its row of clozeline/encoder/families/",
+            f"{folder}: model_type {kind} cannot be exported to ONNX: {NOT_EXPORTED[kind]}",
             do="train another family, or remove this model from `models`",
         )
     if len(known) != 1:
         raise ArtifactError(
-            f"{config} names an architecture that cannot be exported",
-            given=f"architectures: {', '.join(names) or 'none'}",
-            expected=f"an architecture whose name ends in {' or '.join(_endings())}",
+            f"{config}: no export of the architectures: {', '.join(names) or 'none'}, only {', '.join(_endings())}",
             do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForTokenClassification`, …)",
         )
     return known[0]
@@ -86,8 +79,6 @@ def facts_in(file: Path, kind: type = dict) -> Any:
 
 def damaged(file: Path, given: str, expected: str) -> ArtifactError:
     return ArtifactError(
-        f"{file} is damaged",
-        given=given,
-        expected=expected,
+        f"{file} is damaged: expected {expected}, got {given}",
         do="if a stage made it, run `dvc repro`, which restores it; otherwise download or save it again",
     )

@@ -117,9 +117,7 @@ def _latency(folder: Path, model: Path) -> Latency:
         return measure(folder, repeats=5)
     except NotANumberError as error:
         raise ArtifactError(
-            f"{model}: the exported package returns values that are not finite",
-            given=str(error.given),
-            expected=error.expected,
+            f"{model}: the exported package returns values that are not finite ({error.cause})",
             do="train again, with a lower learning rate if the loss was not finite either: no export can repair this",
         ) from error
 
@@ -128,9 +126,8 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
     difference = largest_difference(trained, graph, inputs)
     if not difference <= limit:
         raise GateError(
-            f"the ONNX graph of {trained.folder} does not compute what the model computes",
-            given=f"outputs that differ by up to {difference:.3g}",
-            expected=f"at most {limit:g} (`max_parity_difference`)",
+            f"the ONNX graph of {trained.folder} is not the model: outputs differ by {difference:.3g}, over {limit:g}"
+            " (`max_parity_difference`)",
             do="try another `opset`; if that fails too, the export of this family is faulty: do not use it",
         )
     return difference

@@ -98,9 +98,7 @@ def _check_finite(trained: TrainedModel, batch: Batch, expected: Mapping[str, np
         if not np.isfinite(_compared(trained.task, batch, output, values)).all():
             batch_size, length = batch.input_ids_BL.shape
             raise ArtifactError(
-                f"{trained.folder}: the output of the model is not finite",
-                given=f"NaN or infinity in {output}, for {batch_size} texts of up to {length} tokens",
-                expected="finite numbers for every text",
+                f"{trained.folder}: {output} is not finite for {batch_size} texts of up to {length} tokens",
                 do="train again, with a lower learning rate if the loss was not finite; an export cannot correct this",
             )
 

@@ -62,9 +62,7 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
         labels.setdefault(digest, set()).update(str(name) for name in label if name is not None)
     if not distinct:
         raise DataError(
-            f"{texts} holds no texts on which INT8 can be compared with fp32",
-            given="no row with a text",
-            expected="at least one text",
+            f"{texts} holds no text on which INT8 can be compared with fp32",
             do="give preprocess more text, or raise `validation_fraction`",
         )
     chosen = heapq.nsmallest(num_texts, distinct)

@@ -134,9 +134,7 @@ def open_trained(folder: Path, published: ImportParams | None = None, family: st
     for names in (("tokenizer.json",), WEIGHT_FILES):
         if not any((folder / name).is_file() for name in names):
             raise ArtifactError(
-                f"{folder} is not a complete model",
-                given=f"no {folder / names[0]}",
-                expected="config.json, model.safetensors and tokenizer.json",
+                f"{folder} is not a complete model: no {folder / names[0]}",
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
     # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
@@ -184,9 +182,7 @@ def tokenizer_of_vocabulary(name: str, revision: str | None = None) -> Tokenizer
 
 def _no_tokenizer(name: str, given: str) -> ArtifactError:
     return ArtifactError(
-        f"{name} has no tokenizer that can be used",
-        given=given,
-        expected="tokenizer.json; or vocab.txt; or vocab.json and merges.txt",
+        f"{name} has no tokenizer.json, vocab.txt, or vocab.json with merges.txt that can be used: {given}",
         do="convert it where its library is installed: `AutoTokenizer.from_pretrained(MODEL).save_pretrained(FOLDER)`",
     )
 
@@ -222,9 +218,7 @@ def _model(folder: Path, kind: HeadKind, family: str | None, do: str) -> AnyMode
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
         raise ArtifactError(
-            f"{folder / 'model.safetensors'} has weights that are not finite",
-            given=f"NaN or infinity in {len(broken)} tensors, such as {broken[0]}",
-            expected="finite numbers",
+            f"{folder}/model.safetensors has weights that are not finite in {len(broken)} tensors, such as {broken[0]}",
             do="train again, with a lower learning rate if the loss was not finite; an export cannot correct this",
         )
     return model.eval()
@@ -247,9 +241,7 @@ def _check_facts(trained: TrainedModel) -> None:
 def _check_fit(trained: TrainedModel) -> None:
     for given, expected in _faults(trained):
         raise ArtifactError(
-            f"{trained.folder}: the model cannot be exported as it is",
-            given=given,
-            expected=expected,
+            f"{trained.folder} cannot be exported as it is: expected {expected}, got {given}",
             do="save model, configuration and tokenizer of the same training run",
         )
 
@@ -259,9 +251,8 @@ def _check_sizes(trained: TrainedModel) -> None:
     size_bytes = 4 * weight.numel()
     if size_bytes >= MAX_PROTOBUF_BYTES:
         raise ArtifactError(
-            f"{trained.folder}: the model has a tensor that is too large for an ONNX graph",
-            given=f"{name} of {' x '.join(map(str, weight.shape))}: {size_bytes / 2**30:.2f} GiB in fp32",
-            expected="less than 2 GiB in each tensor (together they may be more)",
+            f"{trained.folder}: {name} of {' x '.join(map(str, weight.shape))} has {size_bytes / 2**30:.2f} GiB in"
+            " fp32, and each tensor of an ONNX graph less than 2 GiB",
             do="train with fewer tokens (`vocab_size`) or a smaller hidden size",
         )
 

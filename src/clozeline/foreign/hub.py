@@ -77,9 +77,7 @@ def inspected_file(name: str, file: str, revision: str | None) -> Path | None:
         return None  # the caller that opens the name reports that
     except (LocalEntryNotFoundError, HfHubHTTPError) as error:
         raise TransientError(
-            f"{name} cannot be inspected before it is opened: the hub does not answer",
-            given=f"{file}: {' '.join(str(error).split())[:300]}",
-            expected="the file, or the answer that there is none",
+            f"{file} of {name} cannot be inspected: the hub does not answer: {' '.join(str(error).split())[:300]}",
             do="try again; without a network, `export HF_HUB_OFFLINE=1` opens what is in the cache",
         ) from error
     except OSError:

@@ -57,10 +57,8 @@ def inspect_settings(name: str, revision: str | None = None) -> None:
                 _check_entry(f"{folder}/{file}", key, value)
         if inspected_file(folder, _ADAPTER, revision):
             raise ArtifactError(
-                f"{folder} holds an adapter, whose weights are added to those of another model",
-                given=_ADAPTER,
-                expected="a whole model",
-                do="merge the two: `model.merge_and_unload().save_pretrained(FOLDER)`",
+                f"{folder} holds an adapter ({_ADAPTER}), not a whole model",
+                do="merge it with its model: `model.merge_and_unload().save_pretrained(FOLDER)`",
             )
 
 
@@ -114,12 +112,7 @@ def _check_entry(file: str, key: str, value: Any) -> None:
         asks_for, do = _REFUSED[key]
     else:
         return
-    raise ArtifactError(
-        f"{file} requires {asks_for}",
-        given=f"{key}: {json.dumps(value)[:200]}",
-        expected=f"a model that transformers opens by itself, without `{key}`",
-        do=do,
-    )
+    raise ArtifactError(f"{file} requires {asks_for} (`{key}: {json.dumps(value)[:200]}`)", do=do)
 
 
 def _check_shards(index: Path) -> None:
@@ -141,9 +134,7 @@ def _class_in(config: Path | None) -> str:
 
 def _refuse_pickle(where: str, given: str, class_name: str = _CLASS) -> None:
     raise ArtifactError(
-        f"{where} holds no weights that can be read without running code",
-        given=given,
-        expected="model.safetensors, whole or in shards: a pickle (pytorch_model.bin) is a program",
+        f"{where} has no weights that can be read without running code, only {given}: a pickle is a program",
         do="if you trust it, convert it with its tokenizer, and use the folder NEW: "
         f'`python -c "from transformers import {class_name}, AutoTokenizer; '
         f"[it.from_pretrained('{where}').save_pretrained('NEW') for it in ({class_name}, AutoTokenizer)]\"`",

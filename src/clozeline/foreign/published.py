@@ -41,6 +41,9 @@ VOCABULARIES: Final = (
 """Files that the tokenizer is made from if there is no `TOKENIZER`."""
 
 
+_AGAIN: Final = "download or save the model again"
+
+
 @dataclass(frozen=True)
 class Published:
     """A published model of which the name is resolved."""
@@ -75,7 +78,9 @@ class Published:
         shards = self._shards()
         sizes |= self._sizes(*shards)
         if missing := [shard for shard in shards if shard not in sizes]:
-            raise _damaged_list(self.name, f"{missing[0]}: no such file", f"the {len(shards)} files that it names")
+            raise ArtifactError(
+                f"{INDEX} of {self.name} names {len(shards)} files, and {missing[0]} does not exist", do=_AGAIN
+            )
         return sizes
 
     def _shards(self) -> list[str]:
@@ -84,7 +89,9 @@ class Published:
         try:
             return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged_list(self.name, repr(error), "`weight_map`: the file of each weight") from error
+            raise ArtifactError(
+                f"{INDEX} of {self.name} has no `weight_map` with the file of each weight: {error!r}", do=_AGAIN
+            ) from error
 
     def _sizes(self, *names: str) -> dict[str, int]:
         """Return the sizes in bytes of those files that exist."""
@@ -115,19 +122,12 @@ def resolved(name: str, revision: str | None = None) -> Published:
     """
     if Path(name).is_dir():
         if revision is not None:
-            raise ArtifactError(
-                f"{name} is a folder, which has no revisions",
-                given=f"revision {revision}",
-                expected="a revision of a name on the hub alone",
-                do="leave `--revision` out",
-            )
+            raise ArtifactError(f"{name} is a folder, which has no revision {revision}", do="leave `--revision` out")
         return Published(name, None)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists():
         raise ArtifactError(
-            f"{name} is no folder with a model",
-            given="a file" if Path(name).exists() else f"no such folder, from {Path.cwd()}",
-            expected="a folder with config.json, model.safetensors and tokenizer.json, or a name on the hub",
-            do="correct the path, then run `clozeline import` again",
+            f"{name} is {'a file' if Path(name).exists() else f'not in {Path.cwd()}'}, and no folder with a model",
+            do="name a folder with config.json, model.safetensors and tokenizer.json, or a model on the hub",
         )
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
@@ -141,15 +141,14 @@ def resolved(name: str, revision: str | None = None) -> Published:
         with asking_hub(name):
             return Published(name, HfApi().model_info(name, revision=revision, timeout=20).sha)
     except GatedRepoError as error:
-        raise _refused(
-            name,
-            "the hub shows it only to accounts that its owner has admitted",
-            f"accept the conditions at huggingface.co/{name}, then set HF_TOKEN, or download it and import the folder",
+        raise ArtifactError(
+            f"{name} cannot be imported: the hub shows it only to accounts that its owner has admitted",
+            do=f"accept the conditions at huggingface.co/{name}, then set HF_TOKEN, or import a downloaded folder",
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise _refused(name, "no such folder here, and no such model on the hub", "correct the name") from error
+        raise ArtifactError(f"{name} is neither a folder here nor a model on the hub", do="correct the name") from error
     except RevisionNotFoundError as error:
-        raise _refused(name, f"no commit or branch {revision}", "correct `--revision`") from error
+        raise ArtifactError(f"{name} has no commit or branch {revision}", do="correct `--revision`") from error
     except Exception as error:  # no network: an error of the hub's HTTP client, of which each version has another
         raise _unanswered(name, error) from error
 
@@ -169,9 +168,7 @@ def published_folder(name: str, revision: str | None, sha256: Mapping[str, str])
             given = _sha256_of(found) if found else "no such file"
             if found is None or given != expected:
                 raise ArtifactError(
-                    f"{file} of {name} is not the file that was imported",
-                    given=given,
-                    expected=f"sha256 {expected}",
+                    f"{file} of {name} is not the file that was imported: expected sha256 {expected}, got {given}",
                     do=f"restore it, or take the present one: `clozeline import {name}`",
                 )
             place = Path(made) / file
@@ -187,9 +184,10 @@ def _naming(name: str, made: str) -> Iterator[None]:
     try:
         yield
     except ClozelineError as error:
-        error.problem, error.given, error.expected, error.do = (
-            str(part).replace(made, name) for part in (error.problem, error.given, error.expected, error.do)
+        error.problem, error.expected, error.do = (
+            part.replace(made, name) for part in (error.problem, error.expected, error.do)
         )
+        error.given = None if error.given is None else str(error.given).replace(made, name)
         raise
 
 
@@ -198,25 +196,8 @@ def _sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _damaged_list(name: str, given: str, expected: str) -> ArtifactError:
-    return ArtifactError(
-        f"{INDEX} of {name} cannot be used", given=given, expected=expected, do="download or save the model again"
-    )
-
-
-def _refused(name: str, given: str, do: str) -> ArtifactError:
-    return ArtifactError(
-        f"{name} cannot be imported",
-        given=given,
-        expected="a folder, or a model that the hub gives to everybody",
-        do=do,
-    )
-
-
 def _unanswered(name: str, error: Any) -> TransientError:
     return TransientError(
-        f"{name} is not a folder here, and the hub does not answer",
-        given=" ".join(str(error).split())[:200],
-        expected="a folder with a model, or a name on the hub and a network",
+        f"{name} is not a folder here, and the hub does not answer: {' '.join(str(error).split())[:200]}",
         do="correct the path; or try again with a network; or copy the model here and give its folder",
     )

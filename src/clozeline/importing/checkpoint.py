@@ -75,8 +75,9 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
         TransientError: the hub does not answer.
     """
     if published.file("config.json") is None:
-        raise refused(
-            published, "no config.json", "config.json, model.safetensors and tokenizer.json", "correct the path"
+        raise ArtifactError(
+            f"{published.name} cannot be imported: it has no config.json",
+            do="correct the path: a model has config.json, model.safetensors and tokenizer.json",
         )
     facts_in(published.file("config.json") or Path())  # refuses a damaged one, of which transformers tells less
     config = Checkpoint(published.name, published.revision).config()
@@ -90,8 +91,8 @@ def described(published: Published, task: str | None = None, *, reads_pairs: boo
     vectors = vectors or SentenceVectors()
     says_pairs = _names_entailment(labels) or any(getattr(config, it, None) for it in _PAIR_MARKS)
     if reads_pairs and MODEL_KINDS[chosen].labels != "of a text":
-        raise refused(
-            published, f"--pairs; a model for {chosen}", "a classifier of pairs of texts", "leave `--pairs` out"
+        raise ArtifactError(
+            f"{published.name} is for {chosen}: only a classifier reads pairs of texts", do="leave `--pairs` out"
         )
     return Described(
         task=chosen,
@@ -111,11 +112,10 @@ def _check_family(published: Published, config: Any) -> None:
     kind = config.model_type
     if kind not in FAMILIES:
         other = f", such as {_INSTEAD[kind]}" if kind in _INSTEAD else ""
-        raise refused(
-            published,
-            f"model_type {kind}" + (f": {NOT_EXPORTED[kind]}" if kind in NOT_EXPORTED else ""),
-            f"a model of one of the families {', '.join(FAMILIES)}",
-            f"import a model of one of these families{other}",
+        raise ArtifactError(
+            f"{published.name} cannot be imported: its model_type is {kind}"
+            + (f": {NOT_EXPORTED[kind]}" if kind in NOT_EXPORTED else ""),
+            do=f"import a model of one of the families {', '.join(FAMILIES)}{other}",
         )
 
 
@@ -123,21 +123,17 @@ def _check_weights(published: Published) -> None:
     sizes = published.weights()
     size_bytes = sum(sizes.values())
     if not size_bytes:
-        raise refused(
-            published,
-            f"no {WEIGHTS}",
-            f"{WEIGHTS}, whole or in shards with {INDEX}",
-            "download or save the model again",
+        raise ArtifactError(
+            f"{published.name} has no {WEIGHTS}, whole or in shards with {INDEX}", do="download or save the model again"
         )
     for name in sizes:
         _check_readable(published, name)
     needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
     if needed > free:
-        raise refused(
-            published,
-            f"weights of {size_bytes / 1e9:.1f} GB, which need about {needed / 1e9:.1f} GB of memory to be converted",
-            f"at most the {free / 1e9:.1f} GB that are available here",
-            "import a smaller model, or import this one on a machine with more memory",
+        raise ArtifactError(
+            f"{published.name} has {size_bytes / 1e9:.1f} GB of weights, to convert in {needed / 1e9:.1f} GB of memory;"
+            f" {free / 1e9:.1f} GB are available here",
+            do="import a smaller model, or import this one on a machine with more memory",
         )
 
 
@@ -150,8 +146,8 @@ def _check_readable(published: Published, name: str) -> None:
         with safe_open(file, framework="numpy") as weights:
             weights.keys()
     except SafetensorError as error:
-        raise refused(
-            published, f"{name}: {error}", "weights in the format of safetensors", "download or save the model again"
+        raise ArtifactError(
+            f"{name} of {published.name} is no safetensors: {error}", do="download or save the model again"
         ) from error
 
 
@@ -166,19 +162,15 @@ def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool)
             return _EMBEDDING
         if len(ours) == 1:
             return ours[0]
-        raise refused(
-            published,
-            f"architectures: {', '.join(names) or 'none'}",
-            f"a head for one of: {', '.join(MODEL_KINDS)}",
-            f"import the encoder alone, `--task {_EMBEDDING}`"
+        raise ArtifactError(
+            f"{published.name} ({', '.join(names) or 'no architectures'}) has no head for {', '.join(MODEL_KINDS)}",
+            do=f"import the encoder alone, `--task {_EMBEDDING}`"
             + (f", or its head: `--task {_MASKS}`" if not names else ""),
         )
     if asked not in known:
-        raise refused(
-            published,
-            f"--task {asked}; architectures: {', '.join(names) or 'none'}",
-            f"one of: {', '.join(known)}",
-            "leave `--task` out; a head that the model lacks has to be fine-tuned (docs/tasks.md)",
+        raise ArtifactError(
+            f"{published.name} ({', '.join(names) or 'no architectures'}): `--task {asked}` must be {', '.join(known)}",
+            do="leave `--task` out; a head that the model lacks has to be fine-tuned (docs/tasks.md)",
         )
     return asked
 
@@ -189,11 +181,9 @@ def _check_tokenizer(published: Published, config: Any) -> None:
     tokenizer = _tokenizer(published)
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= config.vocab_size:
-        raise refused(
-            published,
-            f"a tokenizer with ids up to {largest:,}, weights for {config.vocab_size:,} tokens",
-            "the tokenizer that the model was trained with",
-            "put the right tokenizer.json beside the weights",
+        raise ArtifactError(
+            f"{published.name}: the tokenizer has ids up to {largest:,}, the weights {config.vocab_size:,} tokens",
+            do="put the tokenizer.json that the model was trained with beside the weights",
         )
 
 
@@ -206,8 +196,8 @@ def _tokenizer(published: Published) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises nothing narrower
-        raise refused(
-            published, f"{TOKENIZER}: {error}", "a tokenizer that can be opened", "download it again"
+        raise ArtifactError(
+            f"{TOKENIZER} of {published.name} cannot be opened: {error}", do="download it again"
         ) from error
 
 
@@ -218,11 +208,10 @@ def _check_case(published: Published, made: Tokenizer) -> None:
     is_lowered = made.normalizer is not None and made.normalizer.normalize_str("A") == "a"
     capitals = [token for token in made.get_vocab() if _CAPITAL.fullmatch(token)]
     if is_lowered and not is_said and len(capitals) > made.get_vocab_size() / _MANY:
-        raise refused(
-            published,
-            f"a vocabulary with {len(capitals):,} words such as {min(capitals)}, and no file that says `do_lower_case`",
-            f"{_SETTINGS} with `do_lower_case`: texts are lowercased without it, and such words are never found",
-            f'write {{"do_lower_case": false}} into {_SETTINGS} of a copy, then import the copy',
+        raise ArtifactError(
+            f"{published.name} lowercases texts, so that it misses {len(capitals):,} words such as {min(capitals)}:"
+            f" {_SETTINGS} does not say `do_lower_case`",
+            do=f'write {{"do_lower_case": false}} into {_SETTINGS} of a copy, then import the copy',
         )
 
 
@@ -232,15 +221,8 @@ def _labels(published: Published, config: Any, task: str) -> tuple[str, ...]:
     names: Mapping[int, str] = config.id2label
     labels = tuple(str(names[place]) for place in sorted(names))
     if len(labels) > 1 and all(_NO_LABEL.fullmatch(label) for label in labels):
-        raise refused(
-            published,
-            f"the labels {', '.join(labels[:3])}, …",
-            "labels with a meaning, in `id2label` of config.json",
-            'write them there in a copy: "id2label": {"0": "negative", "1": "positive"}, then import the copy',
+        raise ArtifactError(
+            f"{published.name}: `id2label` of config.json has labels without a meaning: {', '.join(labels[:3])}, …",
+            do='write them there in a copy: "id2label": {"0": "negative", "1": "positive"}, then import the copy',
         )
     return labels
-
-
-def refused(published: Published, given: str, expected: str, do: str) -> ArtifactError:
-    """Return the error for a model that cannot be imported."""
-    return ArtifactError(f"{published.name} cannot be imported", given=given, expected=expected, do=do)

@@ -48,10 +48,7 @@ def items_of_records(
     kind = task if not reads_pairs else "pairs" if len(known) > 1 else "scored pairs"
     if kind not in FIELDS:
         raise DataError(
-            f"items with labels cannot be used for a model of the kind {task}",
-            given=str(path),
-            expected=f"a model of one of the kinds {', '.join(FIELDS)}",
-            do="give text instead: `--text FILE`",
+            f"{path}: {task} has no labelled items, only {', '.join(FIELDS)}", do="give text instead: `--text FILE`"
         )
     make, theirs = _MADE[kind], {name: (names or {}).get(name, name) for name in FIELDS[kind]}
     records = read_records(path, {f"--field {name}": named for name, named in theirs.items()})
@@ -60,9 +57,7 @@ def items_of_records(
     given = sorted({label for item in items for label in item.right})
     if known and given and known.isdisjoint(given):
         raise DataError(
-            f"{path} has none of the labels of the model",
-            given=", ".join(given[:5]),
-            expected=f"labels such as {', '.join(sorted(known)[:5])}",
+            f"{path} has labels such as {', '.join(given[:5])}, and the model {', '.join(sorted(known)[:5])}",
             do="write the labels as the model has them, or give text instead: `--text FILE`",
         )
     return items
@@ -72,7 +67,7 @@ def _chosen(items: Iterable[HeldOut], most: int, path: Path) -> list[HeldOut]:
     """Return the items with the lowest hashes, which do not depend on the order of the file."""
     distinct = {item.model_dump_json(exclude_defaults=True): item for item in items if item.text}
     if not distinct:
-        raise DataError(f"{path} holds no items", given="0 items", expected="some hundred", do="give another file")
+        raise DataError(f"{path} holds no items", do="give another file, with some hundred")
     lowest = heapq.nsmallest(most, distinct, key=lambda line: hashlib.sha256(line.encode()).digest())
     return [distinct[line] for line in lowest]
 

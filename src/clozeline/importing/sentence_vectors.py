@@ -74,28 +74,23 @@ def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors 
     listed = [_checked(published, MODULES, _Module, module) for module in _json(published, MODULES)]
     modules = [module.type.rpartition(".")[2] for module in listed]
     if unknown := [module for module in modules if module not in _KNOWN]:
-        raise _refused(
-            published,
-            f"{MODULES}: {', '.join(modules)}",
-            f"{', '.join(_KNOWN)} alone",
-            f"import another model: {unknown[0]} is not exported",
+        raise ArtifactError(
+            f"{published.name} has the modules {', '.join(modules)} ({MODULES}), not {', '.join(_KNOWN)} alone",
+            do=f"import another model: {unknown[0]} is not exported",
         )
     prompted = _read(published, "config_sentence_transformers.json", _Prompted)
     pooling = _json(published, POOLING, {}) if "Pooling" in modules else {}
     prompts = {name: text for name, text in (prompted.prompts or {}).items() if text}
     if prompts and pooling.get("include_prompt") is False:
-        raise _refused(
-            published,
-            f"{POOLING}: include_prompt: false",
-            "vectors pooled over the prompt too",
-            "import another model: its vectors leave the prompt's tokens out",
+        raise ArtifactError(
+            f"{published.name} was trained with `include_prompt: false` ({POOLING}), vectors of the text alone",
+            do="import another model: its vectors leave the prompt's tokens out",
         )
     if prompted.similarity_fn_name == "dot" and "Normalize" not in modules:
-        raise _refused(
-            published,
-            "similarity_fn_name: dot, without a module Normalize",
-            "vectors that are compared by their cosine: the graph normalizes them to length 1",
-            "import the model of the same family that was trained for cosines (often `…-cos-…`)",
+        raise ArtifactError(
+            f"{published.name} was trained for dot products of vectors (`similarity_fn_name: dot`) that the graph"
+            " normalizes to length 1",
+            do="import the model of the same family that was trained for cosines (often `…-cos-…`)",
         )
     default = prompted.default_prompt_name
     return SentenceVectors(
@@ -113,11 +108,10 @@ def _pooling(published: Published, facts: Mapping[str, Any], hidden_size: int) -
     on += [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
     size = facts.get("word_embedding_dimension", facts.get("embedding_dimension", hidden_size))
     if len(on) != 1 or on[0] not in _MODES or size != hidden_size:
-        raise _refused(
-            published,
-            f"{POOLING}: {', '.join(on) or 'no pooling'}; vectors of {size}, hidden states of {hidden_size}",
-            f"one of {', '.join(_MODES)}, and vectors as long as the hidden states",
-            "correct the file if you know how the model was trained, or import another model",
+        raise ArtifactError(
+            f"{published.name} has {', '.join(on) or 'no pooling'} and vectors of {size} ({POOLING}), not one of"
+            f" {', '.join(_MODES)} and the hidden states' {hidden_size}",
+            do="correct the file if you know how the model was trained, or import another model",
         )
     return _MODES[on[0]]
 
@@ -140,12 +134,3 @@ def _json(published: Published, name: str, otherwise: Any = None) -> Any:
     if path is None:
         return otherwise
     return facts_in(path, kind=list if name == MODULES else dict)
-
-
-def _refused(published: Published, given: str, expected: str, do: str) -> ArtifactError:
-    return ArtifactError(
-        f"{published.name}: the vectors of this sentence encoder cannot be computed as it was trained",
-        given=given,
-        expected=expected,
-        do=do,
-    )

@@ -69,10 +69,8 @@ class Embedder(OpenModel):
         """Return the `Question` that `tokens` would run. Raises the same errors as `tokens`."""
         if not self.embeds_tokens:
             raise ArtifactError(
-                "the package gives no vectors of tokens",
-                given=f"the outputs {', '.join(spec.name for spec in self.manifest.outputs)}",
-                expected=f"{HIDDEN}, which this version exports too",
-                do="export the model again (`dvc repro export@NAME`)",
+                f"the package has no {HIDDEN}, only {', '.join(spec.name for spec in self.manifest.outputs)}",
+                do="export the model again with this version (`dvc repro export@NAME`)",
             )
         read = self.tokenize(self._prompted(texts, prompt_name), truncate=truncate)
         return Question(read, HIDDEN, lambda _, hidden_LH: hidden_LH)
@@ -84,9 +82,7 @@ class Embedder(OpenModel):
             return texts
         if name not in prompts:
             raise ParamsError(
-                "the model has no prompt of this name",
-                given=name,
-                expected=f"one of: {', '.join(prompts)}" if prompts else "no prompt: the model has none",
+                f"the model has no prompt {name}, only {', '.join(prompts) or 'none'}",
                 do="correct the name, or leave it out",
             )
         return [f"{prompts[name]}{text}" for text in texts]

@@ -138,9 +138,7 @@ def kind_of(task: str) -> ModelKind:
     """
     if task not in MODEL_KINDS:
         raise ArtifactError(
-            "this version of Clozeline does not know the kind of model in the package",
-            given=f"task {task}",
-            expected=f"one of: {', '.join(MODEL_KINDS)}",
+            f"this version of Clozeline knows no models for the task {task}, only {', '.join(MODEL_KINDS)}",
             do="export the model again with this version (`dvc repro`)",
         )
     return MODEL_KINDS[task]

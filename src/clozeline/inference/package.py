@@ -36,9 +36,8 @@ def load(
     graph = GRAPHS[precision or manifest.served]
     if graph not in manifest.files:
         raise ArtifactError(
-            f"{folder} has no {precision} graph",
-            given=f"{len(manifest.ladder)} INT8 schemes were tried, and none passed: see `ladder` in {FILES.manifest}",
-            expected=f"one of: {', '.join(manifest.precisions)}",
+            f"{folder} has no {precision} graph, only {', '.join(manifest.precisions)}: none of {len(manifest.ladder)}"
+            f" INT8 schemes passed (`ladder` in {FILES.manifest})",
             do="leave the precision out to use fp32, or export again with other INT8 schemes",
         )
     weights = [data_file(graph)] if data_file(graph) in manifest.files else []
@@ -84,7 +83,7 @@ def _opening(path: Path, expected: str) -> Iterator[None]:
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
         given = " ".join(str(error).split())[:300]
-        raise ArtifactError(f"{path} cannot be opened", given=given, expected=expected, do=_RESTORE) from error
+        raise ArtifactError(f"{path} is not {expected}: {given}", do=_RESTORE) from error
 
 
 def _faults_of_tokenizer(tokenizer: TextTokenizer, manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -114,7 +113,7 @@ def _faults_of_graph(session: GraphSession, manifest: Manifest) -> Iterator[tupl
 def _check(path: Path, faults: Iterator[tuple[str, str]]) -> None:
     for given, expected in faults:
         raise ArtifactError(
-            f"{path} does not belong to the manifest beside it", given=given, expected=expected, do=_RESTORE
+            f"{path} does not belong to the manifest beside it: expected {expected}, got {given}", do=_RESTORE
         )
 
 

@@ -32,9 +32,7 @@ class Question(Generic[Answer]):
         """
         if not np.isfinite(rows).all():
             raise NotANumberError(
-                "the model returned values that are not finite",
-                given=f"{int((~np.isfinite(rows)).sum()):,} of {rows.size:,} values of {self.output!r} are not finite",
-                expected="finite numbers",
+                f"{int((~np.isfinite(rows)).sum()):,} of {rows.size:,} values of {self.output!r} are not finite",
                 do="serve another version (`clozeline rollback` returns to the previous one) or another precision",
             )
         return self.read(position, rows)

@@ -95,18 +95,14 @@ def load_pair(folder: Path) -> ReplacedTokenPair:
     inner = folder / GENERATOR
     if not (inner / "config.json").is_file():
         raise ArtifactError(
-            f"{folder} holds a discriminator without its generator",
-            given=f"no {inner / 'config.json'}",
-            expected="both, as `pretrain` writes them",
-            do="run `dvc repro pretrain`",
+            f"{folder} holds a discriminator without its generator: no {inner / 'config.json'}",
+            do="run `dvc repro pretrain`, which writes both",
         )
     discriminator, generator = _opened(folder, "rtd"), _opened(inner, "mlm")
     tables = [model.get_input_embeddings().weight for model in (discriminator, generator)]
     if not torch.equal(*tables):
         raise ArtifactError(
-            f"{inner} holds the generator of another discriminator",
-            given="two different embedding tables",
-            expected="one embedding table in both",
+            f"{inner} holds the generator of another discriminator: their embedding tables differ",
             do="keep the two folders together as `pretrain` wrote them: `dvc repro pretrain`",
         )
     return ReplacedTokenPair(discriminator, generator)

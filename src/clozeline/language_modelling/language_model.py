@@ -64,10 +64,8 @@ def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageMo
     if head not in forms:
         able = [name for name, family in FAMILIES.items() if head in family.forms]
         raise ParamsError(
-            f"`family` has no head for `{head}`",
-            given=params.family,
-            expected=f"one of: {', '.join(able)}",
-            do="choose one of them, or another `objective`",
+            f"`family: {params.family}` has no head for `{head}`; these have: {', '.join(able)}",
+            do="choose one of these, or another `objective`",
         )
     _warn_of_fixed_settings(params)
     config = forms[head].configure(params, ids)
@@ -88,21 +86,14 @@ def load(folder: Path, family: str | None = None) -> LanguageModel:
     """
     config = folder / "config.json"
     if not config.is_file():
-        raise ArtifactError(
-            f"{folder} holds no model",
-            given=f"no {config}",
-            expected="a folder that `pretrain` wrote",
-            do="run `dvc repro pretrain`",
-        )
+        raise ArtifactError(f"{folder} holds no model: no {config}", do="run `dvc repro pretrain`")
     facts = json.loads(config.read_text(encoding="utf-8"))
     if facts.get("model_type") == OWN_MODEL_TYPE:
         return opened_whole(Checkpoint(str(folder), family=family), "mlm").eval()
     name = (facts.get("architectures") or ["no architecture"])[0]
     if name not in FORMS:
         raise ArtifactError(
-            f"{folder} holds no language model of a known family",
-            given=name,
-            expected=f"one of: {', '.join(sorted(FORMS))}, or an encoder of your own",
+            f"{folder} holds a model of family {name}, not one of {', '.join(sorted(FORMS))} or an encoder of your own",
             do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
     head, _ = FORMS[name]
@@ -161,9 +152,7 @@ def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> Non
     """
     if model.config.vocab_size != vocab_size:
         raise ArtifactError(
-            "the tokens and the model have vocabularies of different sizes",
-            given=f"a vocabulary of {vocab_size:,} tokens in {tokens}",
-            expected=f"{model.config.vocab_size:,} tokens: the rows of the model's embedding",
+            f"{tokens} has {vocab_size:,} kinds of tokens, the model's embedding {model.config.vocab_size:,} rows",
             do="make both from one tokenizer: `dvc repro pretrain`",
         )
 

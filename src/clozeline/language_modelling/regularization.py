@@ -21,10 +21,8 @@ def regularize(model: Any, params: ModelParams) -> None:
         return
     if not (isinstance(model, Model) and model.encoder.architecture.is_pre_norm):
         raise ParamsError(
-            "`stochastic_depth` needs layers that can be skipped",
-            given=f"{type(model.base_model).__name__}, whose layers are post-norm or unknown",
-            expected=f"a family with pre-norm layers: {', '.join(_SKIPPABLE)}",
-            do="set `stochastic_depth: 0.0`, or choose another family",
+            f"`stochastic_depth` needs pre-norm layers, which {type(model.base_model).__name__} does not have",
+            do=f"set `stochastic_depth: 0.0`, or choose a family of {', '.join(_SKIPPABLE)}",
         )
     layers: Any = model.encoder.layers
     for number, layer in enumerate(layers, start=1):

@@ -22,9 +22,7 @@ def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> i
         return offered
     if not most.isdecimal() or int(most) == 0:
         raise ParamsError(
-            f"the environment variable {MOST} is not a number of cores",
-            given=f"{MOST}={most}",
-            expected="an integer, at least 1",
+            f"the environment variable {MOST} must be an integer of at least 1, not {most}",
             do=f"set {MOST} to the most cores that a stage may use, or unset it",
         )
     return min(offered, int(most))

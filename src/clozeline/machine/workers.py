@@ -81,18 +81,13 @@ def worker_processes(num_workers: int) -> Iterator[Workers]:
 def _killed(kills_before: int | None) -> TransientError:
     kills = out_of_memory_kills()
     ran_out = kills is not None and kills_before is not None and kills > kills_before
+    why = "the kernel killed it, because memory ran out" if ran_out else "it was killed, or crashed"
+    first = (
+        "give the machine more memory, or fewer cores (`taskset -c 0`)" if ran_out else "see `dmesg`, the kernel's log"
+    )
     return TransientError(
-        "a worker process ended before its task was done",
-        given="the kernel killed a process, because memory ran out"
-        if ran_out
-        else "a process that was killed, or crashed",
-        expected="processes that live until their work is done",
-        do=(
-            "give the machine more memory, or fewer cores (`taskset -c 0`)"
-            if ran_out
-            else "see the kernel's log (`dmesg`)"
-        )
-        + ", then run the same command again; outputs are unchanged",
+        f"a worker process ended before its task was done: {why}",
+        do=f"{first}; then run the same command again, outputs are unchanged",
     )
 
 

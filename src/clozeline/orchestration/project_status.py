@@ -86,7 +86,8 @@ def project_status(workspace: Workspace) -> ProjectStatus:
         try:
             return source()
         except ClozelineError as error:
-            problems.append(Problem(about=about, problem=error.problem, given=str(error.given), do=error.do))
+            given = str(error.given or "")
+            problems.append(Problem(about=about, problem=error.problem, given=given, do=error.do))
             return None
 
     disk = shutil.disk_usage(workspace.root)

@@ -9,8 +9,8 @@ from clozeline.orchestration.killed_stage import failure_of_killed, is_killed
 from clozeline.orchestration.stage_process import Ended
 
 _TOLD: Final = re.compile(
-    r"^error: (?P<problem>.+)\n  given:    (?P<given>.*(?:\n.*)*?)\n"  # messages of libraries may span lines
-    r"  expected: (?P<expected>.*)\n  do:       (?P<do>.*)$",
+    r"^error: (?P<problem>.+(?:\n(?!error: ).*)*?)\n"  # messages of libraries may span lines
+    r"(?:  given: +(?P<given>.*(?:\n(?!error: ).*)*?)\n)?(?:  expected: +(?P<expected>.*)\n)?  do: +(?P<do>.*)$",
     re.MULTILINE,
 )
 _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
@@ -28,7 +28,9 @@ def failure_of(ended: Ended) -> ClozelineError:
         last = matches[-1]
         name = f"stage `{ended.name}`"
         problem = f"{name}: {last['problem'].removeprefix(f'{name} ')}"  # killed on another machine, it has the name
-        failure = _BY_EXIT_CODE[ended.exit_code](problem, given=last["given"], expected=last["expected"], do=last["do"])
+        failure = _BY_EXIT_CODE[ended.exit_code](
+            problem, given=last["given"], expected=last["expected"] or "", do=last["do"]
+        )
         failure.is_reported = True
         return failure
     if is_killed(ended.exit_code):

@@ -58,7 +58,7 @@ class Trials:
             theirs = fetch(f"models:/{champion.name}/{champion.version}", self.workspace).folder
             return Tried(try_both(self.workspace.root / "dist" / self.package, theirs, items()))
         except (IncomparableError, ArtifactError) as error:
-            return Tried(why_not=f"{error.problem} ({error.given})")
+            return Tried(why_not=error.cause)
 
     def _old_items(self, champion: Registered) -> TrialItems:
         """Return the texts of the validation split that were in the champion's: both models were never trained on them.

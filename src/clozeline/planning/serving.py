@@ -58,10 +58,8 @@ def check_served(family: str) -> None:
     """
     if family not in served_families() and not is_own(family):
         raise ParamsError(
-            f"{family} cannot be served: it has no export to ONNX",
-            given=f"{family}: {NOT_EXPORTED[family]}",
-            expected=f"one of: {', '.join(served_families())}",
-            do="name one of these; for the cost of training, run `clozeline plan` without --serving",
+            f"{family} cannot be served: it has no export to ONNX: {NOT_EXPORTED[family]}",
+            do=f"name one of {', '.join(served_families())}; without --serving, `clozeline plan` tells training's cost",
         )
 
 
@@ -112,10 +110,8 @@ def of_published(name: str) -> LanguageModel:
     classes = {FAMILIES[family].forms["mlm"].config_class for family in served_families()}
     if type(config) not in classes:
         raise ArtifactError(
-            f"{name} cannot be measured: it is no encoder that is exported with a masked head",
-            given=f"model_type {config.model_type}",
-            expected=f"a model of one of the families {', '.join(served_families())}",
-            do="name such a model",
+            f"{name} cannot be measured: {config.model_type} is not exported with a masked head",
+            do=f"name a model of one of the families {', '.join(served_families())}",
         )
     config.pad_token_id = 0
     _check_memory(name, config)
@@ -134,9 +130,8 @@ def _check_memory(name: str, config: Any) -> None:
         weights = zip(("fp32", "fp16", "INT8"), (count.fp32_bytes, count.fp16_bytes, count.int8_bytes), strict=True)
         sizes = ", ".join(f"{precision} {size / 1e9:.2f} GB" for precision, size in weights)
         raise ArtifactError(
-            f"{name} is too large to be measured here",
-            given=f"{count.total:,} parameters ({sizes}); to export and measure them takes about {needed / 1e9:.0f} GB",
-            expected=f"at most the {free / 1e9:.1f} GB that are available here",
+            f"{name} has {count.total:,} parameters ({sizes}); measuring it takes about {needed / 1e9:.0f} GB, and"
+            f" {free / 1e9:.1f} GB are available here",
             do="measure it on a machine with more memory",
         )
 

@@ -22,9 +22,7 @@ def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] 
         return module
     if backend == "inductor" and not torch.cuda.is_available() and not any(map(shutil.which, _COMPILERS)):
         raise ParamsError(
-            "`compile` needs a C++ compiler on a CPU",
-            given=f"none of {', '.join(_COMPILERS)} is installed",
-            expected="one of them",
+            f"`compile` needs a C++ compiler on a CPU, and none of {', '.join(_COMPILERS)} is installed",
             do="install one (Debian's package is called g++), or set `compile` to false",
         )
     module.compile(dynamic=True, backend=backend)

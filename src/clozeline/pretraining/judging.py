@@ -60,9 +60,7 @@ class Judge:
                 num_tokens = sum(int(part.length_B.sum()) for part in tokens)
                 return [batch.as_part_of(num_targets, num_tokens) for batch in asked]
         raise DataError(
-            "the validation split has no token that can be a target",
-            given=f"{self.split.shards.num_tokens} tokens, all of them special or unknown",
-            expected="ordinary tokens",
+            f"the validation split has no target: its {self.split.shards.num_tokens} tokens are all special or unknown",
             do="make the validation split larger, or set `validation.every_steps` to null",
         )
 

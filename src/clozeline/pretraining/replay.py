@@ -93,8 +93,5 @@ def _keys(folder: Path) -> NDArray[np.uint64]:
 
 def _missing(path: Path, given: str) -> ArtifactError:
     return ArtifactError(
-        f"{path} does not tell which documents are old",
-        given=given,
-        expected="a key for each document of the training text, as `tokenize` writes them",
-        do=REBUILD,
+        f"{path} does not tell which documents are old: expected a key for each document, got {given}", do=REBUILD
     )

@@ -115,10 +115,8 @@ def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]
     """Return the checkpoint at the commit that `revision` stands for now, and its config.json."""
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise ArtifactError(
-            f"{name} holds no model",
-            given="no config.json in it",
-            expected="a folder that `pretrain` wrote, or that was downloaded whole",
-            do="correct `start`",
+            f"{name} holds no model: no config.json in it",
+            do="correct `start`: a folder that `pretrain` wrote, or that was downloaded whole",
         )
     try:
         with asking_hub(name):
@@ -127,9 +125,7 @@ def _found(name: str, revision: str | None) -> tuple[Checkpoint, dict[str, Any]]
     except OSError as error:
         at = f" --revision {revision}" if revision else ""
         raise ArtifactError(
-            f"`start` is not a folder, and cannot be downloaded from the hub: {first_line(error)}",
-            given=name,
-            expected="a folder with a model; or a name on the hub, and a network",
+            f"`start: {name}` is not a folder, and cannot be downloaded from the hub: {first_line(error)}",
             do=f"run `hf download {name}{at} --local-dir FOLDER` where there is a network, and set `start`",
         ) from error
     inspect_model(name, checkpoint.revision)
@@ -160,9 +156,7 @@ def _known(checkpoint: Checkpoint, model_type: str, head: LanguageHead) -> tuple
     if (model_type, head) not in _BY_TYPE:
         able = sorted(known for known, its_head in _BY_TYPE if its_head == head)
         raise ArtifactError(
-            f"training for `{head}` cannot start from {checkpoint.name}",
-            given=f"model_type {model_type}",
-            expected=f"one of: {', '.join(able)}",
+            f"training for `{head}` cannot start from {checkpoint.name} ({model_type}), only from {', '.join(able)}",
             do="start from another checkpoint, or set `start: null`",
         )
     return _BY_TYPE[model_type, head]
@@ -199,9 +193,7 @@ def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
     is_new = ids.pad_id >= config.vocab_size and first_position(config) == 0
     if config.pad_token_id not in (None, ids.pad_id) and not is_new:
         raise ArtifactError(
-            f"the tokens were not made with the tokenizer of {name}",
-            given=f"padding is token {ids.pad_id}",
-            expected=f"token {config.pad_token_id}, as in the checkpoint",
+            f"the tokens are not of the tokenizer of {name}, which pads with {config.pad_token_id}, not {ids.pad_id}",
             do=f"tokenize with it: set `algorithm: existing` and `existing: {name}`",
         )
 
@@ -217,8 +209,5 @@ def _tell_what_is_fresh(model: AnyModel, missing: list[str], name: str) -> None:
 def _check_length(model: LanguageModel, name: str, max_length: int) -> None:
     if max_length > longest_row(model):
         raise ParamsError(
-            "`max_length` is longer than the model in `start` can read",
-            given=max_length,
-            expected=f"at most {longest_row(model)}, the positions of {name}",
-            do="lower `max_length`",
+            f"`max_length: {max_length}` exceeds the {longest_row(model)} positions of {name}", do="lower `max_length`"
         )

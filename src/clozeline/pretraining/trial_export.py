@@ -32,11 +32,9 @@ def check_export(model: OwnModel, work: Path) -> None:
         _trace(model.eval())
     except Exception as error:  # torch's exporter has no narrower class for what it cannot trace
         raise ParamsError(
-            "your own encoder cannot be exported to ONNX",
-            given=f"`{model.config.model_params.family}`: {_reason(error)}",
-            expected="a `forward` that torch.export can trace for any number of rows and any length: no Python branch"
-            " that depends on values, and only operations that ONNX has",
-            do="change `forward`, or export nothing: `models: {}`",
+            f"your own encoder `{model.config.model_params.family}` cannot be exported to ONNX: {_reason(error)}",
+            do="torch.export must trace `forward` for any number of rows and any length: no Python branch that depends"
+            " on values, and only operations of ONNX; change it, or export nothing: `models: {}`",
         ) from error
     finally:
         model.train(was_training)

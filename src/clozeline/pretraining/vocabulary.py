@@ -29,15 +29,13 @@ def check_tokens(name: str, revision: str | None, tokenizer: Path) -> None:
     try:
         theirs = vocabulary_of(name, revision)
     except DataError as error:
-        _LOG.warning("%s: its tokenizer cannot be compared with the one that made the tokens: %s", name, error.given)
+        _LOG.warning("%s: its tokenizer cannot be compared with the one that made the tokens: %s", name, error.cause)
         return
     ours = Tokenizer.from_file(str(tokenizer / _TOKENIZER)).get_vocab()
     for token, number in sorted(theirs.items(), key=lambda item: item[1]):
         if ours.get(token) != number:
             raise ArtifactError(
-                f"the tokens were not made with the tokenizer of {name}",
-                given=f"{token!r} is " + (f"token {ours[token]}" if token in ours else "no token"),
-                expected=f"token {number}, as in the checkpoint",
+                f"the tokens were not made with the tokenizer of {name}: {token!r} is {ours.get(token)}, not {number}",
                 do=f"tokenize with it: set `algorithm: existing` and `existing: {name}`",
             )
 
@@ -57,9 +55,7 @@ def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
         return
     if isinstance(model, OwnModel) or not -_MOST_UNUSED_ROWS <= gained <= _MOST_NEW_TOKENS:
         raise ArtifactError(
-            f"the tokens were not made with the tokenizer of {name}",
-            given=f"a vocabulary of {ids.vocab_size:,} tokens",
-            expected=f"{trained:,}, as in the checkpoint, and at most a few special tokens more",
+            f"the tokens were not made with the tokenizer of {name}: {ids.vocab_size:,} kinds, not {trained:,}",
             do=f"tokenize with it: set `algorithm: existing` and `existing: {name}`",
         )
     with torch.random.fork_rng(devices=[]):

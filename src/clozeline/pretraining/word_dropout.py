@@ -34,9 +34,7 @@ class WordDropout:
             return None
         if not spelling.marks_words:
             raise ParamsError(
-                "`word_dropout` cannot be used with this tokenizer",
-                given="a vocabulary whose tokens do not mark where a word begins",
-                expected="WordPiece (##), byte-level BPE, SentencePiece (▁) or end-of-word marks (</w>)",
+                "`word_dropout`: no token marks where a word begins (##, byte-level BPE, SentencePiece ▁, </w>)",
                 do="set `word_dropout.text_share: 0.0`, or take another tokenizer",
             )
         return cls(seed, params, spelling)

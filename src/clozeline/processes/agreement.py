@@ -74,9 +74,7 @@ def check_shared(group: Group, folder: Path) -> None:
         mark.unlink()
     if blind := [name for name, sees in seen if not sees]:
         raise ArtifactError(
-            f"{folder} is not shared by the machines that train together",
-            given=f"a file that {seen[0][0]} wrote is missing for {', '.join(blind)}",
-            expected="one folder at the same path, so that any machine can continue from the newest checkpoint",
+            f"{folder} is not shared by the machines: {', '.join(blind)} cannot see a file of {seen[0][0]}",
             do=f"put the project on a file system that all of them mount (NFS, or a volume), and run in {Path.cwd()}",
         )
 
@@ -88,4 +86,4 @@ def _check_alike(found: Sequence[tuple[str, str]], problem: str, *, expected: st
         names_of[value].append(name)
     if len(names_of) > 1:
         given = "; ".join(f"{value}: {', '.join(names)}" for value, names in names_of.items())
-        raise ArtifactError(problem, given=given, expected=expected, do=do)
+        raise ArtifactError(f"{problem}; all need {expected}", given=given, do=do)

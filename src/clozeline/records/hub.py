@@ -101,15 +101,10 @@ def _trouble_named(of: HubSplit) -> Iterator[None]:
         yield
     except (FileNotFoundError, ValueError) as error:
         raise DataError(
-            f"{of.dataset}: cannot read this dataset",
-            given=f"subset {of.subset}, split {of.split}, revision {of.revision}: {error}",
-            expected="a hub dataset or a local folder of data files, and one of its splits",
+            f"{of.dataset}: cannot read split {of.split} (subset {of.subset}, revision {of.revision}): {error}",
             do=f"correct {of.knobs.every}",
         ) from error
     except OSError as error:
         raise TransientError(
-            f"{of.dataset}: the hub did not answer",
-            given=str(error),
-            expected="an answer from the hub",
-            do=f"run again later, or set {of.knobs.dataset} to a local folder",
+            f"{of.dataset}: the hub did not answer: {error}", do=f"try again, or set {of.knobs.dataset} to a folder"
         ) from error

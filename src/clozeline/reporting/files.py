@@ -87,10 +87,7 @@ class RunFiles:
 
 def _missing(path: str, stage: str) -> ArtifactError:
     return ArtifactError(
-        f"{path} is missing",
-        given="no such file",
-        expected=f"a file that stage {stage} writes",
-        do=f"run the stages: `clozeline run`, or `dvc repro {stage}`",
+        f"{path}, which stage {stage} writes, is missing", do=f"run the stages: `clozeline run`, or `dvc repro {stage}`"
     )
 
 
@@ -98,8 +95,6 @@ def _unreadable(path: str, stage: str, expected: str, error: Exception) -> Artif
     fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
     given = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else str(error)
     return ArtifactError(
-        f"{path} cannot be read",
-        given=given[:200],
-        expected=expected,
+        f"{path} cannot be read as {expected}: {given[:200]}",
         do=f"run the stage that writes it again: `dvc repro --force --single-item {stage}`",
     )

@@ -23,10 +23,7 @@ def require_released(run: Run, package: str) -> Released:
     released = run.released(package)
     if released is None:
         raise ArtifactError(
-            f"dist/{package} is not released",
-            given="no registered version with these files",
-            expected="a version in the registry",
-            do="run `clozeline release`",
+            f"dist/{package} is not released: no version in the registry has its files", do="run `clozeline release`"
         )
     return released
 

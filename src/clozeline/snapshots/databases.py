@@ -41,9 +41,7 @@ def keep_rows(params: SourceParams, store: Store) -> tuple[SnapshotFile, ...]:
         count = connection.execute(text(f"SELECT count(*) FROM ({query}) AS counted")).scalar_one()
         if not count:
             raise DataError(
-                f"{params.url}: the query returns no rows",
-                given=params.query,
-                expected="at least one row",
+                f"{params.url}: the query returns no rows: {params.query}",
                 do="correct `source.query` or `source.url`; the last snapshot is unchanged",
             )
         lines = _checked(_rows(connection, query, params), count, params)
@@ -62,11 +60,8 @@ def _checked(lines: Iterator[bytes], count: int, params: SourceParams) -> Iterat
         yield line
     if read != count:
         raise DataError(
-            f"{params.url}: the result of the query changed while it was read",
-            given=f"{count:,} rows when counted, {read:,} when read",
-            expected="a query with the same result throughout one transaction",
-            do="query a table or view that is complete, and use no random functions in `source.query`; the last"
-            " snapshot is unchanged",
+            f"{params.url}: the query counts {count:,} rows and then gives {read:,}",
+            do="query a complete table or view without random functions; the last snapshot is unchanged",
         )
 
 
@@ -94,11 +89,8 @@ def _require_file(address: sqlalchemy.URL, dialect: str) -> None:
     file = address.database
     if dialect == "sqlite" and file and not file.startswith(("file:", ":memory:")) and not Path(file).is_file():
         raise DataError(
-            f"{address}: there is no such database",
-            given=f"{Path(file).absolute()} does not exist",
-            expected="a file of SQLite",
-            do="correct `source.url`: `sqlite:///tickets.db` is in the project folder, `sqlite:////data/tickets.db` at"
-            " the root; the last snapshot is unchanged",
+            f"{address}: there is no SQLite file {Path(file).absolute()}",
+            do="correct `source.url`: sqlite:///tickets.db is in the project, sqlite:////data/tickets.db at the root",
         )
 
 
@@ -117,18 +109,14 @@ def _trouble_named(url: str, query: str) -> Iterator[None]:
         yield
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise DataError(
-            f"{url}: this database cannot be opened",
-            given=str(error),
-            expected="a SQLAlchemy URL, and the driver that it names installed",
+            f"{url}: not a URL of SQLAlchemy, or its driver is not installed: {error}",
             do="correct `source.url`, or install the driver",
         ) from error
     except OperationalError as error:
         raise _unreachable(url, error) from error
     except DBAPIError as error:
         raise DataError(
-            f"{url}: the database refuses the query",
-            given=f"{query}: {error.orig}",
-            expected="a SELECT that this user may run",
+            f"{url}: the database refuses the query: {query}: {error.orig}",
             do="correct `source.query`, or give the user of the database the right to read",
         ) from error
 
@@ -138,14 +126,10 @@ def _unreachable(url: str, error: OperationalError) -> DataError | TransientErro
     message = str(error.orig)
     if any(word in message for word in ("authentication", "password", "does not exist", "no such table", "syntax")):
         return DataError(
-            f"{url}: the database refuses this user or query",
-            given=message,
-            expected="a user that may connect and read",
+            f"{url}: the database refuses this user or query: {message}",
             do=f"correct `source.url` or `source.query`, or set {PASSWORD} in the environment to the right password",
         )
     return TransientError(
-        f"{url}: the database did not answer",
-        given=message,
-        expected="a database that accepts connections",
+        f"{url}: the database did not answer: {message}",
         do="start it or correct `source.url`, then run again; the last snapshot is unchanged",
     )

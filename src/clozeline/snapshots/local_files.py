@@ -27,9 +27,7 @@ def _keep(file: Path, name: str, store: Store) -> tuple[SnapshotFile, ...]:
     kept = store.keep_copy(name, file)
     if _state_of(file) != before:
         raise TransientError(
-            f"{file} changed while it was read",
-            given=f"{before[0]:,} bytes before, {file.stat().st_size:,} afterwards",
-            expected="a file that stays as it is while it is read",
+            f"{file} changed while it was read: from {before[0]:,} to {file.stat().st_size:,} bytes",
             do="run again when the file is complete; the last snapshot is unchanged",
         )
     return kept

@@ -96,9 +96,8 @@ def _installed_as_pinned(lock: Path) -> list[str]:
             faults.append(f"{requirement} is installed as {version}")
     if faults:
         raise DataError(
-            f"{lock}: the installed packages are not those that the lock pins (differences: {len(faults)})",
+            f"{lock} pins other packages than are installed, whose docstrings are the text ({len(faults)} differences)",
             given="; ".join(faults[:5]),
-            expected="every pinned package in its pinned version, because their docstrings are the text",
             do=f"run `python -m pip install -r {lock}`",
         )
     return names
@@ -115,9 +114,7 @@ def _requirements(lock: Path) -> list[Requirement]:
             requirements.append(Requirement(pin))
         except InvalidRequirement as error:
             raise DataError(
-                f"{lock}, line {number}: not a pinned package",
-                given=line,
-                expected="name==version",
+                f"{lock}, line {number}: not a pinned package (name==version): {line}",
                 do="write the lock with `pip freeze` or `uv pip compile`, or choose another `source.kind`",
             ) from error
     return requirements

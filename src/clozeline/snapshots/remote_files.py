@@ -72,10 +72,7 @@ def _listed(system: Any, root: str, pattern: str, url: str) -> list[_RemoteFile]
     entries = {path: info for path, info in system.find(base, detail=True).items() if info["type"] == "file"}
     if not entries:
         raise DataError(
-            f"{url}: there is no file",
-            given="an empty listing",
-            expected="a file, or a prefix with files below it",
-            do="correct `source.url`; the last snapshot is unchanged",
+            f"{url}: no such file, nor any below it", do="correct `source.url`; the last snapshot is unchanged"
         )
     if list(entries) == [base]:
         return [_RemoteFile.of(PurePosixPath(base).name, base, entries[base])]
@@ -97,9 +94,8 @@ def _keep(system: Any, file: _RemoteFile, store: Store, url: str) -> SnapshotFil
         is_cut = file.size_bytes is not None and beside.stat().st_size != file.size_bytes
         if is_cut or after != file:
             raise TransientError(
-                f"{url}: {file.name} changed while it was read",
-                given=f"{file.size_bytes} bytes before, {beside.stat().st_size} read, {after.size_bytes} afterwards",
-                expected="a file that stays as it is while it is read",
+                f"{url}: {file.name} changed while it was read: it had {file.size_bytes} bytes before,"
+                f" {after.size_bytes} afterwards, and {beside.stat().st_size} were read",
                 do="run again when the upload is complete; the last snapshot is unchanged",
             )
         return store.keep(file.name, beside).model_copy(update={"revision": file.revision})
@@ -114,10 +110,8 @@ def _trouble_named(url: str) -> Iterator[None]:
         raise
     except (ValueError, ImportError) as error:
         raise DataError(
-            f"{url}: no installed package can open this URL",
-            given=str(error),
-            expected="s3://, https:// or another protocol of fsspec whose package is installed",
-            do="correct `source.url`, or install the package",
+            f"{url}: no installed package of fsspec can open this URL: {error}",
+            do="correct `source.url` (s3://, https://, …), or install the package",
         ) from error
     except Exception as error:  # each protocol has its own error classes
         raise _named(url, error) from error
@@ -135,27 +129,20 @@ def _first_with_status(error: Exception) -> Exception:
 
 def _named(url: str, error: Exception) -> Exception:
     error = _first_with_status(error)
-    status = getattr(error, "status", None)
+    status, reason = getattr(error, "status", None), f"{type(error).__name__}: {error}"
     if isinstance(error, PermissionError) or status in _REFUSED or type(error).__name__ == "NoCredentialsError":
         return DataError(
-            f"{url}: the server refuses access",
-            given=f"{type(error).__name__}: {error}",
-            expected="credentials that may list and read",
-            do=f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) or {AUTHORIZATION} (https://) in the"
-            " environment; the last snapshot is unchanged",
+            f"{url}: the server refuses access: {reason}",
+            do=f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) or {AUTHORIZATION} (https://) in the "
+            "environment; the last snapshot is unchanged",
         )
     if isinstance(error, FileNotFoundError) or status in _NOT_FOUND:
         return DataError(
-            f"{url}: no such file or bucket",
-            given=f"{type(error).__name__}: {error}",
-            expected="a file, or a prefix with files below it",
-            do="correct `source.url`; the last snapshot is unchanged",
+            f"{url}: no such file or bucket: {reason}", do="correct `source.url`; the last snapshot is unchanged"
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return error  # our own disk failed
     return TransientError(
-        f"{url}: the server did not answer",
-        given=f"{type(error).__name__}: {error}",
-        expected="an answer",
+        f"{url}: the server did not answer: {reason}",
         do="check the address in `source.url` and the network, then run again; the last snapshot is unchanged",
     )

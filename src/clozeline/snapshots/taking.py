@@ -96,9 +96,7 @@ def _kept_files(params: SourceParams, source: Path, store: Store) -> tuple[Snaps
 def _existing(source: Path, params: SourceParams) -> Path:
     if not source.exists():
         raise DataError(
-            f"{source}: no such file or folder",
-            given=f"`source.path`: {params.path}",
-            expected="a file or folder with text",
+            f"{source}: no such file or folder (`source.path: {params.path}`)",
             do="correct `source.path` (a DVC-tracked path may need `dvc pull` first)",
         )
     return source

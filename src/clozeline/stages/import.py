@@ -52,10 +52,8 @@ def _examined(file: Path, params: ExportParams) -> Examined:
     deciding = items[: len(items) - num_calibration][: params.num_agreement_texts]
     if not deciding:
         raise DataError(
-            f"{file} holds too few items to compare INT8 with fp32",
-            given=f"{len(items)} items",
-            expected=f"at least {MIN_AGREEMENT_TEXTS}, as `clozeline import` writes them",
-            do="run `clozeline import` again, which writes the file",
+            f"{file} holds {len(items)} items, too few to compare INT8 with fp32",
+            do=f"run `clozeline import` again, which writes at least {MIN_AGREEMENT_TEXTS}",
         )
     calibrating = items[len(items) - num_calibration :]
     sample = Sample(texts=_texts_of(deciding), labels=[None] * len(deciding), held_out=deciding)

@@ -66,8 +66,10 @@ def run(
                 named=named,
             )
     except DataError as error:
-        problem, given, expected, do = map(named, (error.problem, str(error.given), error.expected, error.do))
-        raise DataError(problem, given=given, expected=expected, do=do) from error
+        given = None if error.given is None else named(str(error.given))
+        raise DataError(
+            named(error.problem), given=given, expected=named(error.expected), do=named(error.do)
+        ) from error
     found.write(metrics)
     _LOG.info("%s", found.summary())
     _warn_of_dropped(found)

@@ -31,10 +31,8 @@ def layers_of(model: TaskModel) -> nn.ModuleList:
 def _layers_of_own(model: OwnModel) -> nn.ModuleList:
     if model.layers is None:
         raise ParamsError(
-            "`lora`, `frozen_layers` and `layer_decay` need the layers of the encoder",
-            given=f"`{model.config.model_params.family}` without a torch.nn.ModuleList",
-            expected="layers in a ModuleList, lowest first",
-            do="put the layers into one, or remove these knobs from the task",
+            f"`lora`, `frozen_layers`, `layer_decay`: `{model.config.model_params.family}` has no ModuleList of layers",
+            do="put the layers into a torch.nn.ModuleList, lowest first, or remove these knobs from the task",
         )
     return model.layers
 
@@ -62,10 +60,8 @@ def freeze(model: TaskModel, num_layers: int) -> None:
     most = len(layers_of(model))
     if num_layers > most:
         raise ParamsError(
-            "`frozen_layers` of the task exceeds the layers of the encoder",
-            given=num_layers,
-            expected=f"at most {most}, or null to train every weight",
-            do="lower `frozen_layers`",
+            f"`frozen_layers: {num_layers}` of the task exceeds the {most} layers of the encoder",
+            do="lower it, or set null to train every weight",
         )
     depths = depth_of_each(model)
     for parameter in model.parameters():

@@ -46,12 +46,7 @@ def build(
             and would classify at a token that sees no other.
     """
     if not (encoder / "config.json").is_file():
-        raise ArtifactError(
-            f"{encoder} holds no model",
-            given=f"no {encoder / 'config.json'}",
-            expected="a folder that stage `pretrain` wrote",
-            do="run `dvc repro pretrain`",
-        )
+        raise ArtifactError(f"{encoder} holds no model: no {encoder / 'config.json'}", do="run `dvc repro pretrain`")
     checkpoint = Checkpoint(str(encoder), family=family)
     config = checkpoint.config()
     for name, value in changes.items():
@@ -66,10 +61,8 @@ def build(
         mean_layer.write_to(model)
     if kind == "text-classification" and _classifies_at_a_blind_token(model):
         raise ArtifactError(
-            f"{encoder} cannot be fine-tuned to classify texts",
-            given=f"a causal {model.config.model_type}: its head reads the first token, which sees no other",
-            expected="a model trained with `objective: mlm`, or a causal one of the family modernbert",
-            do="pre-train one of these, or choose another kind of task",
+            f"{encoder} is a causal {model.config.model_type}: its head reads the first token, which sees no other",
+            do="pre-train with `objective: mlm` or the family modernbert, or choose another kind of task",
         )
     return model.eval()
 
@@ -110,16 +103,12 @@ def check_fit(model: TaskModel, encoder: Path, *, vocab_size: int, max_length: i
     """
     if vocab_size > model.config.vocab_size:
         raise ArtifactError(
-            f"{encoder} holds the tokenizer of another model",
-            given=f"a tokenizer of {vocab_size:,} tokens",
-            expected=f"at most {model.config.vocab_size:,} tokens, the rows of the model's embedding",
+            f"{encoder}: the tokenizer has {vocab_size:,} tokens, the embedding only {model.config.vocab_size:,} rows",
             do="save the tokenizer that the model was trained with, or run `dvc repro pretrain`",
         )
     if model.config.pad_token_id not in (None, pad_id):
         raise ArtifactError(
-            f"{encoder} holds the tokenizer of another model",
-            given=f"a tokenizer that pads with token {pad_id}",
-            expected=f"token {model.config.pad_token_id}, the `pad_token_id` of config.json",
+            f"{encoder}: the tokenizer pads with token {pad_id}, the model with {model.config.pad_token_id}",
             do="save the tokenizer that the model was trained with, or run `dvc repro pretrain`",
         )
     if vocab_size < _LEAST_OF_VOCABULARY * model.config.vocab_size:
@@ -130,9 +119,7 @@ def check_fit(model: TaskModel, encoder: Path, *, vocab_size: int, max_length: i
     longest = longest_row_of(model.config)
     if max_length > longest:
         raise ParamsError(
-            "`max_length` is longer than the encoder can read",
-            given=max_length,
-            expected=f"at most {longest}",
+            f"`max_length: {max_length}` is longer than the {longest} tokens that the encoder can read",
             do="lower `max_length`, or pre-train with larger `max_position_embeddings`",
         )
 

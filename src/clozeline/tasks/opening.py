@@ -111,9 +111,7 @@ def _halves(rows_B: Ids, waiting: Iterable[Ids], message: str) -> Iterator[Ids]:
     """Yield the halves of `rows_B` and of each batch after it. `message` is the message of the failed allocation."""
     if len(rows_B) == 1:
         raise TrainingError(
-            "out of memory on one row of the validation or test split",
-            given=f"a batch of 1 row; {message}",
-            expected="a model and a row that fit into memory together",
+            f"out of memory on one row of the validation or test split: {message}",
             do="lower `max_length` of this task, or choose a smaller encoder",
         )
     _LOG.warning("out of memory with a batch of %d rows: evaluation continues with half as many", len(rows_B))

@@ -25,8 +25,6 @@ def folder_of(name: str, revision: str | None, what: str) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{what} is not a folder and cannot be downloaded from the hub: {first_line(error)}",
-            given=name,
-            expected="a folder with a model, or the name of a hub model and a network",
+            f"{what}, {name}, is not a folder and cannot be downloaded from the hub: {first_line(error)}",
             do=f"with a network, run `hf download {name} --local-dir FOLDER`, and name that folder",
         ) from error

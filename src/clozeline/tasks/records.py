@@ -60,9 +60,7 @@ class Record:
         """Return the error that the caller raises if the field's value is not as `expected`."""
         given = self.values[field]
         return DataError(
-            f"{self.place}: field `{field}` cannot be used",
-            given=f"{type(given).__name__}: {str(given)[:80]}",
-            expected=expected,
+            f"{self.place}: field `{field}` must be {expected}, got {type(given).__name__}: {str(given)[:80]}",
             do="correct the record, or name another field",
         )
 
@@ -84,28 +82,28 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
     """
     known = {**TABLES, **(readers or {})}
     if not path.exists():
-        raise DataError(
-            f"there is no file {path}",
-            given=str(path),
-            expected="a file or folder with the records of this task",
-            do="correct `data` of this task",
-        )
+        raise DataError(f"there is no file {path}", do="correct `data` of this task")
     if parts := _parts_of(path):
         for file in parts:
             yield from read_records(file, fields, readers)
         return
     reader = known.get(FOLDER if path.is_dir() else format_of(path))
     if reader is None and path.is_dir():
-        raise _unknown_folder(path)
+        raise DataError(
+            f"{path} is a folder, and `splits` names no file in it",
+            given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "an empty folder",
+            do="set `splits: {train: FILE, test: FILE}` of this task, or set `data` to a file",
+        )
     if reader is None:
         raise DataError(
-            f"{path} has a format that cannot be read",
-            given=path.suffix or "no suffix",
-            expected=f"one of: {', '.join(known)}",
+            f"{path} has a format that cannot be read, not one of {', '.join(known)}",
             do="give the file the suffix of its format, or convert it",
         )
     if path.is_file() and is_empty(path):
-        raise _no_records(path, fields)
+        raise DataError(
+            f"{path} is empty ({path.stat().st_size:,} bytes): expected records with {', '.join(fields.values())}",
+            do="copy or write the file again, or correct `data` or `splits` of this task",
+        )
     yield from reader(path, fields)
 
 
@@ -123,23 +121,3 @@ TABLES: Mapping[str, Reader] = MappingProxyType(
     {suffix: partial(_read_table, rows=rows) for suffix, rows in FORMATS.items()}
 )
 """Readers of table formats, keyed by file suffix."""
-
-
-def _no_records(path: Path, fields: Fields) -> DataError:
-    """Return one error for all formats, because each reader would report an empty file differently."""
-    size_bytes = path.stat().st_size
-    return DataError(
-        f"{path} is empty",
-        given=f"{size_bytes:,} bytes without text" if size_bytes else "0 bytes",
-        expected=f"records with {', '.join(f'`{name}`' for name in fields.values())}",
-        do="copy or write the file again, or correct `data` or `splits` of this task",
-    )
-
-
-def _unknown_folder(path: Path) -> DataError:
-    return DataError(
-        f"{path} is a folder, and `splits` names no file in it",
-        given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "an empty folder",
-        expected="a file, or a folder and `splits` with the names of its files",
-        do="set `splits: {train: FILE, test: FILE}` of this task, or set `data` to a file",
-    )

@@ -86,9 +86,7 @@ def _path(folder: Path, name: str | None) -> Path:
         return folder
     if not folder.is_dir():
         raise DataError(
-            f"{folder} is not a folder, but `splits` names files in it",
-            given=f"data: {folder}; a split: {name}",
-            expected="a folder with a file for each split",
+            f"`data: {folder}` is not a folder, but `splits` names the file {name} in it",
             do="correct `data` of this task, or set `splits: null` for one file",
         )
     return folder / name

@@ -146,17 +146,12 @@ def _tell_shape(shapes: Mapping[str, int]) -> None:
 def _check_any(buckets: list[SketchedBucket], counts: _Counts, raw: RawText, params: PreprocessParams) -> None:
     if not counts.read:
         raise DataError(
-            f"{params.source.place}: the source holds no text",
-            given=f"0 texts in {raw.total_bytes:,} bytes",
-            expected="at least one text",
-            do="add text, or correct `source`",
+            f"{params.source.place}: no text in {raw.total_bytes:,} bytes", do="add text, or correct `source`"
         )
     if not buckets:
         raise DataError(
-            f"{params.source.place}: no text is left after cleaning",
-            given=f"{counts.read} texts read: {dropped_in_words(counts.dropped_by_reason())}",
-            expected=f"texts of at least {params.min_characters} characters",
-            do="check `source`, or lower `min_characters`",
+            f"{params.source.place}: no text is left of {counts.read}: {dropped_in_words(counts.dropped_by_reason())}",
+            do=f"check `source`, or lower `min_characters` ({params.min_characters})",
         )
 
 

@@ -41,7 +41,8 @@ class BadRecord:
 
     @classmethod
     def of(cls, error: DataError) -> Self:
-        """Return the record of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the content."""
+        """Return the record of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the
+        content, which is in `given`."""
         place, _, reason = error.problem.rpartition(": ")
         return cls(place, f"{reason}; expected: {error.expected}")
 

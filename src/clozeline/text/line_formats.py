@@ -119,10 +119,7 @@ def read_wikiextractor(lines: Iterable[str], settings: LineSettings) -> Iterator
             block.append(line)
     if opened_at:
         raise DataError(
-            f"{settings.file}, line {opened_at}: the <doc> that begins here has no </doc>",
-            given=f"a file that ends within “{title}”",
-            expected="complete <doc …> … </doc> blocks",
-            do="copy or extract the file again",
+            f"{settings.file}, line {opened_at}: the <doc> “{title}” has no </doc>", do="copy or extract the file again"
         )
 
 
@@ -219,8 +216,6 @@ _TEXT_UNITS: dict[str, Callable[[Iterable[str], LineSettings], Iterator[str]]] =
 def _check_size(size: int, settings: LineSettings) -> None:
     if size > _MAX_DOCUMENT_CHARACTERS:
         raise DataError(
-            f"{settings.file}: a document is longer than {_MAX_DOCUMENT_CHARACTERS:,} characters",
-            given=f"one document per {settings.one_document_per}",
-            expected="shorter documents, because memory has to hold several copies",
-            do="set `source.one_document_per` to line (or paragraph)",
+            f"{settings.file}: a {settings.one_document_per} is longer than {_MAX_DOCUMENT_CHARACTERS:,} characters",
+            do="set `source.one_document_per` to line (or paragraph): memory has to hold several copies of a document",
         )

@@ -32,8 +32,5 @@ def no_match(place: str, pattern: str, names: list[str]) -> DataError:
     """Return the error for a folder with the entries `names`, none of which matches."""
     some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "nothing"
     return DataError(
-        f"{place}: no file matches",
-        given=f"pattern {pattern} in a folder that holds {some}",
-        expected="at least one file",
-        do="correct `source.path` or `source.pattern`",
+        f"{place}: no file matches {pattern}; the folder holds {some}", do="correct `source.path` or `source.pattern`"
     )

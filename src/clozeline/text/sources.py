@@ -20,9 +20,8 @@ def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = Fal
     snapshot = Snapshot.read(folder)
     if (snapshot.kind, snapshot.place) != (params.kind, params.place):
         raise ArtifactError(
-            f"{folder} is a snapshot of another source",
-            given=f"{snapshot.place} (`source.kind`: {snapshot.kind})",
-            expected=f"{params.place} (kind {params.kind})",
+            f"{folder} is a snapshot of another source: of {snapshot.place} (kind {snapshot.kind}), not of"
+            f" {params.place} ({params.kind})",
             do="run stage snapshot again (`dvc repro -f snapshot`), or correct `source.kind`",
         )
     label = {"hub": snapshot.place, "sql": "sql"}.get(snapshot.kind)

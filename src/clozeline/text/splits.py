@@ -197,9 +197,7 @@ def check_sides(decision: Decision, shares: SplitShares, origin: str) -> None:
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
             raise DataError(
-                f"{origin}: too little text to split: `{SPLITS[side]}` is empty",
-                given=f"{num_texts} texts in {num_groups} groups of similar texts, of which this split gets {share:g}",
-                expected=f"at least {int(np.ceil(3 / share))} texts that are not similar to each other",
-                do="add text, or raise the share of this split; if one plain text file holds many texts, "
-                "see `source.one_document_per`",
+                f"{origin}: too little text to split: `{SPLITS[side]}`, {share:g} of {num_texts} texts in {num_groups}"
+                f" groups of similar ones, is empty; at least {int(np.ceil(3 / share))} dissimilar texts are needed",
+                do="add text, or raise its share; if one text file holds many texts, see `source.one_document_per`",
             )

@@ -113,8 +113,6 @@ def _name(element: ElementTree.Element) -> str:
 
 def _not_a_dump_error(file: Path, given: str) -> DataError:
     return DataError(
-        f"{file}: not a complete MediaWiki dump",
-        given=given,
-        expected="a <mediawiki> document of <page> elements (pages-articles), compressed or not",
+        f"{file}: not a complete MediaWiki dump (pages-articles, compressed or not): {given}",
         do="download the dump again, or choose another `source.kind`",
     )

@@ -74,9 +74,7 @@ class OpenTokenizer:
             names = json.loads((folder / _CONFIG_FILE).read_bytes())
         except (OSError, ValueError) as error:
             raise ArtifactError(
-                f"{folder} holds no complete tokenizer",
-                given=str(error),
-                expected=f"{TOKENIZER_FILE} and {_CONFIG_FILE}",
+                f"{folder} holds no complete tokenizer ({TOKENIZER_FILE} and {_CONFIG_FILE}): {error}",
                 do="rebuild it: `dvc repro --force tokenize`",
             ) from error
         # A tokenizer.json of the hub may cut texts at 128 tokens or pad them.
@@ -187,10 +185,7 @@ def _special_ids(tokenizer: Tokenizer, names: Mapping[str, Any], special: Mappin
     missing = [role for role in _NEEDED_ROLES if ids[role] is None]
     if missing:
         raise ArtifactError(
-            f"{_CONFIG_FILE} does not name every special token",
-            given=f"no {', '.join(missing)}",
-            expected=", ".join(_NEEDED_ROLES),
-            do="rebuild it: `dvc repro --force tokenize`",
+            f"{_CONFIG_FILE} lacks the special tokens {', '.join(missing)}", do="rebuild it: `dvc repro -f tokenize`"
         )
     known = {role: id_ for role, id_ in ids.items() if id_ is not None}
     return SpecialIds(

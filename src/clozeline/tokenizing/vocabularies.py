@@ -201,10 +201,7 @@ def _normalizer(form: normalizers.Normalizer, params: TokenizeParams) -> normali
 
 def _no_text() -> DataError:
     return DataError(
-        "there is no text to learn a vocabulary from",
-        given="an empty training split",
-        expected="at least some thousand words",
-        do="see in metrics/preprocess.json why texts were dropped",
+        "the training split holds no text to learn a vocabulary from", do="see metrics/preprocess.json for why"
     )
 
 

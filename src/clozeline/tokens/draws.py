@@ -29,7 +29,7 @@ def check_seed(seed: int) -> None:
         ParamsError: `seed` is out of range.
     """
     if not 0 <= seed < _END_OF_SEEDS:
-        raise ParamsError("the seed is out of range", given=seed, expected="0 to 2^63 - 1", do="choose another seed")
+        raise ParamsError(f"the seed is {seed}, which is not within 0 to 2^63 - 1", do="choose another seed")
 
 
 class Stream(IntEnum):

@@ -73,13 +73,9 @@ class TokensInfo(_Record):
         try:
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError as error:
-            raise ArtifactError(
-                f"{folder} holds no token shards", given=f"no file {path}", expected=INFO_NAME, do=REBUILD
-            ) from error
+            raise ArtifactError(f"{folder} holds no token shards: there is no file {path}", do=REBUILD) from error
         except ValidationError as error:
-            raise ArtifactError(
-                f"{path} is damaged", given=str(error.errors()[0]["msg"]), expected="a complete tokens.json", do=REBUILD
-            ) from error
+            raise ArtifactError(f"{path} is damaged: {error.errors()[0]['msg']}", do=REBUILD) from error
 
     def check_tokenizer(self, folder: Path, tokenizer: Path) -> None:
         """Check that the tokens in `folder` were made with the tokenizer in the folder `tokenizer`.
@@ -90,10 +86,9 @@ class TokensInfo(_Record):
         path = tokenizer / _TOKENIZER_FILE
         sha256 = sha256_of(path) if path.is_file() else None
         if sha256 != self.tokenizer_sha256:
+            given = f"no file {path}" if sha256 is None else f"{path} with {sha256[:12]}…"
             raise ArtifactError(
-                f"the tokens in {folder} were not made with the tokenizer in {tokenizer}",
-                given=f"no file {path}" if sha256 is None else f"{path} with sha256 {sha256[:12]}…",
-                expected=f"sha256 {self.tokenizer_sha256[:12]}…, as in {folder / INFO_NAME}",
+                f"the tokens in {folder} were not made with this tokenizer: {given}, not {self.tokenizer_sha256[:12]}…",
                 do="make both together: `dvc repro tokenize`",
             )
 

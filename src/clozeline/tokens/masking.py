@@ -155,9 +155,7 @@ def _protected_ids(params: MaskingParams, spelling: Spelling | None) -> list[int
         if token not in spelling.ids:
             near = get_close_matches(token, spelling.ids, n=1)
             raise ParamsError(
-                f"`masking.protected_tokens` names `{token}`, which the tokenizer does not have",
-                given=", ".join(params.protected_tokens),
-                expected="tokens as the vocabulary in tokenizer.json spells them",
+                f"`masking.protected_tokens` names `{token}`, which is not in the vocabulary in tokenizer.json",
                 do=f"write `{near[0]}`, or remove it" if near else "remove it from the list",
             )
     return [spelling.ids[token] for token in params.protected_tokens]

@@ -102,12 +102,7 @@ def shuffled_plan(
         DataError: the split has no rows.
     """
     if not len(length_R):
-        raise DataError(
-            "the training split holds no tokens",
-            given="0 rows",
-            expected="documents with tokens",
-            do="add text, or make the validation split smaller, then run `dvc repro`",
-        )
+        raise DataError("the training split holds no tokens", do="add text, or make the validation split smaller")
     windows = _windows(blocks, seed, epoch)
     rows = [[blocks[number].rows for number in window] for window in windows] or [[slice(0, len(length_R))]]
     plans = [

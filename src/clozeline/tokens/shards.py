@@ -56,12 +56,7 @@ class TokenShards:
         """
         info = TokensInfo.read(folder)
         if split not in info.splits:
-            raise ArtifactError(
-                f"{folder} has no split `{split}`",
-                given=split,
-                expected=f"one of: {', '.join(info.splits)}",
-                do=REBUILD,
-            )
+            raise ArtifactError(f"{folder} has no split `{split}`, only {', '.join(info.splits)}", do=REBUILD)
         return cls(folder, split, info)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path, str]]:
@@ -133,12 +128,8 @@ def _map_tokens(path: Path, num_tokens: int, dtype: np.dtype[Any]) -> TokenArray
     expected = num_tokens * dtype.itemsize
     given = path.stat().st_size if path.exists() else None
     if given != expected:
-        raise ArtifactError(
-            f"{path} is {'missing' if given is None else 'truncated or overwritten'}",
-            given="no such file" if given is None else f"{given:,} bytes",
-            expected=f"{expected:,} bytes: {num_tokens:,} tokens of {dtype.itemsize} bytes",
-            do=REBUILD,
-        )
+        fault = "missing" if given is None else f"truncated or overwritten: {given:,} bytes"
+        raise ArtifactError(f"{path} is {fault}, not {expected:,} bytes for {num_tokens:,} tokens", do=REBUILD)
     if num_tokens == 0:
         return np.zeros(0, dtype)
     return np.memmap(path, dtype=dtype, mode="r")
@@ -149,14 +140,11 @@ def _read_array(path: Path, length: int, dtype: np.dtype[Any]) -> npt.NDArray[An
         array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ArtifactError(
-            f"{path} is missing or damaged", given=str(error), expected=f"{length:,} numbers", do=REBUILD
+            f"{path}, an array of {length:,} numbers, is missing or damaged: {error}", do=REBUILD
         ) from error
     if array.shape != (length,) or array.dtype != dtype:
         raise ArtifactError(
-            f"{path} does not fit its shard",
-            given=f"{array.dtype} {array.shape}",
-            expected=f"{dtype} ({length},)",
-            do=REBUILD,
+            f"{path} does not fit its shard: expected {dtype} ({length},), got {array.dtype} {array.shape}", do=REBUILD
         )
     return array
 
@@ -165,9 +153,7 @@ def _read_offsets(path: Path, shard: ShardInfo) -> npt.NDArray[np.uint64]:
     offsets = _read_array(path, shard.num_documents + 1, np.dtype(np.uint64))
     if offsets[0] != 0 or offsets[-1] != shard.num_tokens or np.any(offsets[1:] < offsets[:-1]):
         raise ArtifactError(
-            f"{path} does not fit its shard",
-            given=f"offsets from {offsets[0]} to {offsets[-1]}",
-            expected=f"rising from 0 to {shard.num_tokens}",
+            f"{path} does not fit its shard: offsets {offsets[0]} to {offsets[-1]}, not 0 to {shard.num_tokens}",
             do=REBUILD,
         )
     return offsets
@@ -176,4 +162,6 @@ def _read_offsets(path: Path, shard: ShardInfo) -> npt.NDArray[np.uint64]:
 def _expect_sha256(path: Path, expected: str) -> None:
     given = sha256_of(path)
     if given != expected:
-        raise ArtifactError(f"{path} was changed after it was written", given=given, expected=expected, do=REBUILD)
+        raise ArtifactError(
+            f"{path} was changed after it was written: its sha256 is {given}, not {expected}", do=REBUILD
+        )

@@ -44,10 +44,7 @@ class Spelling:
             return cls.of(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError) as error:
             raise ArtifactError(
-                f"{path} cannot be read",
-                given=str(error) or type(error).__name__,
-                expected="a complete tokenizer.json",
-                do="rebuild it: `dvc repro --force tokenize`",
+                f"{path} cannot be read: {str(error) or type(error).__name__}", do="rebuild it: `dvc repro -f tokenize`"
             ) from error
 
     @classmethod

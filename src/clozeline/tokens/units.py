@@ -155,9 +155,7 @@ def _word_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
     assert spelling is not None, "unit `word` needs the tokenizer's spelling"
     if not spelling.marks_words:
         raise ParamsError(
-            "`masking.unit: word` cannot be used with this tokenizer",
-            given="a vocabulary whose tokens do not mark where a word begins",
-            expected="WordPiece (##), byte-level BPE, SentencePiece (▁) or end-of-word marks (</w>)",
+            "`masking.unit: word`: no token marks where a word begins (##, byte-level BPE, SentencePiece ▁, </w>)",
             do="set `masking.unit: token` or `span`, or take another tokenizer",
         )
     return WordUnit(spelling)

@@ -112,9 +112,7 @@ class Checkpoints:
         seal = _Seal.read(saved / _SEAL)
         if seal.fingerprint != self.fingerprint:
             raise ArtifactError(
-                f"{saved} is a checkpoint of another run",
-                given=f"fingerprint {seal.fingerprint}",
-                expected=f"fingerprint {self.fingerprint}, of these params, inputs and code",
+                f"{saved} is of another run: its fingerprint {seal.fingerprint} is not {self.fingerprint}",
                 do=f"remove {saved}: it was moved there by hand",
             )
         sha256 = sha256_of(saved / _STATE)

@@ -49,10 +49,8 @@ class Processes(Group):
         """
         if optimizer == "muon" and self.sharding == "fsdp" and self.world_size > 1:
             raise ParamsError(
-                "`optimizer.kind` muon needs whole matrices",
-                given="muon, with CLOZELINE_SHARDING=fsdp",
-                expected="another optimizer, or CLOZELINE_SHARDING=ddp",
-                do="choose `adamw`, or unset CLOZELINE_SHARDING",
+                "`optimizer.kind` muon needs whole matrices, which CLOZELINE_SHARDING=fsdp divides",
+                do="choose `adamw`, or set CLOZELINE_SHARDING=ddp",
             )
 
     @property
@@ -160,8 +158,6 @@ def _sharding(environment: Mapping[str, str]) -> Sharding:
             return "fsdp"
         case other:
             raise ParamsError(
-                "the environment variable CLOZELINE_SHARDING has an unknown value",
-                given=other,
-                expected="ddp (every device has the whole model) or fsdp (the devices share it)",
-                do="correct it, or unset it",
+                f"CLOZELINE_SHARDING is {other}, not ddp (a whole model on each device) or fsdp (shared)",
+                do="correct this environment variable, or unset it",
             )

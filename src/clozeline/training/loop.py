@@ -65,7 +65,11 @@ class Loop(Generic[Inputs]):
             batch = next(batches)
             num_empty = 0 if batch.num_targets else num_empty + 1
             if num_empty > _MOST_EMPTY_BATCHES:
-                raise _no_targets_error(batch)
+                raise TrainingError(
+                    f"{_MOST_EMPTY_BATCHES + 1:,} batches had nothing to predict, up to batch {batch.index} of epoch"
+                    f" {batch.epoch}",
+                    do="raise `masking.mask_rate`, or add texts that are not all special or unknown tokens",
+                )
             self._take(batch, steps, state, callback)
         if self.looks is not None and self.looks.keeps_best:
             self.looks.restore_best(self.model)
@@ -168,7 +172,11 @@ class Loop(Generic[Inputs]):
         own_step = 0 if saved is None else saved["state"]["step"]
         first_step = int(processes.of_the_first(own_step))
         if processes.any(own_step != first_step):
-            raise _different_steps_error(self.checkpoints, own_step, first_step)
+            raise ArtifactError(
+                f"processes that train together would resume from different steps: {own_step:,} here, in"
+                f" {self.checkpoints.folder}, {first_step:,} in the first process",
+                do=f"share {self.checkpoints.folder.parent} at one path, or remove it from all machines",
+            )
         return saved
 
     def restore(self, saved: Mapping[str, Any]) -> State:
@@ -193,21 +201,3 @@ class Loop(Generic[Inputs]):
         if self.looks is not None:
             self.looks.best_weights = best
         return State.of(saved["state"])
-
-
-def _different_steps_error(checkpoints: Checkpoints, own_step: int, first_step: int) -> ArtifactError:
-    return ArtifactError(
-        "processes that train together would resume from different steps",
-        given=f"step {own_step:,} in {checkpoints.folder} here, step {first_step:,} in that of the first process",
-        expected="one folder that every machine sees at the same path",
-        do=f"share {checkpoints.folder.parent} among the machines, or remove it from all of them",
-    )
-
-
-def _no_targets_error(batch: Batch[Any]) -> TrainingError:
-    return TrainingError(
-        "the training has nothing to learn",
-        given=f"{_MOST_EMPTY_BATCHES + 1:,} batches without a target, up to batch {batch.index} of epoch {batch.epoch}",
-        expected="tokens that can be targets",
-        do="raise `masking.mask_rate`, or add texts that are not all special or unknown tokens",
-    )

@@ -42,10 +42,7 @@ class Precision:
         problem = processor.problem_with(name)
         if problem is not None:
             raise ParamsError(
-                f"`precision: {name}` does not suit this processor",
-                given=f"{name} on {device}",
-                expected=problem,
-                do="set `precision` to auto, or fp32",
+                f"`precision: {name}` does not suit {device}: expected {problem}", do="set `precision` to auto, or fp32"
             )
         if device.type == "cuda" and name == "fp32":
             torch.set_float32_matmul_precision("high")

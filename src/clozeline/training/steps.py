@@ -146,9 +146,8 @@ class Steps(Generic[Inputs]):
         if math.isfinite(loss_sum) and (math.isfinite(norm) or is_scaled):
             return
         raise TrainingError(
-            f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}",
-            given=f"loss {loss_sum / batch.num_targets}, gradient norm {norm}",
-            expected="finite numbers",
+            f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}:"
+            f" loss {loss_sum / batch.num_targets}, gradient norm {norm}",
             do="lower `optimizer.learning_rate` or lengthen the warm-up, then run again",
         )
 
@@ -158,9 +157,8 @@ class Steps(Generic[Inputs]):
         if self._num_skipped < _MOST_SKIPPED:
             return
         raise TrainingError(
-            f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}",
-            given=f"a gradient that is not finite in {_MOST_SKIPPED} steps in a row, at any scale: all were skipped",
-            expected="finite numbers",
+            f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}:"
+            f" a gradient that is not finite in {_MOST_SKIPPED} steps in a row, at any scale",
             do="set `precision` to bf16 or fp32, or lower `optimizer.learning_rate`, then run again",
         )
 
@@ -184,15 +182,12 @@ class Steps(Generic[Inputs]):
             requested: amount that was requested; None: memory ran out in another process.
         """
         if bound is None:
-            needed = "memory for one row and the optimizer's state"
             do = self._hardware.micro_batches.remedies
         else:
-            needed = "parts of the batch that fit into the memory of each device"
             do = f"set `micro_batch_tokens: {bound}` or less: parts of the batch give the same step"
         return TrainingError(
-            f"out of memory on batch {batch.index} of epoch {batch.epoch}",
-            given=f"{batch.num_tokens:,} tokens in the batch; {requested or 'memory ran out in another process'}",
-            expected=needed,
+            f"out of memory on batch {batch.index} of epoch {batch.epoch}, of {batch.num_tokens:,} tokens:"
+            f" {requested or 'memory ran out in another process'}",
             do=do,
         )
 

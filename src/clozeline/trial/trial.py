@@ -70,9 +70,7 @@ def try_both(candidate: Path, champion: Path, items: TrialItems) -> PairedFigure
 def incomparable(given: str) -> IncomparableError:
     """Return the error for two packages that have no figure in common."""
     return IncomparableError(
-        "candidate and champion cannot be measured on the same items",
-        given=given,
-        expected="the same kind of model, and items with an answer that both can give",
+        f"candidate and champion cannot be measured on the same items: {given}",
         do="look at both, then decide: `clozeline release --accept` makes the candidate the champion",
     )
 

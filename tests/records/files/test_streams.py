@@ -46,7 +46,7 @@ def test_a_truncated_file_is_refused_by_name(tmp_path: Path, compress: Compress,
     path = tmp_path / "cut.gz"
     whole = compress(TEXT.encode())
     path.write_bytes(whole[: int(len(whole) * keep_share)])
-    with pytest.raises(DataError, match=r"cut\.gz: the compressed data are truncated or damaged"):
+    with pytest.raises(DataError, match=r"cut\.gz: truncated or damaged"):
         list(read_lines(path, Meter()))
 
 
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(TEXT.encode()))
     data[-6] ^= 0xFF  # a bit of the checksum
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"flipped\.gz: the compressed data"):
+    with pytest.raises(DataError, match=r"flipped\.gz: truncated or damaged"):
         list(read_lines(path, Meter()))
 
 
@@ -64,7 +64,7 @@ def test_latin_1_bytes_are_named_with_line_and_offset(tmp_path: Path) -> None:
     path.write_bytes(b"fine\n" + "naïve café\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"old\.txt, line 2, byte 7: not UTF-8") as caught:
         list(read_lines(path, Meter()))
-    assert "0xef" in str(caught.value.given)
+    assert "0xef" in str(caught.value)
     assert "iconv -f ISO-8859-1" in caught.value.do
 
 

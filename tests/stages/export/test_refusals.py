@@ -37,7 +37,7 @@ def test_an_export_with_non_finite_outputs_at_timing_is_refused(
     """No version is served yet, so there is none to roll back to."""
 
     def no_numbers(folder: Path, **asked: object) -> None:
-        raise NotANumberError("no finite numbers", given="3 values", expected="finite numbers", do="clozeline rollback")
+        raise NotANumberError("3 values are not finite", do="clozeline rollback")
 
     monkeypatch.setattr(packaging, "measure", no_numbers)
     with pytest.raises(ArtifactError, match="train again") as refused:

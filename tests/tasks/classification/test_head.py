@@ -53,7 +53,7 @@ def test_an_encoder_of_any_family_can_be_a_discriminator(
     assert together.shape == (2, 3)
     torch.testing.assert_close(together[1:], second, rtol=0, atol=1e-5)
     heads.check_fit(model, folder, vocab_size=64, max_length=64, pad_id=0)
-    with pytest.raises(ParamsError, match="at most 64"):
+    with pytest.raises(ParamsError, match="the 64 tokens"):
         heads.check_fit(model, folder, vocab_size=64, max_length=65, pad_id=0)
 
 
@@ -89,14 +89,13 @@ def test_stock_classes_load_the_saved_model_and_give_the_same_answers(small_enco
 def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
     heads.check_fit(model, small_encoder, vocab_size=90, max_length=64, pad_id=0)
-    with pytest.raises(ParamsError, match="longer than the encoder can read") as caught:
+    with pytest.raises(ParamsError, match=r"`max_length: 65`.* 64 tokens"):
         heads.check_fit(model, small_encoder, vocab_size=90, max_length=65, pad_id=0)
-    assert (caught.value.given, caught.value.expected) == (65, "at most 64")
 
 
 def test_the_tokenizer_of_a_larger_model_is_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
-    with pytest.raises(ArtifactError, match="tokenizer of another model"):
+    with pytest.raises(ArtifactError, match="91 tokens"):
         heads.check_fit(model, small_encoder, vocab_size=91, max_length=64, pad_id=0)
 
 

@@ -82,13 +82,13 @@ def test_json_lines_in_a_txt_file_are_recognized(tmp_path: Path) -> None:
 
 
 DIRT = {
-    "a label's file that is not there": (FILES | {"bad": "some.negative"}, ".", "there is no file", "some.negative"),
-    "a table": (FILES | {"bad": "table.csv"}, ".", "table.csv is a table", "{bad: table.csv}"),
-    "an empty file": (FILES | {"bad": "empty.neg"}, ".", "empty.neg holds no text", "an empty file"),
-    "an empty folder": (FILES | {"bad": "nothing"}, ".", "nothing holds no text", "an empty file or folder"),
+    "a label's file that is not there": (FILES | {"bad": "some.negative"}, ".", "names no file", "some.negative"),
+    "a table": (FILES | {"bad": "table.csv"}, ".", "names a table", "{bad: table.csv}"),
+    "an empty file": (FILES | {"bad": "empty.neg"}, ".", "empty.neg holds no text", "`bad`"),
+    "an empty folder": (FILES | {"bad": "nothing"}, ".", "nothing holds no text", "`bad`"),
     "Latin-1": (FILES | {"bad": "latin.neg"}, ".", "latin.neg, line 1, byte 2: not UTF-8", "0xf6"),
     "a file in place of the folder": (FILES, "table.csv", "table.csv is a file, but `label_files`", "table.csv"),
-    "a folder of files alone": (None, "files", "the labels of its files are unknown", "one.pos"),
+    "a folder of files alone": (None, "files", "tell the labels", "one.pos"),
     "texts alone": (None, "plain.txt", "plain.txt, line 2: a text without a label", "a fine film"),
     "no folder": (None, "nowhere", "there is no file", "nowhere"),
 }
@@ -107,7 +107,7 @@ def test_an_unusable_label_file_is_named(sentences: Path, name: str) -> None:
     with pytest.raises(DataError) as caught:
         read(sentences / data, label_files)
     assert problem in caught.value.problem
-    assert given in str(caught.value.given)
+    assert given in str(caught.value)
 
 
 def test_label_files_refuse_a_second_field(reviews: Path) -> None:

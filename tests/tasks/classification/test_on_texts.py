@@ -235,7 +235,7 @@ def test_the_f1_of_one_label_can_be_the_headline(prepare: Prepare) -> None:
     assert often.headline.trivial_value > 0.8
     beside = prepare(records, positive_label="often").test()
     assert (beside.headline.metric, beside.figures["f1"]) == ("accuracy", beside.per_class["often"]["f1"])
-    with pytest.raises(ParamsError, match=r"(?s)`positive_label`.*given: *never.*often, rarely"):
+    with pytest.raises(ParamsError, match=r"(?s)`positive_label` never.*often, rarely"):
         prepare(records, metric="f1", positive_label="never")
 
 
@@ -332,9 +332,9 @@ def test_texts_that_are_too_long_are_truncated_dropped_or_refused_as_configured(
     dropped = prepare(LONG, too_long="drop").test().figures
     assert dropped["records"]["too_long"] == 10
     assert dropped["num_truncated_train"] == dropped["num_truncated_test"] == 0
-    with pytest.raises(DataError, match="10 of 100 texts are too long") as caught:
+    with pytest.raises(DataError, match="10 of 100 texts exceed `max_length`") as caught:
         prepare(LONG, too_long="error")
-    assert "the model" in str(caught.value.given)
+    assert "the model" in str(caught.value)
 
 
 def test_a_tokenizer_with_too_many_unknown_tokens_is_reported(
@@ -353,6 +353,5 @@ def test_a_tokenizer_with_another_padding_token_is_refused(prepare: Prepare, ber
         (folder / file.name).write_bytes(file.read_bytes())
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 1}))
-    with pytest.raises(ArtifactError, match="tokenizer of another model") as caught:
+    with pytest.raises(ArtifactError, match="pads with token 0"):
         prepare(LONG, encoder=folder)
-    assert caught.value.given == "a tokenizer that pads with token 0"

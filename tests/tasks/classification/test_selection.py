@@ -141,14 +141,14 @@ def test_a_split_without_any_learnable_label_is_refused(multi_label: bool) -> No
     strange = [Labelled(record.texts, ("z",), "test") if record.given == "test" else record for record in given_parts()]
     with pytest.raises(DataError, match="no test text has a label that the model can answer") as caught:
         select(strange, params(splits=splits, multi_label=multi_label, max_per_class=None))
-    assert (caught.value.given, caught.value.expected) == ("labels in test: z", "some of these: a, b")
+    assert caught.value.given == "z"
+    assert "(a, b)" in caught.value.problem
 
 
 @pytest.mark.parametrize("given", [[], records(a=100), records(a=1, b=1)], ids=["nothing", "one class", "two texts"])
 def test_too_few_labelled_texts_are_refused_with_their_number(given: list[Labelled]) -> None:
-    with pytest.raises(DataError, match="too few labelled texts") as caught:
+    with pytest.raises(DataError, match=f"too few labelled texts: {len(given)} records"):
         select(given, params())
-    assert str(caught.value.given).startswith(f"{len(given)} records")
 
 
 def given_parts() -> list[Labelled]:

@@ -43,10 +43,10 @@ def test_an_impossible_question_has_no_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "place"),
     [
-        ([1], 'dev.json: "data" is missing'),
-        ({"data": [{"title": "x"}]}, r'data\[0\]: "paragraphs" is missing'),
-        (document({"answers": []}), r'qas\[0\]: "question" is missing'),
-        (document({"question": "Q", "answers": [{"text": "x"}]}), r'qas\[0\].answers: "answer_start" is missing'),
+        ([1], 'dev.json: expected "data"'),
+        ({"data": [{"title": "x"}]}, r'data\[0\]: expected "paragraphs"'),
+        (document({"answers": []}), r'qas\[0\]: expected "question"'),
+        (document({"question": "Q", "answers": [{"text": "x"}]}), r'qas\[0\].answers: expected "answer_start"'),
     ],
 )
 def test_a_malformed_file_is_reported_with_the_place(tmp_path: Path, content: object, place: str) -> None:

@@ -47,7 +47,7 @@ def test_scores_are_divided_by_the_scale_and_rows_without_a_score_counted() -> N
 
 
 def test_a_score_outside_the_scale_is_reported_with_its_line() -> None:
-    with pytest.raises(DataError, match=r"x, line 3: field `score`.*\n.*7\n.*0 \(`lowest_score`\) to 5"):
+    with pytest.raises(DataError, match=r"x, line 3: field `score`.*0 \(`lowest_score`\) to 5, .*: 7"):
         chosen([*pairs(2), {"sentence1": "a", "sentence2": "b", "score": "7"}], score_field="score")
 
 
@@ -104,7 +104,7 @@ def test_a_limit_on_training_pairs_counts_the_rest_and_keeps_the_other_splits() 
 
 
 def test_too_few_pairs_are_refused_with_their_counts() -> None:
-    with pytest.raises(DataError, match="1 records, of which 1 could be used"):
+    with pytest.raises(DataError, match="1 records, 1 of use"):
         chosen(pairs(1))
 
 
@@ -138,10 +138,8 @@ def test_a_split_with_constant_scores_is_refused_by_name(alike: Part) -> None:
         for part in PARTS
         for n in range(3)
     ]
-    with pytest.raises(DataError, match=f"all {alike} pairs have the same score") as caught:
+    with pytest.raises(DataError, match=f"all 3 {alike} pairs have the score 4") as caught:
         select(records, params(score_field="score", splits=SPLITS))
-    assert caught.value.given == f"3 {alike} pairs with the score 4"
-    assert "two different scores" in caught.value.expected
     assert "add pairs with other scores" in caught.value.do
 
 
@@ -162,7 +160,7 @@ def test_columns_without_a_header_get_the_configured_names(tmp_path: Path) -> No
     assert records[0].values["sentence1"] == 'A "lone quote'
     assert records[1].place.endswith("line 3")
     path.write_text("4.5\tA\n")
-    with pytest.raises(DataError, match="line 1: too few columns"):
+    with pytest.raises(DataError, match="line 1: 2 columns"):
         list(read(path, FIELDS))
     with pytest.raises(DataError, match="no field `sentence2`"):
         list(readers(["score", "sentence1"])[".tsv"](path, FIELDS))

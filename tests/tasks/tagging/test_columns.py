@@ -43,8 +43,8 @@ def test_document_marks_and_comments_are_skipped_but_a_single_hash_is_a_word(tmp
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("lonely", "line 3: too few columns"),
-        ("word\tNNP", "line 3: not a tag"),
+        ("lonely", "line 3: fewer than 2 columns"),
+        ("word\tNNP", "line 3: NNP"),
         ("\tO\tO", "line 3: a tag without a word"),
     ],
 )

@@ -95,7 +95,7 @@ def test_texts_too_long_beside_the_prompt_are_truncated_dropped_or_refused_as_co
     dropped = task(too_long="drop")
     assert dropped.selection.count.too_long == num_too_long
     assert dropped.counts()["num_truncated_train"] == dropped.counts()["num_truncated_test"] == 0
-    with pytest.raises(DataError, match=f"{num_too_long} of 80 texts are too long"):
+    with pytest.raises(DataError, match=f"{num_too_long} of 80 texts exceed"):
         task(too_long="error")
     with pytest.raises(ParamsError, match="leaves no room"):
         task(too_long="drop", prompt="the text " * 20 + "[MASK]")

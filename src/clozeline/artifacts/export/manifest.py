@@ -162,9 +162,7 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(path.read_bytes())
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise ArtifactError(
-            f"{folder} is not an exported model",
-            given=f"no file {path}",
-            expected=f"a folder with {FILES.manifest}, {FILES.tokenizer}, and {FILES.fp32} or {FILES.int8}",
+            f"{folder} is not an exported model: there is no file {path}",
             do="run `dvc repro` (stage export), or give the folder under dist/",
         ) from error
     except ValidationError as error:
@@ -183,16 +181,14 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
         given = _record_if_file(_inside(folder, name))
         if expected is None:
             raise ArtifactError(
-                f"{folder / FILES.manifest} does not list {name}",
-                given=", ".join(manifest.files) or "no files",
-                expected="the SHA-256 of every file of the package",
+                f"{folder / FILES.manifest} does not list {name}, but {', '.join(manifest.files) or 'no files'}",
                 do="export the model again (`dvc repro export@NAME`)",
             )
         if given != expected:
             raise ArtifactError(
-                f"{folder / name} is not the file that was exported",
-                given=f"sha256 {given.sha256}, {given.size_bytes:,} bytes" if given else "no such file",
-                expected=f"sha256 {expected.sha256}, {expected.size_bytes:,} bytes",
+                f"{folder / name} is not the file that was exported: expected"
+                f" {expected.size_bytes:,} bytes of sha256 {expected.sha256}, got "
+                + (f"{given.size_bytes:,} of {given.sha256}" if given else "no such file"),
                 do="restore it: `dvc repro export@NAME` for dist/NAME, a new download for a model version",
             )
 
@@ -212,9 +208,7 @@ def _inside(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ArtifactError(
-            f"{path} leads out of the package",
-            given=f"a symbolic link to {path.resolve()}",
-            expected="a file that lies in the folder of the package",
+            f"{path} leads out of the package, to {path.resolve()}",
             do="copy the file there (in a DVC checkout: `dvc config cache.type copy`, then `dvc checkout --relink`)",
         )
     return path

@@ -150,8 +150,6 @@ def _refusing_damage(path: Path, columns: tuple[str, ...]) -> Iterator[None]:
 
 def _unusable(path: Path, columns: tuple[str, ...], given: object) -> ArtifactError:
     return ArtifactError(
-        f"{path} cannot be read",
-        given=str(given),
-        expected=f"a Parquet file with a text in each row, and the columns {', '.join(columns)}",
+        f"{path} is not a Parquet file with the columns {', '.join(columns)}: {given}",
         do="rebuild it (`dvc repro --force preprocess`), or correct the name of the file or of the column",
     )

@@ -228,8 +228,7 @@ def _read_key(lock: Path) -> bytes:
     except (OSError, ValueError) as error:
         given = " ".join(str(error).split())
     raise ArtifactError(
-        f"{file} cannot be used, so the texts in {FORGOTTEN_LOCK} would come back",
-        given=given,
-        expected=f"the key of the hashes in {FORGOTTEN_LOCK}: {_KEY_BYTES} bytes in hex",
+        f"{file} is not the key of {FORGOTTEN_LOCK}, {_KEY_BYTES} bytes in hex, so that its texts would come back:"
+        f" {given}",
         do=f"copy {KEY_FILE} from the machine where `clozeline forget` ran, or from its backup; it is not in git",
     )

@@ -116,8 +116,6 @@ class Earlier:
 
 def _unusable(folder: Path, given: str) -> ArtifactError:
     return ArtifactError(
-        f"{folder} is not a complete snapshot",
-        given=given,
-        expected="the output of stage snapshot",
+        f"{folder} is not a complete snapshot: {given}",
         do="restore it (`dvc checkout` or `dvc pull`), or take it again: `dvc repro -f snapshot`",
     )

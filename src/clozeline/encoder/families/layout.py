@@ -95,9 +95,7 @@ def check_covered(config: Any, **allowed: tuple[object, ...]) -> None:
 
 def not_covered(config: Any, given: str, expected: str) -> ArtifactError:
     return ArtifactError(
-        f"config.json of this {config.model_type} model has a setting that our layers do not support",
-        given=given,
-        expected=expected,
+        f"config.json of this {config.model_type} model has {given}, and our layers support only {expected}",
         do="take another checkpoint of this family",
     )
 
@@ -111,9 +109,7 @@ def known_activation(config: Any, name: str) -> str:
     given = getattr(config, name)
     if not is_known_activation(given):
         raise ArtifactError(
-            f"config.json of this {config.model_type} model names an unknown activation",
-            given=f"`{name}`: {given}",
-            expected=f"one of: {', '.join(known_activations())}",
+            f"config.json of this {config.model_type} names `{name}: {given}`, not {' or '.join(known_activations())}",
             do="take another checkpoint of this family",
         )
     return str(given)

@@ -57,9 +57,7 @@ def read_parquet(
         if getattr(error, "errno", None) is not None:
             raise
         raise DataError(
-            f"{path}: not a valid Parquet file",
-            given=str(error),
-            expected="a complete Parquet file",
+            f"{path}: not a complete Parquet file: {error}",
             do="write or copy the file again; if it is in another format, correct its suffix",
         ) from error
 

@@ -89,9 +89,7 @@ def separated_records(
                 on_bad(_not_as_wide(f"{file}, line {rows.line_num}", row, header))
     except csv.Error as error:
         raise DataError(
-            f"{file}, line {rows.line_num}: not CSV",
-            given=str(error),
-            expected='fields in double quotes where they hold a separator ("" for a quote itself)',
+            f'{file}, line {rows.line_num}: not CSV with double quotes, a quote in a field as "": {error}',
             do="fix the quotes near that line (an unclosed quote reaches to the end of the file)",
         ) from error
 
@@ -102,9 +100,8 @@ def _check_separator(header: Sequence[str], delimiter: str, fields: Fields, plac
     found = next((sign for sign in _SEPARATORS if sign != delimiter and sign in header[0]), None)
     if found:
         raise DataError(
-            f"{place}: the fields are separated by {_SEPARATORS[found]}",
-            given=header[0][:160],
-            expected=f"fields separated by {_SEPARATORS[delimiter]}",
+            f"{place}: the fields are separated by {_SEPARATORS[found]}, not {_SEPARATORS[delimiter]}:"
+            f" {header[0][:160]}",
             do=f"save the file with {_SEPARATORS[delimiter]}, or rename it: .csv for commas, .tsv for tabs",
         )
 

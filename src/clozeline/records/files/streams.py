@@ -79,9 +79,7 @@ def damage_named(path: Path, file: BinaryIO) -> Iterator[None]:
         if getattr(error, "errno", None) is not None:
             raise
         raise DataError(
-            f"{path}: the compressed data are truncated or damaged",
-            given=f"{error} (near byte {file.tell():,} of {path.stat().st_size:,})",
-            expected="a complete gzip, bz2 or zstd file",
+            f"{path}: truncated or damaged data near byte {file.tell():,} of {path.stat().st_size:,}: {error}",
             do="copy or download the file again",
         ) from error
 

@@ -37,9 +37,7 @@ def _read_plain(path: Path, fields: Fields) -> Iterator[Record]:
             break
         if line.strip():
             raise DataError(
-                f"{path}, line {number}: a text without a label",
-                given=line.strip()[:80],
-                expected="JSON Lines, or a label for this file in `label_files`",
+                f"{path}, line {number}: a text without a label, and no JSON Lines: {line.strip()[:80]}",
                 do=f"set `data` of this task to its folder, and `label_files: {{LABEL: {path.name}, …}}`",
             )
     return TABLES[".jsonl"](path, fields)
@@ -47,9 +45,7 @@ def _read_plain(path: Path, fields: Fields) -> Iterator[Record]:
 
 def _refuse_file(path: Path, fields: Fields) -> Iterator[Record]:
     raise DataError(
-        f"{path} is a file, but `label_files` needs a folder",
-        given=path.name,
-        expected="a folder that holds a file or a folder for each label",
+        f"{path} is a file, but `label_files` needs a folder with a file or a folder for each label",
         do="set `data` (or `splits`) of this task to the folder, or set `label_files: null`",
     )
 
@@ -67,9 +63,7 @@ def _read_folder(path: Path, fields: Fields, *, label_files: LabelFiles | None) 
             yield Record({text_field: text, label_field: label}, where)
         if num_texts == 0:
             raise DataError(
-                f"{place} holds no text",
-                given="an empty file or folder",
-                expected=f"texts of the label `{label}`",
+                f"{place} holds no text of the label `{label}`",
                 do="add texts, or list only the other labels in `label_files` of this task",
             )
 
@@ -82,9 +76,8 @@ def _places(path: Path, label_files: LabelFiles | None) -> dict[str, Path]:
     folders = {inner.name: inner for inner in there if inner.is_dir()}
     if not folders:
         raise DataError(
-            f"{path}: the labels of its files are unknown",
+            f"{path}: neither folders, `label_files` nor `splits` tell the labels",
             given=", ".join(inner.name for inner in there[:_MOST_NAMED]) or "an empty folder",
-            expected="one folder per label, one file per label (`label_files`), or one file per split (`splits`)",
             do="set `label_files: {LABEL: FILE, …}` or `splits: {train: FILE, test: FILE}` of this task",
         )
     return folders
@@ -105,10 +98,8 @@ def _check(place: Path, label: str) -> None:
     """Check the file or folder of a label. The caller checks every label before it reads texts."""
     if not place.is_dir() and not (place.is_file() and format_of(place) not in TABLES):
         raise DataError(
-            f"{place} is a table" if place.is_file() else f"there is no file {place}",
-            given=f"label_files: {{{label}: {place.name}}}",
-            expected="a file with one text per line, or a folder with one text per file",
-            do="correct `label_files`; for a table, set `data: FILE` and `label_files: null`",
+            f"`label_files: {{{label}: {place.name}}}` names {'a table' if place.is_file() else 'no file'}: {place}",
+            do="name a file of lines or a folder of texts; for a table, set `data: FILE` and `label_files: null`",
         )
 
 

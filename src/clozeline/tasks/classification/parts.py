@@ -98,8 +98,7 @@ def _targets(examples: Sequence[Example], labels: Sequence[str], multi_label: bo
 def _too_long(examples: Sequence[Example], length_T: Ids, params: LabelledParams) -> DataError:
     longest = int(length_T.argmax())
     return DataError(
-        f"{int((length_T > params.max_length).sum())} of {len(examples)} texts are too long for this task",
-        given=f"a row of {length_T[longest]} tokens: {examples[longest].text[:80]}…",
-        expected=f"at most {params.max_length} (`max_length` of this task; `too_long: error`)",
+        f"{int((length_T > params.max_length).sum())} of {len(examples)} texts exceed `max_length` {params.max_length},"
+        f" the longest with {length_T[longest]} tokens: {examples[longest].text[:80]}…",
         do="raise `max_length`, shorten the texts, or set `too_long: truncate` or `drop`",
     )

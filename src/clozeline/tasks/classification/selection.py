@@ -198,10 +198,8 @@ def _check_enough(parts: Mapping[Part, list[Example]], trained: frozenset[str], 
     if len(trained) >= 2 and all(parts.values()):
         return
     raise DataError(
-        "there are too few labelled texts for this task",
-        given=f"{count.num_read} records, of which {count.num_used} could be used: "
-        f"{num_of_each(parts)}; classes in training: {len(trained)}",
-        expected="at least two classes in training, and texts in each split",
+        f"too few labelled texts: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task needs"
+        f" texts in each split and two classes in training, which has {len(trained)}",
         do=remedy(
             "add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
             parts,
@@ -215,9 +213,8 @@ def _check_answerable(parts: Mapping[Part, list[Example]], labels: frozenset[str
     for part, content in parts.items():
         if all(example.labels and labels.isdisjoint(example.labels) for example in content):
             raise DataError(
-                f"no {part} text has a label that the model can answer",
-                given=f"labels in {part}: {_some({label for example in content for label in example.labels})}",
-                expected=f"some of these: {_some(labels)}",
+                f"no {part} text has a label that the model can answer ({_some(labels)})",
+                given=_some({label for example in content for label in example.labels}),
                 do="spell labels the same way in every split, or name other files in `splits` of this task",
             )
 

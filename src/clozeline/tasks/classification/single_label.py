@@ -104,10 +104,8 @@ class SingleLabel(ClassifierOnTexts):
     def _class_of(self, positive_label: str) -> int:
         if positive_label not in self.labels:
             raise ParamsError(
-                "no training text has the `positive_label` of the task",
-                given=positive_label,
-                expected=f"one of: {', '.join(self.labels[:_MOST_NAMED])}{', …' * (len(self.labels) > _MOST_NAMED)}",
-                do="set `positive_label` to one of these labels",
+                f"no training text has the `positive_label` {positive_label}",
+                do=f"set it to one of {', '.join(self.labels[:_MOST_NAMED])}{', …' * (len(self.labels) > _MOST_NAMED)}",
             )
         return self.labels.index(positive_label)
 

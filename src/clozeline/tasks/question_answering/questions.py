@@ -178,9 +178,8 @@ def _check_enough(parts: Mapping[Part, list[Question]], count: QuestionCount) ->
     if all(parts.values()) and any(question.is_answerable for question in parts["train"]):
         return
     raise DataError(
-        "there are too few questions for this task",
-        given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
-        expected="questions in each split (those about one context share a split), and an answer in training",
+        f"too few questions: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task needs some"
+        " in each split (those about one context share a split), and an answer in training",
         do=remedy(
             "add questions, or check the fields, `validation_fraction` and `test_fraction` of this task",
             parts,

@@ -55,10 +55,8 @@ def _document(path: Path) -> Any:
         return parsed("".join(lines_of(path)))
     except ValueError as error:
         raise DataError(
-            f"{path} is not JSON",
-            given=str(error),
-            expected=f"a SQuAD file: {_SHAPE}",
-            do="correct the file, or rename it to .jsonl if each line is a record",
+            f"{path} is not JSON, as in {_SHAPE}: {error}",
+            do="correct it, or rename it to .jsonl if each line is a record",
         ) from error
 
 
@@ -78,9 +76,8 @@ def _member(value: Any, name: str, kind: type, where: str) -> Any:
     if isinstance(member, kind):
         return member
     raise DataError(
-        f'{where}: "{name}" is missing or of the wrong type',
+        f'{where}: expected "{name}": {_KINDS[kind]}, as in {_SHAPE}',
         given=_given(value, name),
-        expected=f'"{name}": {_KINDS[kind]}, as in {_SHAPE}',
         do=_remedy_for_key(value, name),
     )
 

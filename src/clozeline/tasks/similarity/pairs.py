@@ -182,9 +182,8 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
     if all(len(pairs) > 1 for pairs in parts.values()):
         return
     raise DataError(
-        "there are too few pairs for this task",
-        given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
-        expected="at least two pairs in each split",
+        f"too few pairs: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task needs two in"
+        " each split",
         do=remedy(
             "add pairs, check the fields and fractions of this task, or remove it from `finetune`",
             parts,
@@ -202,8 +201,6 @@ def _check_scores_differ(parts: Mapping[Part, list[Pair]], score_field: str, par
         share = scores.pop() or 0.0
         score = params.lowest_score + share * (params.highest_score - params.lowest_score)
         raise DataError(
-            f"all {part} pairs have the same score",
-            given=f"{len(pairs)} {part} pairs with the score {score:g}",
-            expected="at least two different scores in each split",
+            f"all {len(pairs)} {part} pairs have the score {score:g}, and each split needs two different ones",
             do=f"add pairs with other scores, or check `score_field` ({score_field}) and `splits` of this task",
         )

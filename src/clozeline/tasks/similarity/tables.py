@@ -26,9 +26,7 @@ def _read(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterator[Rec
         values = line.rstrip("\r\n").split("\t")
         if len(values) < len(columns):
             raise DataError(
-                f"{path}, line {number}: too few columns",
-                given=f"{len(values)} columns: {line.strip()[:80]!r}",
-                expected=f"at least {len(columns)} columns, separated by tabs: {', '.join(columns)}",
+                f"{path}, line {number}: {len(values)} columns by tabs, not {', '.join(columns)}: {line.strip()[:80]}",
                 do="correct the line, or correct `columns` of this task",
             )
         yield Record(dict(zip(columns, map(str.strip, values), strict=False)), f"{path}, line {number}")

@@ -55,26 +55,17 @@ def _is_comment(line: str, columns: list[str], in_sentence: bool) -> bool:
 
 def _check(path: Path, number: int, line: str, columns: list[str], token_column: int, tag_column: int) -> None:
     needed = max(place + 1 if place >= 0 else -place for place in (token_column, tag_column))
-    place = f"{path}, line {number}"
+    place, told = f"{path}, line {number}", repr(line.strip("\r\n"))[:80]
     if len(columns) < max(needed, 2):
         raise DataError(
-            f"{place}: too few columns",
-            given=repr(line.strip("\r\n"))[:80],
-            expected=f"at least {max(needed, 2)} columns, separated by tabs or spaces; an empty line between sentences",
-            do="correct the line, or `token_column` and `tag_column` of this task",
+            f"{place}: fewer than {max(needed, 2)} columns, by tabs or spaces: {told}",
+            do="correct the line (an empty one between sentences), or `token_column` and `tag_column` of this task",
         )
     if not columns[token_column]:
-        raise DataError(
-            f"{place}: a tag without a word",
-            given=repr(line.strip("\r\n"))[:80],
-            expected="a word and its tag",
-            do="remove the line, or add the word",
-        )
+        raise DataError(f"{place}: a tag without a word: {told}", do="remove the line, or add the word")
     if not is_tag(columns[tag_column]):
         raise DataError(
-            f"{place}: not a tag",
-            given=columns[tag_column][:80] or "nothing",
-            expected="O, or a type after B-, I-, E-, S-, L- or U-",
+            f"{place}: {columns[tag_column][:80] or 'nothing'} is not O, or a type after B-, I-, E-, S-, L- or U-",
             do="correct the line, or `tag_column` of this task",
         )
 

@@ -125,10 +125,8 @@ def _check_enough(parts: Mapping[Part, list[Sentence]], types: set[str], count: 
     if types and all(parts.values()):
         return
     raise DataError(
-        "there are too few tagged sentences for this task",
-        given=f"{count.num_read} records, of which {count.num_used} could be used: "
-        f"{num_of_each(parts)}; entity types in training: {len(types)}",
-        expected="sentences in each split, and entities in training",
+        f"too few tagged sentences: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task"
+        f" needs some in each split, and entities in training, which has {len(types)} types",
         do=remedy(
             "add sentences, or check the fields or columns, `validation_fraction` and `test_fraction` of this task",
             parts,

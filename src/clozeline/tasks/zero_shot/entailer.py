@@ -30,9 +30,8 @@ def build(folder: Path) -> TaskModel:
     is_classifier = any(name.endswith(_ENDING) for name in names)
     if not (is_classifier and sum(map(_is_entailment, labels)) == 1):
         raise ArtifactError(
-            "the model of `entailment.model` is not a classifier of entailment",
-            given=f"labels: {', '.join(labels) or 'none'}; architectures: {', '.join(names) or 'none'}",
-            expected="a classifier of text pairs with one label `entailment`",
+            f"`entailment.model` must classify pairs, with one label `entailment`, not {', '.join(labels) or 'none'}"
+            f" (architectures: {', '.join(names) or 'none'})",
             do="name another model, or fine-tune one (`kind: classification` with `second_field`, as in preset mnli)",
         )
     return heads.build(folder, "text-classification", 0, {})

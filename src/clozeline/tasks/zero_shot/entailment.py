@@ -79,8 +79,6 @@ class Entailment(ByPrompt):
         if not words:
             raise ParamsError(
                 f"label `{label}` of the task has no words to fill into the prompt",
-                given="no words",
-                expected="words or phrases",
                 do=f"add them: `label_words: {{{label}: [PHRASE, …], …}}`",
             )
         return [self.zero.prompt.replace(BLANK, word) for word in words]
@@ -98,9 +96,7 @@ class Entailment(ByPrompt):
         if 2 * length_P[longest] <= self.zero.max_length:
             return prompts[longest]
         raise ParamsError(
-            "`prompt` of the task leaves no room for a text",
-            given=f"{length_P[longest]} tokens",
-            expected=f"at most half of `max_length`, which is {self.zero.max_length}",
+            f"`prompt` of the task has {length_P[longest]} tokens, over half of `max_length: {self.zero.max_length}`",
             do="shorten `prompt` or `label_words`, or raise `max_length`",
         )
 

@@ -27,9 +27,7 @@ def build(encoder: Path, family: str | None = None) -> TaskModel:
     names = json.loads(config.read_bytes()).get("architectures") or [] if config.is_file() else [_ENDING]
     if not any(name.endswith(_ENDING) for name in names):
         raise ArtifactError(
-            f"{encoder} is not a masked language model",
-            given=f"architectures: {', '.join(names) or 'none'}",
-            expected=f"an architecture that ends in {_ENDING}",
+            f"{encoder} is not a masked language model (…{_ENDING}), but {', '.join(names) or 'nothing'}",
             do="pre-train with `objective: mlm`, or choose another kind of task",
         )
     return heads.build(encoder, "mlm", 0, {}, family=family)

@@ -53,9 +53,7 @@ def word_ids(
         wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in _special(opened)]
         if wrong or not words:
             raise ParamsError(
-                f"the words of label `{label}` of the task cannot be filled into the prompt",
-                given=", ".join(wrong) or "no words",
-                expected="words of one known token each",
+                f"words of label `{label}` of the task cannot be filled in as one token: {', '.join(wrong) or 'none'}",
                 do=f"name others: `label_words: {{{label}: [WORD, …], …}}`",
             )
         found.append(np.array([ids[0] for ids in tokens], dtype=np.int64))
@@ -69,9 +67,7 @@ def _tail(prompt: str, opened: OpenTokenizer, max_length: int) -> list[int]:
     if len(tail) + 1 < max_length:
         return tail
     raise ParamsError(
-        "`prompt` of the task leaves no room for a text",
-        given=f"{len(tail)} tokens",
-        expected=f"fewer than {max_length - 1} tokens, because `max_length` is {max_length}",
+        f"`prompt` of the task has {len(tail)} tokens and leaves no room for a text: `max_length` is {max_length}",
         do="shorten `prompt`, or raise `max_length`",
     )
 

@@ -35,9 +35,7 @@ def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Grou
     hidden = [parameter for parameter in trained if id(parameter) in hidden_ids]
     if not hidden:
         raise ParamsError(
-            "`optimizer.kind` muon finds no hidden matrix",
-            given=f"{type(model).__name__}, without a trained matrix in a torch.nn.ModuleList",
-            expected="an encoder that keeps its layers in one",
+            f"`optimizer.kind` muon finds no trained matrix in a torch.nn.ModuleList of {type(model).__name__}",
             do="choose `adamw`, or keep the layers of your encoder in a ModuleList",
         )
     rest = [parameter for parameter in trained if id(parameter) not in hidden_ids]

@@ -92,8 +92,6 @@ def _item(line: bytes, place: str) -> HeldOut:
         return HeldOut.model_validate_json(line)
     except ValidationError as error:
         raise ArtifactError(
-            f"{place} is not a held-out item",
-            given=line.decode(errors="replace").strip()[:80] or "an empty line",
-            expected='a JSON object such as {"text": "…", "right": ["label"]}',
+            f"{place} is no held-out item in JSON: {line.decode(errors='replace').strip()[:80] or 'an empty line'}",
             do="run `dvc repro finetune` to write it again",
         ) from error
