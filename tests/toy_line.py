@@ -22,8 +22,8 @@ TINY_MODEL: Mapping[str, Any] = {
     "max_position_embeddings": 64,
 }
 TINY_EVALUATION: Mapping[str, Any] = {"max_length": 32, "num_pseudo_documents": 4}
-_FILES = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "requirements.lock", "corpus.lock", "start.lock",
-          "forgotten.lock")  # fmt: skip
+_FILES = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "requirements.lock", "corpus.lock",
+          "start.lock", "forgotten.lock")  # fmt: skip
 
 
 def copy_project(root: Path) -> Path:
