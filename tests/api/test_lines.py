@@ -113,7 +113,7 @@ def test_the_task_classifies(executed: Executed) -> None:
 def test_a_model_says_what_else_it_can_be_asked(executed: Executed) -> None:
     with pytest.raises(cz.ParamsError, match="by `classify`"):
         executed.names["classifier"].fill("the [MASK].")
-    with pytest.raises(cz.ParamsError, match="`fill` or `embed` or `tokens` for this model"):
+    with pytest.raises(cz.ParamsError, match="by `fill` or `embed` or `tokens`"):
         executed.names["model"].answer(("What is open?", "The door is open."))
 
 

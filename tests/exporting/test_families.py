@@ -219,7 +219,7 @@ def test_every_family_that_cannot_be_exported_is_refused_with_the_reason(save_tr
     assert set(NOT_EXPORTED) == set(refused)
     for name in refused:
         folder = save_trained(AutoModelForMaskedLM.from_config(small(name)))
-        with pytest.raises(ArtifactError, match=f"model_type {name}: {NOT_EXPORTED[name]}"):
+        with pytest.raises(ArtifactError, match=f"model_type {name} cannot be exported to ONNX: {NOT_EXPORTED[name]}"):
             open_trained(folder)
 
 

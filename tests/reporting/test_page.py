@@ -285,7 +285,7 @@ def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path: Path, ran:
     shutil.copy(ran.root / "params.yaml", root)
     page = build(Ran(root).with_run(released=lambda package: None))
     tags_of(page.html)
-    assert "dist/encoder is not released." in text_of(page.html)
+    assert "dist/encoder is not released: " in text_of(page.html)
     assert "To do: run <code>clozeline release</code>." in page.html
     assert len(page.faults) > 8
 

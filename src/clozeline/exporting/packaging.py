@@ -126,8 +126,8 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
     difference = largest_difference(trained, graph, inputs)
     if not difference <= limit:
         raise GateError(
-            f"the ONNX graph of {trained.folder} is not the model: outputs differ by {difference:.3g}, over {limit:g}"
-            " (`max_parity_difference`)",
+            f"the ONNX graph of {trained.folder} does not compute what the model computes: outputs differ by"
+            f" {difference:.3g}, over {limit:g} (`max_parity_difference`)",
             do="try another `opset`; if that fails too, the export of this family is faulty: do not use it",
         )
     return difference
