@@ -132,8 +132,7 @@ def serve(
 
     _set_up_log(is_in_fleet=fleet)
     sources = _sources(models, require_signature)
-    if fleet:
-        sources = _in_fleet(sources, watch)
+    sources = _in_fleet(sources, watch) if fleet else sources
     keys, hosts = _access(host, api_keys_file, allowed_host or [])
     admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)

@@ -1,7 +1,7 @@
 """Replicas that look at one registry in any order, with clocks that differ, never answer by two versions at once."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
@@ -64,6 +64,7 @@ class World:
     replicas: list[Replica] = field(default_factory=list)
     acting: Replica | None = None
     is_away: bool = False
+    after_loading: Callable[[], None] = lambda: None
 
     def promote(self, version: str, notice_seconds: float = NOTICE_SECONDS) -> None:
         self.announcements[version] = Announcement(self.seconds, self.seconds + notice_seconds)
@@ -79,6 +80,7 @@ class World:
         if self.acting in self.cannot_load.get(self.champion, set()):
             raise ArtifactError("the graph is damaged", given=self.champion, expected="a graph", do="restore it")
         identity = Identity("encoder", source.place, self.champion, "", "int8")
+        self.after_loading()
         return ServedModel(identity, cast("OpenModel", SimpleNamespace(manifest=SimpleNamespace(task="fill-mask"))))
 
     def join(self, ahead_seconds: float = 0.0) -> Replica:
@@ -161,6 +163,14 @@ def test_a_promotion_that_is_taken_back_at_once_is_never_answered(world: World) 
         world.pass_time(0.3 * NOTICE_SECONDS)
         assert world.answers == ["1"] * 3
         assert all(replica.is_ready for replica in world.replicas)
+
+
+def test_a_version_that_is_taken_back_while_it_loads_is_never_answered(world: World) -> None:
+    world.promote("2")
+    world.after_loading = lambda: world.promote("1")
+    for _ in range(6):
+        world.pass_time(0.3 * NOTICE_SECONDS)
+        assert world.answers == ["1"] * 3
 
 
 def test_a_rollback_shortly_before_a_turn_leaves_it_to_all_replicas_alike(world: World) -> None:
