@@ -10,19 +10,20 @@ import os
 import sys
 from pathlib import Path
 
-from clozeline.errors import ClozelineError
-from clozeline.orchestration.automations import Ids, set_automations
 from clozeline.orchestration.deployments import (
+    Ids,
     PrefectFile,
     deploy_all,
     ids_of,
     limit_work_queues,
     make_work_pools,
     remove_others,
+    set_automations,
 )
 from clozeline.orchestration.prefect_adapter import read_environment
-from clozeline.orchestration.temporary_server import answering_server
-from clozeline.workspace import Workspace, use_own_password
+from clozeline.orchestration.servers import answering_server
+from clozeline.system.errors import ClozelineError
+from clozeline.system.workspace import Workspace, use_own_password
 
 PREFECT_FILE = Path("infra/prefect.yaml")
 

@@ -11,14 +11,11 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 
-from clozeline.drift.comparison import Limits
-from clozeline.drift.servers import urls_of
-from clozeline.drift.traffic import ask
-from clozeline.drift.watch import Verdict, Watch
-from clozeline.errors import GateError
+from clozeline.orchestration.drift import Limits, Verdict, Watch, ask, urls_of
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
-from clozeline.serving.edge.access import keys_in_environment
-from clozeline.workspace import Workspace, reach_this_machine_directly
+from clozeline.serving.access import keys_in_environment
+from clozeline.system.errors import GateError
+from clozeline.system.workspace import Workspace, reach_this_machine_directly
 
 EVENT: Final = "clozeline.drift"
 RESOURCE: Final = "clozeline.model"

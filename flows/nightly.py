@@ -10,14 +10,14 @@ from typing import Final
 from prefect import State, flow
 from prefect.client.schemas.objects import StateType
 
-from clozeline.errors import ClozelineError, ContractError
 from clozeline.flows.pipeline import pipeline
 from clozeline.flows.push import push
 from clozeline.flows.release import release
-from clozeline.orchestration.releasing import HeldError, Release
-from clozeline.orchestration.restarts import leave_to, living_run, require_no_crash_loop
-from clozeline.reporting.report import write
-from clozeline.workspace import Workspace
+from clozeline.orchestration.prefect_adapter import leave_to, living_run, require_no_crash_loop
+from clozeline.orchestration.release import HeldError, Release
+from clozeline.reporting.page import write
+from clozeline.system.errors import ClozelineError, ContractError
+from clozeline.system.workspace import Workspace
 
 STATES: Final[Mapping[type[ClozelineError], str]] = MappingProxyType(
     {HeldError: "Held", ContractError: "ContractBroken"}

@@ -11,21 +11,25 @@ from prefect import flow, runtime, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 
-from clozeline.orchestration.disk_space import require_disk_space
-from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
-from clozeline.orchestration.own_encoder import require_own_encoder
-from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
-from clozeline.orchestration.prefect_adapter import STAGE_RETRIES, STAGES, tell_errors_plainly
-from clozeline.orchestration.restarts import flow_run_id
-from clozeline.orchestration.run_lock import run_lock
-from clozeline.orchestration.run_logs import forget_old_runs
-from clozeline.orchestration.starting import require_start, settle_for, settle_start
-from clozeline.params import Params, read_params
+from clozeline.orchestration.checks import (
+    require_disk_space,
+    require_inputs,
+    require_own_encoder,
+    require_readable_labels,
+    require_start,
+    settle_for,
+    settle_start,
+    warn_of_missing_labels,
+)
+from clozeline.orchestration.pipeline import PipelineRun, StageResult
+from clozeline.orchestration.prefect_adapter import STAGE_RETRIES, STAGES, flow_run_id, tell_errors_plainly
+from clozeline.orchestration.stage_process import forget_old_runs
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
 from clozeline.registry.signature import signing_key
+from clozeline.system.workspace import Workspace, run_lock, set_defaults
 from clozeline.versions.graph import StageNode, read_stage_graph
-from clozeline.versions.own_outputs import refuse_own_outputs
-from clozeline.versions.project import require_writable_cache
-from clozeline.workspace import Workspace, set_defaults
+from clozeline.versions.project import refuse_own_outputs, require_writable_cache
 
 _SNAPSHOT: Final = "snapshot"
 

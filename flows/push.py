@@ -6,7 +6,7 @@ from typing import Final
 from prefect import State, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from clozeline.errors import TransientError
+from clozeline.system.errors import TransientError
 from clozeline.versions import remote
 
 _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0]

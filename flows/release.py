@@ -9,11 +9,10 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from clozeline.artifacts.export.manifest import read_manifest, verify
-from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.inference import latency
-from clozeline.orchestration.prefect_adapter import RETRIES, tell_errors_plainly
-from clozeline.orchestration.releasing import (
+from clozeline.orchestration.checks import identity_of, trained_encoder
+from clozeline.orchestration.prefect_adapter import RETRIES, flow_run_id, tell_errors_plainly
+from clozeline.orchestration.release import (
     Release,
     ReleaseRefusedError,
     decide,
@@ -21,15 +20,14 @@ from clozeline.orchestration.releasing import (
     require_locked,
     require_registry,
 )
-from clozeline.orchestration.restarts import flow_run_id
-from clozeline.orchestration.run_lock import run_lock
-from clozeline.orchestration.trained_encoder import trained_encoder
-from clozeline.orchestration.trials import Trials
-from clozeline.orchestration.workspace_identity import identity_of
-from clozeline.params import Params, read_params
+from clozeline.orchestration.trials import PackageTrials
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.records.package import read_manifest, verify
+from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.publishing import Publisher
-from clozeline.tracking.flow_run import deliver_waiting
-from clozeline.workspace import Workspace, set_defaults, tracking_uri
+from clozeline.system.workspace import Workspace, run_lock, set_defaults, tracking_uri
+from clozeline.tracking.runs import deliver_waiting
 
 
 @flow(name="release", validate_parameters=False)
@@ -102,7 +100,7 @@ def release_package(
     paths = MetricPaths.of(package, params.packages[package])
     figures = PackageMetrics.read(workspace.root / "metrics", paths)
     version = register(publisher, workspace, paths, folder, measured, params.release, trained)
-    trials = Trials(workspace, params, package, accept_held)
+    trials = PackageTrials(workspace, params, package, accept_held)
     decision = decide(publisher, version, params.release, figures, trials)
     made = Release.of(package, version, decision, manifest, measured)
     get_run_logger().info("%s", "\n".join(made.lines))

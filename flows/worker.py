@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from clozeline.machine.supervisor import adopt_orphans, end_descendants
-from clozeline.workspace import Workspace, use_own_password
+from clozeline.system.supervisor import adopt_orphans, end_descendants
+from clozeline.system.workspace import Workspace, use_own_password
 
 _PATIENCE_SECONDS: Final = 15.0
 _SET_SIGNAL_OF_PARENTS_DEATH: Final = 1  # <linux/prctl.h>

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.artifacts.preprocess.clean_text import SCHEMA
-from clozeline.records.files.identity import identity_of
+from clozeline.records.clean_text import SCHEMA
+from clozeline.records.reading.streams import identity_of
 
 
 def write_clean_text(path: Path, texts: Sequence[str], row_group: int = 2**20) -> None:

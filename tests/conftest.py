@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from clozeline.params import PretrainParams, read_params
-from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
-from clozeline.tokens.info import TokensInfo
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import read_params
+from clozeline.records.reading.tokens import SpecialIds, TokensInfo
 from tests.ports import held_ports
 from tests.slow_tests import is_slow
 from tests.written_shards import write_documents

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.params import read_params
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ParamsError
 
 PROJECT = Path(__file__).parents[1]
 Editor = Callable[[str, str], Path]

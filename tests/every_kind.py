@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clozeline.params import read_params
-from clozeline.params.finetuning import SECTIONS
-from clozeline.params.finetuning.layers import whole_task
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import SECTIONS, whole_task
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
 from tests.clean_text import write_clean_text

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clozeline.params import FinetuneParams
+from clozeline.params.tasks import FinetuneParams
 from clozeline.stages import finetune
-from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.classification.texts import SingleLabel
 from tests.clean_text import write_clean_text
 
 

@@ -12,14 +12,14 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
-from clozeline.importing.items_file import items_file, write_items
-from clozeline.registry import CHAMPION, Registered
+from clozeline.orchestration.items_file import items_file, write_items
+from clozeline.records.finetune.scored_items import HeldOut
+from clozeline.records.snapshot import FORGOTTEN_LOCK
+from clozeline.registry.models import CHAMPION, Registered
 from clozeline.registry.versions import Registry
-from clozeline.tracking.database import experiment_id, prepare
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import remote
-from clozeline.workspace import Workspace
 from tests.edited_params import with_values
 from tests.toy_project import PROJECT, make_toy
 

@@ -10,7 +10,7 @@ from itertools import count, takewhile
 from pathlib import Path
 
 from clozeline.orchestration.forgetting import forget
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.killed_sweeps import is_killed_at
 
 _CHANGED = (

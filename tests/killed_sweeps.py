@@ -16,7 +16,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from clozeline.orchestration.garbage import Kept, sweep_project
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 
 LAST_TWO = Kept(num_nights=2, min_age=timedelta())
 _REMOVING = {"os.remove", "os.rename", "shutil.rmtree"}

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from clozeline.tracking.database import prepare
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.mlflow import prepare
 from tests.postgres_server import running_postgres
 
 

@@ -4,7 +4,7 @@ import re
 
 from pydantic import BaseModel
 
-from clozeline.params.section import section_in
+from clozeline.params.schema import section_in
 
 _NAMED = re.compile(r"`([a-z0-9_.]+)(?:: [^`]+)?`")
 

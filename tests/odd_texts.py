@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from clozeline.params import TokenizeParams
+from clozeline.params.text import TokenizeParams
 from clozeline.tokenizing.vocabularies import learn
 from tests.tokenizing.conftest import MadeTexts
 

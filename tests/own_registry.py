@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from clozeline.artifacts.export.manifest import package_sha256
+from clozeline.records.package import package_sha256
 from clozeline.registry.versions import Registry
-from clozeline.tracking.database import experiment_id, prepare
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.mlflow import experiment_id, prepare
 from tests.tiny_packages import write_encoder
 
 ENCODER = "clozeline-encoder"

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from clozeline.artifacts.snapshot.manifest import MANIFEST, Earlier, Snapshot
-from clozeline.machine.workers import worker_processes
-from clozeline.params import SourceParams
-from clozeline.snapshots.taking import take
+from clozeline.corpus.sources.snapshots import take
+from clozeline.params.text import SourceParams
+from clozeline.records.snapshot import MANIFEST, Earlier, Snapshot
+from clozeline.system.workers import worker_processes
 
 
 def take_snapshot(params: SourceParams, source: Path, folder: Path, before: Path | None = None) -> Snapshot:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.encoder.families import TokenIds
-from clozeline.params import ModelParams, read_params
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.params.model import ModelParams
+from clozeline.params.reading import read_params
 
 PROJECT = Path(__file__).parents[1]
 VOCAB_SIZE = 64

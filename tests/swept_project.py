@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from clozeline.artifacts.lock import Lock
-from clozeline.registry import CHAMPION, PREVIOUS, Registered
+from clozeline.records.record import Lock
+from clozeline.registry.models import CHAMPION, PREVIOUS, Registered
 from clozeline.registry.versions import Registry
-from clozeline.tracking.database import experiment_id, prepare
-from clozeline.tracking.mlflow_messages import OUTBOX_RUN, WORKSPACE
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
+from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import reproduce
-from clozeline.workspace import Workspace
 from tests.toy_project import make_toy
 
 DVC_YAML = """

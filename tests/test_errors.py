@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline import errors
-from clozeline.errors import ClozelineError
+from clozeline.system import errors
+from clozeline.system.errors import ClozelineError
 
 SOURCE = Path(errors.__file__).parent
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and ClozelineError in kind.__bases__]

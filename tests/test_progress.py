@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from clozeline.progress import ProgressBar, track
+from clozeline.system.progress import ProgressBar, track
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_notebook_gets_one_bar_that_is_updated(monkeypatch: pytest.MonkeyPatch
 
 LOGS_BESIDE_A_BAR = """
 import logging, sys
-from clozeline.progress import ProgressBar
+from clozeline.system.progress import ProgressBar
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
 with ProgressBar("train", 10) as bar:
     bar.advance(5)

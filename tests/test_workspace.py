@@ -8,7 +8,7 @@ from urllib.request import build_opener, getproxies, proxy_bypass
 
 import pytest
 
-from clozeline.workspace import Workspace, set_defaults
+from clozeline.system.workspace import Workspace, set_defaults
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 """Metric files of the stages on text, tokens and the encoder, for tests of their readers."""
 
-from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
-from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics, SimilarityMetrics, SplitMetrics
-from clozeline.artifacts.tokenize.token_metrics import SplitTokens, TokenMetrics
+from clozeline.records.clean_text import CorpusMetrics, SimilarityMetrics, SplitMetrics
+from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records.token_metrics import SplitTokens, TokenMetrics
 
 
 def corpus_metrics(*, train: int, validation: int = 0, **dropped: int) -> CorpusMetrics:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from clozeline.tokenizer.folder import SPECIAL_TOKENS
+from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
 
 SENTENCES = [
     "the encoder reads a sentence and fills in the word that is missing",

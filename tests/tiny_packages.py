@@ -14,17 +14,17 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from clozeline.artifacts.export.evidence import QuantizationScheme
-from clozeline.artifacts.export.manifest import (
+from clozeline.export.forms import add_likeliest
+from clozeline.records.package import (
     FILES,
     Manifest,
+    QuantizationScheme,
     SpecialTokens,
     Task,
     TensorSpec,
     read_manifest,
     record_of,
 )
-from clozeline.exporting.likeliest import add_likeliest
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
+from clozeline.records.snapshot import FORGOTTEN_LOCK
 
 PROJECT = Path(__file__).parents[1]
 

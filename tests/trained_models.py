@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut, write_held_out
-from clozeline.params import read_params
+from clozeline.params.reading import read_params
+from clozeline.records.finetune.scored_items import EntitySpan, HeldOut, write_held_out
 from tests.made_once import MadeOnce
 from tests.open_gates import RANDOM, Limits
 from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert
@@ -144,14 +144,14 @@ def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_export(model: Path, texts: Path, folder: Path, limits: Limits = RANDOM, **changes: object) -> Path:
     """Run the export stage; the package's folder in `folder`, metrics.json beside it."""
-    from clozeline.exporting import scarcity
+    from clozeline.export import packaging
     from clozeline.stages import export
 
     params = read_params(PROJECT / "params.yaml").export
     lock = folder / "requirements.lock"
     lock.write_text("numpy==2\n", encoding="utf-8")
     with limits.applied() as gates, pytest.MonkeyPatch.context() as patched:
-        for module in (export, scarcity):
+        for module in (export, packaging):
             patched.setattr(module, "NUM_CALIBRATION_TEXTS", 8)
         params = params.model_copy(update={"gates": gates, "num_agreement_texts": 32, **changes})
         export.run(params, model=model, texts=texts, lock=lock, out=folder / "model", metrics=folder / "metrics.json")
@@ -179,7 +179,7 @@ def export_model(
 
     To trace a model takes seconds: each is traced once for each opset, and its fp32 graph is used again.
     """
-    from clozeline.exporting.to_onnx import export_onnx
+    from clozeline.export.to_onnx import export_onnx
 
     def export_once(trained: Any, opset: int, path: Path) -> list[str]:
         def trace() -> Path:
@@ -195,7 +195,7 @@ def export_model(
 
     def run(model: Path, **changes: object) -> Path:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("clozeline.exporting.packaging.export_onnx", export_once)
+            patched.setattr("clozeline.export.packaging.export_onnx", export_once)
             return run_export(model, validation_texts, tmp_path_factory.mktemp("dist"), **changes)
 
     return run

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from clozeline.cluster.ledger import passing_ledger
+from clozeline.records.reading.tokens import SplitInfo
 from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, write_shards
-from clozeline.tokens.info import SplitInfo
 
 
 def write_documents(

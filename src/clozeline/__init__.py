@@ -7,15 +7,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clozeline.api.config import Config
-    from clozeline.api.model import Model, load
-    from clozeline.api.run import Run
-    from clozeline.api.showing import show
-    from clozeline.api.steps import evaluate, export, finetune, pretrain
-    from clozeline.collator.masking_collator import MaskingCollator
-    from clozeline.errors import ClozelineError, ParamsError
-    from clozeline.params import Params, read_params
-    from clozeline.training.callbacks import Callback
+    from clozeline.lab.collator import MaskingCollator
+    from clozeline.params.editing import Config
+    from clozeline.params.project import Params
+    from clozeline.params.reading import read_params
+    from clozeline.registry.sources import Model, load
+    from clozeline.stages.calling.api import Run, evaluate, export, finetune, pretrain, show
+    from clozeline.system.errors import ClozelineError, ParamsError
+    from clozeline.training.state import Callback
 
 __all__ = [
     "Callback",
@@ -36,21 +35,21 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Callback": "clozeline.training.callbacks",
-    "ClozelineError": "clozeline.errors",
-    "Config": "clozeline.api.config",
-    "MaskingCollator": "clozeline.collator.masking_collator",
-    "Model": "clozeline.api.model",
-    "Params": "clozeline.params",
-    "ParamsError": "clozeline.errors",
-    "Run": "clozeline.api.run",
-    "evaluate": "clozeline.api.steps",
-    "export": "clozeline.api.steps",
-    "finetune": "clozeline.api.steps",
-    "load": "clozeline.api.model",
-    "pretrain": "clozeline.api.steps",
-    "read_params": "clozeline.params",
-    "show": "clozeline.api.showing",
+    "Callback": "clozeline.training.state",
+    "ClozelineError": "clozeline.system.errors",
+    "Config": "clozeline.params.editing",
+    "MaskingCollator": "clozeline.lab.collator",
+    "Model": "clozeline.registry.sources",
+    "Params": "clozeline.params.project",
+    "ParamsError": "clozeline.system.errors",
+    "Run": "clozeline.stages.calling.api",
+    "evaluate": "clozeline.stages.calling.api",
+    "export": "clozeline.stages.calling.api",
+    "finetune": "clozeline.stages.calling.api",
+    "load": "clozeline.registry.sources",
+    "pretrain": "clozeline.stages.calling.api",
+    "read_params": "clozeline.params.reading",
+    "show": "clozeline.stages.calling.api",
 }
 
 

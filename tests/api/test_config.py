@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clozeline import Config, ParamsError, read_params
-from clozeline.params import Params
+from clozeline.params.project import Params
 
 PROJECT = Path(__file__).parents[2]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.api.editing import assignments, changes_in, edit
-from clozeline.errors import ParamsError
-from clozeline.params import read_params
+from clozeline.params.editing import assignments, changes_in, edit
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ParamsError
 
 PROJECT = Path(__file__).parents[2]
 

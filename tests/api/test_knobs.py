@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clozeline.api.knobs import _ELSEWHERE, in_params, renamed
 from clozeline.cli import app
-from clozeline.errors import ClozelineError, DataError
-from clozeline.params import Params, read_params
+from clozeline.params.project import Params
+from clozeline.params.reading import _ELSEWHERE, in_params, read_params, renamed
+from clozeline.system.errors import ClozelineError, DataError
 from tests.edited_params import with_values, without_tasks
 from tests.named_knobs import is_knob_of
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 import clozeline as cz
 from clozeline.cli import app
-from clozeline.params.defaults import default_tree
-from clozeline.starter.stage_graph import own_graph
-from clozeline.storage.fingerprints import sha256_of
+from clozeline.params.reading import default_tree
+from clozeline.stages.calling.calls import own_graph
+from clozeline.system.content import sha256_of
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language
 
 PROJECT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
     printed = StringIO()
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
         patched.chdir(folder)
-        patched.setattr("clozeline.api.config.default_tree", lambda: deepcopy(defaults))
+        patched.setattr("clozeline.params.editing.default_tree", lambda: deepcopy(defaults))
         for module in ("cluster.executors", "stages.snapshot"):
             patched.setattr(f"clozeline.{module}.available_cores", lambda: 1)
         for block in BLOCKS:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.package_metrics import MetricPaths
+from clozeline.records.package_metrics import MetricPaths
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.evidence import Check, Measured, QuantizationScheme, Rung
-from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.record import MetricFile
-from clozeline.errors import ArtifactError
+from clozeline.records.package import Check, ExportMetrics, Measured, QuantizationScheme, Rung
+from clozeline.records.record import MetricFile
+from clozeline.system.errors import ArtifactError
 
 MEASURED = Measured(value=0.9, low=0.8, high=1.0, num_items=10, num_texts=5)
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.lock import leaves
-from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.params import PretrainParams
-from clozeline.params.recipes import laid_over
+from clozeline.params.pretraining import PretrainParams, laid_over
+from clozeline.records.record import leaves
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.system.errors import ArtifactError, ParamsError
 
 PROJECT = Path(__file__).parents[2]
 LOCK = StartLock(

@@ -13,7 +13,7 @@ seed, the difference of the means and its standard error. It takes about twelve 
 from collections.abc import Sequence
 from statistics import fmean
 
-from clozeline.tasks.scores.squad import f1
+from clozeline.records.finetune.scored_items import f1
 from comparison import run_qa
 from comparison.finetuning import Setup, compare
 from comparison.labelled import Item, question_parts

@@ -11,7 +11,7 @@ seconds / ours; the line has the entity F1 of each seed, the difference of the m
 
 from collections.abc import Sequence
 
-from clozeline.tasks.tagging.scores import score
+from clozeline.tasks.tagging.sentences import score
 from comparison import run_ner
 from comparison.finetuning import Setup, compare
 from comparison.labelled import Item, entity_parts

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.scores.correlations import Values, spearman
+from clozeline.records.finetune.scored_items import Values, spearman
+from clozeline.records.finetune.statistics import bootstrap_interval
 from comparison.alternation import Comparison, Rounds, finish, report_progress
 from comparison.labelled import Item, scored_pairs
 from comparison.machine import available_cores

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 
-from clozeline.inference.embedder import Embedder
+from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from comparison.alternation import BestOf, Comparison, alternate, finish, report_progress
 from comparison.clocks import median_milliseconds

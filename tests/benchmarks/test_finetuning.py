@@ -14,7 +14,7 @@ import torch
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from clozeline.tokenizer.folder import SPECIAL_TOKENS
+from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
 from tests.tiny_models import word_pieces
 
 FOLDER = Path(__file__).parent

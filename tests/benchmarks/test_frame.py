@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers import TrainingArguments
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 
 FOLDER = Path(__file__).parent
 NAMES = [

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozeline.artifacts.export.evidence import Measured, QuantizationScheme, Rung
-from clozeline.artifacts.export.manifest import FILES, read_manifest
+from clozeline.records.package import FILES, Measured, QuantizationScheme, Rung, read_manifest
 from tests.tiny_packages import write_embedder
 
 FOLDER = Path(__file__).parent

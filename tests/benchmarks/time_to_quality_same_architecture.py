@@ -8,7 +8,7 @@ tokenizer, validation, clocks and seeds are those of time_to_quality; `--tune` p
 
 from typing import Any
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from comparison.quality import Setup
 from comparison.quality import main as compare
 

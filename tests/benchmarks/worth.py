@@ -31,9 +31,9 @@ from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from clozeline.storage.atomic import replacing_file
-from clozeline.storage.fingerprints import code_of, fingerprint
-from clozeline.tasks.similarity.belonging import BelongingPairs
+from clozeline.system.content import code_of, fingerprint
+from clozeline.system.files import replacing_file
+from clozeline.tasks.similarity.matching import BelongingPairs
 from clozeline.tasks.task import InputsOf
 from clozeline.tasks.training import use_threads
 from comparison.adapting import ADAPTED, RECIPES, Budget, Made, search_task

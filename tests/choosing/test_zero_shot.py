@@ -5,18 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.choosing.zero_shot import (
-    can_choose,
-    choosing_by_cloze,
-    choosing_by_entailment,
-    chosen,
-    tells_entailment,
-)
-from clozeline.errors import DataError
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.errors import TargetError, TextTooLongError
+from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
+from clozeline.inference.tokenization import TargetError, TextTooLongError
+from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
+from clozeline.system.errors import DataError
 from tests.tiny_packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
 
 TEXT = "open the [MASK] of a"
@@ -24,11 +18,11 @@ LABELS = ["list", "return file", "é"]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> OpenEncoder:
     folder = tmp_path_factory.mktemp("zero") / "encoder"
     write_encoder(folder)
     opened = load(folder)
-    assert isinstance(opened, Encoder)
+    assert isinstance(opened, OpenEncoder)
     return opened
 
 
@@ -39,7 +33,7 @@ def entailer(folder: Path, labels: tuple[str, ...], **facts: object) -> Classifi
     return opened
 
 
-def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: Encoder) -> None:
+def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: OpenEncoder) -> None:
     (scores,) = encoder.answers(choosing_by_cloze(encoder, TEXT, LABELS, template="b {} c"))
     read = encoder.tokenize([f"{TEXT} b [MASK] c"])
     (logits_MV,) = encoder.rows(read, "logits")
@@ -51,7 +45,7 @@ def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: Encoder
     assert [one.score for one in scores] == sorted((one.score for one in scores), reverse=True)
 
 
-def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: Encoder) -> None:
+def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: OpenEncoder) -> None:
     question = choosing_by_cloze(encoder, TEXT, LABELS)
     logits_MV = np.zeros((2, encoder.manifest.vocab_size), dtype=np.float32)
     logits_MV[0, encoder.tokenizer.ids_of("list")] = 9
@@ -59,7 +53,7 @@ def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: Encoder) 
     assert question.read(0, logits_MV)[0].label == "é"
 
 
-def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: Encoder) -> None:
+def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: OpenEncoder) -> None:
     long = "a b c d " * 40
     with pytest.raises(TextTooLongError, match="a prompt of"):
         choosing_by_cloze(encoder, long, LABELS)
@@ -71,13 +65,13 @@ def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: Encoder) -> None
 
 
 @pytest.mark.parametrize("label", ["lists", "list 🙂", " "])
-def test_a_label_that_does_not_fit_the_blank_is_refused_by_name(encoder: Encoder, label: str) -> None:
+def test_a_label_that_does_not_fit_the_blank_is_refused_by_name(encoder: OpenEncoder, label: str) -> None:
     with pytest.raises(TargetError, match="cannot be filled into the prompt"):
         choosing_by_cloze(encoder, TEXT, ["list", label])
 
 
 @pytest.mark.parametrize("template", ["no blank", "{} and {}", "{label} is {}"])
-def test_a_template_has_one_blank(encoder: Encoder, tmp_path: Path, template: str) -> None:
+def test_a_template_has_one_blank(encoder: OpenEncoder, tmp_path: Path, template: str) -> None:
     nli = entailer(tmp_path / "nli", ("contradiction", "entailment"), reads_pairs=True)
     for asking in (lambda: choosing_by_cloze(encoder, TEXT, LABELS, template=template),):
         with pytest.raises(DataError, match="hypothesis_template"):
@@ -106,7 +100,7 @@ def test_entailment_scores_equal_those_of_the_transformers_pipeline(tmp_path: Pa
     assert [one.score for one in several] == sorted((one.score for one in several), reverse=True)
 
 
-def test_only_encoders_and_entailment_models_can_choose_labels(encoder: Encoder, tmp_path: Path) -> None:
+def test_only_encoders_and_entailment_models_can_choose_labels(encoder: OpenEncoder, tmp_path: Path) -> None:
     write_classifier(tmp_path / "library")
     write_tagger(tmp_path / "names")
     nli = entailer(tmp_path / "nli", ("entailment", "not_entailment"), reads_pairs=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from clozeline.choosing.zero_shot import choose
 from clozeline.cli import app
-from clozeline.errors import ClozelineError
 from clozeline.inference.package import load
+from clozeline.serving.zero_shot import choose
+from clozeline.system.errors import ClozelineError
 from tests.tiny_packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
 
 TEXT, OTHER = "open the file", "return a list of é"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from clozeline.cli import cluster_job
+from clozeline.cli import stage
 from clozeline.cluster.ray_jobs import JobEnded
 
 STAGE = ["finetune", "task=library"]
@@ -23,13 +23,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[list[str]]]:
         return [JobEnded("node", 5 if command[-1] == "only_seed=9" else 0, 0, 1) for command in commands]
 
     monkeypatch.setattr("clozeline.cluster.ray_jobs.run_jobs", run_jobs)
-    monkeypatch.setattr(cluster_job, "reachable_cluster", lambda: "auto")
+    monkeypatch.setattr(stage, "reachable_cluster", lambda: "auto")
     return sent
 
 
 def exit_code(seeds: range) -> int:
     with pytest.raises(typer.Exit) as ended:
-        cluster_job.run_stage("finetune", ["task=library"], seeds)
+        stage.run_on_cluster("finetune", ["task=library"], seeds)
     return ended.value.exit_code
 
 

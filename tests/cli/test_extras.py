@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from clozeline.cli import app
-from clozeline.cli.extras import telling_of_extras
+from clozeline.cli.verbs import telling_of_extras
 from tests.conftest import PROJECT
 
 WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "optuna", "peft", "prefect", "pyarrow", "ray", "scipy",

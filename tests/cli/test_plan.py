@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from clozeline.api.editing import edit
 from clozeline.cli import app
 from clozeline.cli import plan as plan_module
 from clozeline.cli.plan import plan as verb
 from clozeline.cli.plan_tables import serving_table, size_of
-from clozeline.errors import ParamsError
-from clozeline.params import SIZE_NAMES, read_params
+from clozeline.params.editing import edit
+from clozeline.params.model import SIZE_NAMES
+from clozeline.params.reading import read_params
 from clozeline.planning import serving
-from clozeline.planning.counting import ParameterCount, outline
-from clozeline.planning.footprint import Footprint
+from clozeline.planning.costs import ParameterCount, outline
 from clozeline.planning.serving import served_families
-from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
-from clozeline.tokens.info import SplitInfo, TokensInfo
+from clozeline.planning.timing import Footprint
+from clozeline.records.reading.tokens import SpecialIds, SplitInfo, TokensInfo
+from clozeline.system.errors import ParamsError
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -13,14 +13,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.cli.lineage import as_tree, wide_enough
-from clozeline.cli.project import project_here
-from clozeline.errors import ArtifactError, ParamsError, TransientError
-from clozeline.lineage.trace import Ancestor, Trace
-from clozeline.registry import FetchedPackage, Registered
+from clozeline.cli.release import as_tree, wide_enough
+from clozeline.cli.verbs import project_here
+from clozeline.registry.lineage import Ancestor, Trace
+from clozeline.registry.models import FetchedPackage, Registered
 from clozeline.registry.versions import Registry
+from clozeline.system.errors import ArtifactError, ParamsError, TransientError
+from clozeline.system.workspace import Workspace
 from clozeline.tracking.outbox import Outbox, TrackedRun
-from clozeline.workspace import Workspace
 
 CHECKOUT = Path(__file__).parents[2]
 

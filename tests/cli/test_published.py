@@ -18,16 +18,15 @@ from huggingface_hub.hf_api import RepoFile
 from transformers import BertForMaskedLM, BertModel
 from typer.testing import CliRunner
 
-from clozeline.artifacts.finetune.model.held_out import read_items
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.cli import app, published
-from clozeline.errors import ArtifactError, GateError, ParamsError, TransientError
-from clozeline.importing.checkpoint import Described
-from clozeline.importing.sentence_vectors import SentenceVectors
 from clozeline.inference.latency import Latency
-from clozeline.orchestration.releasing import Release, ReleaseRefusedError
-from clozeline.params import read_params
-from clozeline.registry.decision import Outcome
+from clozeline.orchestration.importing import Described, SentenceVectors
+from clozeline.orchestration.release import Release, ReleaseRefusedError
+from clozeline.params.reading import read_params
+from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
+from clozeline.registry.decisions import Outcome
+from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
 from tests.moving_hub import NAME, OLD
 from tests.tiny_models import sentence_tokenizer, small_bert
 from tests.tiny_packages import (
@@ -63,7 +62,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "My.Model").mkdir()
     (tmp_path / "My.Model/config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: FOUND)
+    monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: FOUND)
     monkeypatch.setattr(published, "_check_opens", lambda entry: None)
     return tmp_path
 
@@ -137,7 +136,7 @@ def test_the_next_command_asks_the_package(
     write: Callable[[Path], None],
 ) -> None:
     found = replace(FOUND, task=task, labels=labels, reads_pairs=reads_pairs)
-    monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: found)
+    monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: found)
     monkeypatch.setattr(published, "_package", lambda workspace, called: write(project / "dist" / called))
     monkeypatch.setattr(published, "_release", lambda workspace, called, before: None)
     told = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False).output
@@ -227,7 +226,7 @@ def again(project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch) -
     shown: list[str] = []
     monkeypatch.undo()
     monkeypatch.chdir(project)
-    monkeypatch.setattr("clozeline.importing.checkpoint.described", lambda *_, **__: FOUND)
+    monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: FOUND)
     monkeypatch.setattr(published, "_check_opens", lambda entry: None)
     monkeypatch.setattr(published, "_package", lambda workspace, called: packaged.append(called))
     show = "clozeline.cli.summary.show_releases"

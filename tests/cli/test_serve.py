@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli.serve import _in_fleet, _set_up_log, serve
-from clozeline.errors import ParamsError
-from clozeline.serving.models.service import Capacity
-from clozeline.serving.models.sources import ModelSource
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.models import Capacity
+from clozeline.system.errors import ParamsError
 
 
 def test_queue_and_timeout_defaults_equal_those_of_the_server() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clozeline import registry
 from clozeline.cli import app
-from clozeline.errors import ArtifactError
-from clozeline.registry.packages import fetch_package
+from clozeline.registry import models
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.serving.models.sources import ModelSource, fetched
-from clozeline.workspace import Workspace
+from clozeline.registry.sources import ModelSource, fetched
+from clozeline.registry.versions import fetch_package
+from clozeline.system.errors import ArtifactError
+from clozeline.system.workspace import Workspace
 from tests.registry.test_signature import allow, make_key
 from tests.tiny_packages import write_encoder
 
@@ -60,7 +60,7 @@ def test_a_signed_version_is_served_in_place_and_as_a_copy(project: Path, monkey
         fetched(source)
     assert "as a tag of clozeline-encoder version 1" in sign(uri, key)
     assert fetched(source).version.version == "1"
-    monkeypatch.setattr(registry, "fetch", lambda uri: fetch_package(uri, workspace))  # by MLflow, as from a server
+    monkeypatch.setattr(models, "fetch", lambda uri: fetch_package(uri, workspace))  # by MLflow, as from a server
     assert fetched(source).version.version == "1"
     shutil.rmtree(project / "ada")
     with pytest.raises(ArtifactError, match="no signature that counts"):

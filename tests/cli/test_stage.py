@@ -6,9 +6,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
-from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.cli import app
-from clozeline.errors import ArtifactError, ParamsError
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.system.errors import ArtifactError, ParamsError
 from tests.edited_params import with_values
 
 PROJECT = Path(__file__).parents[2]

@@ -9,10 +9,9 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.cli import status as command
-from clozeline.orchestration import project_status
-from clozeline.orchestration.project_status import Disk, ModelStatus, Problem, ProjectStatus, Remote
-from clozeline.orchestration.scheduled_runs import ScheduledRun
-from clozeline.workspace import Workspace
+from clozeline.orchestration import status
+from clozeline.orchestration.status import Disk, ModelStatus, Problem, ProjectStatus, Remote, ScheduledRun
+from clozeline.system.workspace import Workspace
 
 NOW = datetime(2026, 11, 25, 5, 30, tzinfo=UTC)
 FOUND = ProjectStatus(
@@ -40,7 +39,7 @@ FOUND = ProjectStatus(
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setattr(command, "project_here", lambda: Workspace(tmp_path))
-    monkeypatch.setattr(project_status, "project_status", lambda workspace: FOUND)
+    monkeypatch.setattr(status, "project_status", lambda workspace: FOUND)
     return lambda *options: CliRunner().invoke(app, ["status", *options], catch_exceptions=False).stdout
 
 

@@ -9,12 +9,13 @@ import pytest
 from rich.console import Console, RenderableType
 
 from clozeline.cli import summary
-from clozeline.errors import ArtifactError
 from clozeline.flows.pipeline import StageResult
 from clozeline.flows.release import Release
 from clozeline.inference.latency import Latency
-from clozeline.params import Params, read_params
-from clozeline.workspace import Workspace
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ArtifactError
+from clozeline.system.workspace import Workspace
 from tests.chosen_tasks import write_params
 from tests.release_project import write_metrics
 

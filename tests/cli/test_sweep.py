@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.api.config import Config
-from clozeline.cli import sweep as verb
-from clozeline.experiments import winner
-from clozeline.experiments.corpus import Corpus
-from clozeline.experiments.plan import SweepPlan
-from clozeline.experiments.sweep import Sweep
-from clozeline.experiments.trials import TrialRecord, Trials
-from clozeline.experiments.winner import FinalFigure
-from clozeline.workspace import Workspace
+from clozeline.cli import experiments as verb
+from clozeline.lab import winner
+from clozeline.lab.experiment import Corpus
+from clozeline.lab.plan import SweepPlan
+from clozeline.lab.sweep import Sweep, TrialRecord, Trials
+from clozeline.lab.winner import FinalFigure
+from clozeline.params.editing import Config
+from clozeline.system.workspace import Workspace
 from tests.conftest import PROJECT
 
 KEY = "pretrain.masking.mask_rate"

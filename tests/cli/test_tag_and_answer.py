@@ -13,13 +13,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clozeline.cli import app
-from clozeline.cli.tag_and_answer import tag
-from clozeline.errors import ClozelineError
-from clozeline.inference.answerer import Answerer
-from clozeline.inference.entities import Aggregation
+from clozeline.cli.ask import tag
+from clozeline.inference.answerer import Answerer, SpanSearch
 from clozeline.inference.package import load
-from clozeline.inference.spans import SpanSearch
-from clozeline.inference.tagger import Tagger
+from clozeline.inference.tagger import Aggregation, Tagger
+from clozeline.system.errors import ClozelineError
 from tests.tiny_packages import write_answerer, write_encoder, write_tagger
 
 CLOZELINE = [sys.executable, "-m", "clozeline"]

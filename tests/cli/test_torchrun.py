@@ -12,10 +12,11 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from clozeline.cli import app, torchrun
+from clozeline.cli import app
+from clozeline.cli import stage as torchrun
 from clozeline.cluster import address
-from clozeline.errors import ParamsError, TransientError
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
+from clozeline.system.errors import ParamsError, TransientError
 from tests.ports import held_ports
 from tests.stages.test_pretrain import project_with
 
@@ -28,7 +29,7 @@ def start(folder: Path, tokens: Path, tokenizer: Path, devices: str, **variables
     return subprocess.Popen(
         [sys.executable, "-m", "clozeline", "stage", "pretrain", *arguments],
         cwd=folder,
-        env={**os.environ, torchrun.VARIABLE: devices, "OMP_NUM_THREADS": "1", **variables},
+        env={**os.environ, torchrun.TORCHRUN_VARIABLE: devices, "OMP_NUM_THREADS": "1", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -51,33 +52,33 @@ def small(tiny_pretraining: PretrainParams) -> PretrainParams:
     ("stage", "environment"),
     [
         ("pretrain", {}),
-        ("pretrain", {torchrun.VARIABLE: " "}),
-        ("tokenize", {torchrun.VARIABLE: TWO}),
-        ("pretrain", {torchrun.VARIABLE: TWO, "RANK": "0"}),
-        ("pretrain", {torchrun.VARIABLE: TWO, "TORCHELASTIC_RUN_ID": "none"}),
+        ("pretrain", {torchrun.TORCHRUN_VARIABLE: " "}),
+        ("tokenize", {torchrun.TORCHRUN_VARIABLE: TWO}),
+        ("pretrain", {torchrun.TORCHRUN_VARIABLE: TWO, "RANK": "0"}),
+        ("pretrain", {torchrun.TORCHRUN_VARIABLE: TWO, "TORCHELASTIC_RUN_ID": "none"}),
     ],
 )
 def test_a_single_process_is_not_started_through_torchrun(stage: str, environment: dict[str, str]) -> None:
-    assert not torchrun.is_wanted(stage, environment)
+    assert not torchrun.is_for_torchrun(stage, environment)
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "evaluate", "finetune"])
 def test_a_stage_runs_in_several_processes_when_the_environment_says_so(stage: str) -> None:
-    assert torchrun.is_wanted(stage, {torchrun.VARIABLE: TWO})
+    assert torchrun.is_for_torchrun(stage, {torchrun.TORCHRUN_VARIABLE: TWO})
 
 
 @pytest.mark.parametrize("verb", ["ablate params.yaml a=1", "sweep sweep.yaml", "glue folder"])
 def test_commands_that_train_in_one_process_refuse_the_variable(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(torchrun.VARIABLE, TWO)
+    monkeypatch.setenv(torchrun.TORCHRUN_VARIABLE, TWO)
     result = CliRunner().invoke(app, verb.split())
     assert isinstance(result.exception, ParamsError)
-    assert f"env -u {torchrun.VARIABLE} clozeline {verb.split()[0]}" in str(result.exception)
+    assert f"env -u {torchrun.TORCHRUN_VARIABLE} clozeline {verb.split()[0]}" in str(result.exception)
 
 
 def test_a_place_to_meet_that_does_not_answer_is_named() -> None:
     nowhere = "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:1 --rdzv-conf is_host=false,read_timeout=1"
     with pytest.raises(TransientError, match=r"(?s)do not find each other.*127\.0\.0\.1:1"):
-        torchrun.run_stage("pretrain", [], nowhere)
+        torchrun.run_under_torchrun("pretrain", [], nowhere)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,9 @@ def test_ray_places_nodes_unless_the_arguments_say_where_they_meet(
     monkeypatch.setenv(address.VARIABLE, "ray://127.0.0.1:1")
     if is_for_gang:
         with pytest.raises(TransientError, match=r"no cluster answers at 127\.0\.0\.1:1"):
-            torchrun.run_stage("pretrain", [], arguments)
+            torchrun.run_under_torchrun("pretrain", [], arguments)
     else:
-        torchrun.run_stage("pretrain", [], arguments)
+        torchrun.run_under_torchrun("pretrain", [], arguments)
     assert bool(started) is not is_for_gang
 
 
@@ -111,7 +112,7 @@ def test_ray_places_nodes_unless_the_arguments_say_where_they_meet(
 def test_a_gang_needs_numbers(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(address.VARIABLE, "ray://127.0.0.1:1")
     with pytest.raises(ParamsError, match="a gang needs the number of nodes"):
-        torchrun.run_stage("pretrain", [], arguments)
+        torchrun.run_under_torchrun("pretrain", [], arguments)
 
 
 def test_two_processes_give_the_weights_of_one_and_only_the_first_logs(

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from clozeline.cli import app
 from clozeline.cli.run import run
-from clozeline.errors import ParamsError
-from clozeline.params import read_params
-from clozeline.workspace import Workspace
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ParamsError
+from clozeline.system.workspace import Workspace
 
 
 @pytest.mark.parametrize(

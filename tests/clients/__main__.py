@@ -14,12 +14,11 @@ from pathlib import Path
 
 import httpx
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
 from tests.tiny_packages import (
     write_answerer,

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from clozeline.cluster.address import check_reachable, cluster_address
-from clozeline.errors import ParamsError, TransientError
+from clozeline.system.errors import ParamsError, TransientError
 
 
 @pytest.mark.parametrize(

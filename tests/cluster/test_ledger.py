@@ -12,16 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clozeline.cluster.ledger import Done, Ledger, Record
-from clozeline.errors import StorageError
-from clozeline.machine.workers import Workers, worker_processes
+from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.system.errors import StorageError
+from clozeline.system.workers import Workers, worker_processes
 from tests.conftest import PROJECT
 
 KILLED = """
 import sys
 from pathlib import Path
 from clozeline.cluster.ledger import Ledger
-from clozeline.machine.workers import worker_processes
+from clozeline.system.workers import worker_processes
 from tests.cluster.test_ledger import Item, logged
 
 if __name__ == "__main__":
@@ -92,7 +92,7 @@ def ledger_at(folder: Path, code: str = "code", workers: Workers | None = None) 
     return Ledger(folder / "ledger", code, workers or Workers(None, 1))
 
 
-def run(log: Path, numbers: range = range(4), *, code: str = "code", lasting: bool = True) -> list[Record]:
+def run(log: Path, numbers: range = range(4), *, code: str = "code", lasting: bool = True) -> list[FinishedTask]:
     return list(ledger_at(log.parent, code).run(logged, [Item(number, log, lasting) for number in numbers]))
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from clozeline.cluster.nodes import NodeFacts, Token, check_nodes, facts_of, token_in
-from clozeline.cluster.store import Store
-from clozeline.errors import ClusterError
+from clozeline.cluster.store import SharedStore
+from clozeline.system.errors import ClusterError
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +47,13 @@ def test_a_folder_that_is_not_shared_is_named(here: NodeFacts, tmp_path: Path) -
 
 
 def test_a_node_that_does_not_reach_the_store_is_named(here: NodeFacts, tmp_path: Path) -> None:
-    store, shared = Store(f"file://{tmp_path}/store"), tmp_path / "shared"
+    store, shared = SharedStore(f"file://{tmp_path}/store"), tmp_path / "shared"
     with token_in(shared, store) as token:
         there = facts_of("10.0.0.2", token)
         check_nodes([there], facts_of("here", token), shared, store)
         (tmp_path / "a file").write_text("")
-        elsewhere = facts_of("10.0.0.2", replace(token, store=Store(f"file://{tmp_path}/a file/store")))
-        other_store = facts_of("10.0.0.2", replace(token, store=Store(f"file://{tmp_path}/other")))
+        elsewhere = facts_of("10.0.0.2", replace(token, store=SharedStore(f"file://{tmp_path}/a file/store")))
+        other_store = facts_of("10.0.0.2", replace(token, store=SharedStore(f"file://{tmp_path}/other")))
     assert there.reads_token
     assert not shared.exists()
     assert store.sizes("") == {}

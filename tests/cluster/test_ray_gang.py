@@ -10,7 +10,7 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from tests.cli.test_torchrun import start
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.cluster.test_ray_workers import until
@@ -24,7 +24,7 @@ GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from clozeline.cluster import ray_gang
-from clozeline.cluster.ray_gang import Size, placed_gang
+from clozeline.cluster.ray_jobs import Size, placed_gang
 
 class SilentOnce(ray_gang.Agent):
     def __init__(self, folder, *others):

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clozeline.errors import TransientError
+from clozeline.system.errors import TransientError
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
 from tests.process_states import is_alive, wait_for
 
@@ -21,7 +21,7 @@ SEND = """
 import logging, os, sys
 from pathlib import Path
 from clozeline.cluster.ray_jobs import StoppedError, run_jobs
-from clozeline.errors import TransientError
+from clozeline.system.errors import TransientError
 
 class KillOnRetry(logging.Handler):
     def emit(self, record):

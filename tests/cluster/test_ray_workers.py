@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import PreprocessParams, TokenizeParams
+from clozeline.params.text import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
 from tests.clean_text import write_clean_text
 from tests.cluster.raylets import cluster_of_two, kill_raylet
@@ -27,8 +27,8 @@ __all__ = ["params_of", "words"]
 RUN = """
 import logging, sys
 from pathlib import Path
-from clozeline.cluster.executors import open_workers
-from clozeline.errors import ClusterError
+from clozeline.cluster.ledger import open_workers
+from clozeline.system.errors import ClusterError
 from clozeline.params import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
 from clozeline.text import portions
@@ -56,7 +56,7 @@ tokenize.run(
 BY_STORE = """
 import json
 from pathlib import Path
-from clozeline.cluster.executors import open_workers
+from clozeline.cluster.ledger import open_workers
 from clozeline.cluster.ledger import Ledger
 from tests.cluster.test_store import Doubled, doubled
 
@@ -102,7 +102,7 @@ def project(tmp_path: Path, params_of, words, monkeypatch: pytest.MonkeyPatch) -
     params: PreprocessParams = params_of(path="texts.jsonl")
     take_snapshot(params.source, tmp_path / "texts.jsonl", tmp_path / "raw")
     (tmp_path / "forgotten.lock").write_bytes((PROJECT / "forgotten.lock").read_bytes())
-    monkeypatch.setattr("clozeline.cluster.executors.available_cores", lambda: 1)
+    monkeypatch.setattr("clozeline.cluster.ledger.available_cores", lambda: 1)
     places = {name: tmp_path / name for name in ("raw", "out", "work")}
     preprocess.run(params, seed=1, forgotten=tmp_path / "forgotten.lock", metrics=tmp_path / "alone.json", **places)
     (tmp_path / "groups").mkdir()

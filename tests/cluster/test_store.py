@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from clozeline.cluster.address import STORE, takes_whole_stages
-from clozeline.cluster.ledger import Done, Ledger, Record
-from clozeline.cluster.store import NodeCache, Store, StoreWorkers, opened
-from clozeline.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
-from clozeline.params import PreprocessParams
+from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers, opened
+from clozeline.params.text import PreprocessParams
 from clozeline.stages import preprocess, tokenize
+from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
 from tests.cluster.test_ray_workers import TOKENIZE, digests, project
 from tests.object_store import BUCKET, KEYS, ObjectStore
 from tests.text.conftest import params_of
@@ -29,7 +29,7 @@ __all__ = ["params_of", "project", "words"]
 class Apart(StoreWorkers):
     """Workers in this process, each task in the folder of the next node. Nodes have no folder in common."""
 
-    def __init__(self, store: Store, *nodes: Path) -> None:
+    def __init__(self, store: SharedStore, *nodes: Path) -> None:
         super().__init__(None, 1)
         self.store = store
         self._nodes = cycle(nodes)
@@ -78,11 +78,11 @@ def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
 
 
 @pytest.fixture(params=["file", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStore:
     if request.param == "s3":
         request.getfixturevalue("object_store")
     url = {"file": f"file://{tmp_path}/store", "s3": f"s3://{BUCKET}/project"}[request.param]
-    found = Store.of_environment({STORE: url})
+    found = SharedStore.of_environment({STORE: url})
     assert found is not None
     return found
 
@@ -96,16 +96,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ledger_of(store: Store, *nodes: Path) -> Ledger:
+def ledger_of(store: SharedStore, *nodes: Path) -> Ledger:
     return Ledger(Path("work/numbers"), "code", Apart(store, *nodes))
 
 
-def twice_doubled(ledger: Ledger) -> list[Record]:
+def twice_doubled(ledger: Ledger) -> list[FinishedTask]:
     (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
     return [six, *ledger.run(doubled, [Doubled(six.folder / "number.txt")])]
 
 
-def test_a_task_reads_what_another_node_wrote_and_runs_once(store: Store, folder: Path) -> None:
+def test_a_task_reads_what_another_node_wrote_and_runs_once(store: SharedStore, folder: Path) -> None:
     six, twelve = twice_doubled(ledger_of(store, folder / "one", folder / "other"))
     assert [six.facts["ran in"], twelve.facts["ran in"]] == ["one", "other"]
     assert (twelve.folder / "number.txt").read_text() == "12"
@@ -116,22 +116,22 @@ def test_a_task_reads_what_another_node_wrote_and_runs_once(store: Store, folder
 
 
 def test_a_node_that_was_killed_before_the_record_leaves_a_task_that_runs_again(
-    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+    store: SharedStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = Store.put
+    put = SharedStore.put
 
-    def killed_at_the_record(self: Store, path: Path, place: str) -> None:
+    def killed_at_the_record(self: SharedStore, path: Path, place: str) -> None:
         if place.endswith("record.json"):
             raise KeyboardInterrupt
         put(self, path, place)
 
-    monkeypatch.setattr(Store, "put", killed_at_the_record)
+    monkeypatch.setattr(SharedStore, "put", killed_at_the_record)
     with pytest.raises(KeyboardInterrupt):
         twice_doubled(ledger_of(store, folder / "one"))
     left = store.sizes("numbers")
     assert any(place.endswith("number.txt") for place in left)
     assert not any(place.endswith("record.json") for place in left)
-    monkeypatch.setattr(Store, "put", put)
+    monkeypatch.setattr(SharedStore, "put", put)
     six, twelve = twice_doubled(ledger_of(store, folder / "other"))
     assert (six.facts["number"], six.is_found, six.facts["ran in"]) == (6, False, "other")
     assert (twelve.folder / "number.txt").read_text() == "12"
@@ -139,7 +139,7 @@ def test_a_node_that_was_killed_before_the_record_leaves_a_task_that_runs_again(
 
 @pytest.mark.parametrize(("damage", "told"), [(b"7", "1 bytes with sha256"), (None, "no such file")])
 def test_a_damaged_file_is_named_and_its_task_runs_again(
-    store: Store, folder: Path, damage: bytes | None, told: str
+    store: SharedStore, folder: Path, damage: bytes | None, told: str
 ) -> None:
     ledger = ledger_of(store, folder / "one", folder / "other")
     (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_named_and_its_task_runs_again(
     assert (six.is_found, twelve.facts["number"]) == (False, 12)
 
 
-def test_files_are_removed_together_though_some_are_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_removed_together_though_some_are_gone(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     places = [f"numbers/{number}" for number in range(5)]
     for place in places:
         store.write(place, b"1")
@@ -166,7 +166,7 @@ def test_files_are_removed_together_though_some_are_gone(store: Store, monkeypat
     assert len(store.sizes("numbers")) == ("file" in system.protocol)
 
 
-def test_a_file_that_is_cut_counts_as_not_done(store: Store, folder: Path) -> None:
+def test_a_file_that_is_cut_counts_as_not_done(store: SharedStore, folder: Path) -> None:
     twice_doubled(ledger_of(store, folder / "one"))
     for place in store.sizes("numbers"):
         if place.endswith("number.txt"):
@@ -174,14 +174,14 @@ def test_a_file_that_is_cut_counts_as_not_done(store: Store, folder: Path) -> No
     assert [record.is_found for record in twice_doubled(ledger_of(store, folder / "other"))] == [False, False]
 
 
-def test_a_file_of_the_cache_that_changed_is_fetched_again(store: Store, folder: Path) -> None:
+def test_a_file_of_the_cache_that_changed_is_fetched_again(store: SharedStore, folder: Path) -> None:
     _, twelve = twice_doubled(ledger_of(store, folder / "one"))
     (twelve.folder / "number.txt").write_text("13")
     _, again = twice_doubled(ledger_of(store, folder / "one"))
     assert (again.folder / "number.txt").read_text() == "12"
 
 
-def test_only_the_named_records_stay_in_the_store(store: Store, folder: Path) -> None:
+def test_only_the_named_records_stay_in_the_store(store: SharedStore, folder: Path) -> None:
     ledger = ledger_of(store, folder / "one")
     _, twelve = twice_doubled(ledger)
     ledger.keep_only({twelve.key})
@@ -205,7 +205,7 @@ def test_a_store_that_cannot_be_used_is_refused_at_once(
 ) -> None:
     object_store.num_writes_left = 0 if error is StorageError else None
     with pytest.raises(error) as caught:
-        Store.of_environment({STORE: url})
+        SharedStore.of_environment({STORE: url})
     assert told in str(caught.value)
     assert "AWS_ACCESS_KEY_ID" in caught.value.do or STORE in caught.value.do
 
@@ -215,11 +215,11 @@ def test_a_bucket_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     opened.cache_clear()
     with pytest.raises(TransientError, match="s3://team/y does not answer"):
-        Store.of_environment({STORE: "s3://team/y"})
+        SharedStore.of_environment({STORE: "s3://team/y"})
 
 
 def test_without_the_variable_there_is_no_store() -> None:
-    assert Store.of_environment({STORE: " "}) is None
+    assert SharedStore.of_environment({STORE: " "}) is None
 
 
 def test_whole_stages_stay_where_the_folder_of_the_project_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_full_disk_below_the_store_is_named(tmp_path: Path, monkeypatch: pytes
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    store = Store(f"file://{tmp_path}")
+    store = SharedStore(f"file://{tmp_path}")
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", full)
     with pytest.raises(StorageError, match="no space left"):
         store.write("some/file", b"content")
@@ -256,14 +256,14 @@ def test_fetched_files_of_a_run_are_removed_at_its_end_or_a_day_later(
 
 
 def test_stages_on_nodes_that_share_nothing_give_the_bytes_of_one_machine(
-    project: PreprocessParams, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: PreprocessParams, store: SharedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def apart(work: Path, num_processes: int | None = None) -> Iterator[Apart]:
         yield Apart(store, tmp_path / "node-1", tmp_path / "node-2")
 
-    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 200_000)
-    monkeypatch.setattr("clozeline.tokenizing.partitions._PARTITION_BYTES", 100_000)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._PORTION_BYTES", 200_000)
+    monkeypatch.setattr("clozeline.tokenizing.shards._PARTITION_BYTES", 100_000)
     for stage in (preprocess, tokenize):
         monkeypatch.setattr(stage, "open_workers", apart)
     places = {name: Path(name) for name in ("raw", "forgotten")}

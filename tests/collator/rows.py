@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
-from clozeline.tokenizer.folder import SPECIAL_TOKENS
+from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
 from tests.tiny_models import word_pieces
 
 Rows = list[dict[str, list[int]]]

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from clozeline.collator.masking_collator import MaskingCollator
+from clozeline.lab.collator import MaskingCollator
 from tests.collator.rows import Rows, collated, even_rows, labels_of, sentences, theirs
 
 WHOLE_WORDS = {"whole_word_mask": True, "mask_replace_prob": 1.0, "random_replace_prob": 0.0}

@@ -9,7 +9,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from clozeline.collator.masking_collator import MaskingCollator
+from clozeline.lab.collator import MaskingCollator
 from tests.collator.rows import Rows
 
 

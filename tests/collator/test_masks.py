@@ -10,8 +10,8 @@ from tokenizers import AddedToken
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from clozeline.collator.masking_collator import MaskingCollator
-from clozeline.tokenizer.folder import SPECIAL_TOKENS
+from clozeline.lab.collator import MaskingCollator
+from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
 from tests.collator.rows import Rows, collated, labels_of
 
 

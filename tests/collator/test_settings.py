@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from clozeline.collator.masking_collator import MaskingCollator
-from clozeline.errors import DataError, ParamsError
-from clozeline.params import MaskingParams
+from clozeline.lab.collator import MaskingCollator
+from clozeline.params.pretraining import MaskingParams
+from clozeline.system.errors import DataError, ParamsError
 from tests.collator.rows import Rows, collated
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import clozeline as cz
-from clozeline.api.editing import changes_in, edit
-from clozeline.params import read_params
+from clozeline.params.editing import changes_in, edit
+from clozeline.params.reading import read_params
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, toy_language
 
 PROJECT = Path(__file__).parents[2]

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.contest.blimp import BlimpFigures, Pair, Verdicts, read_pairs, sentences
-from clozeline.contest.contender import Asking
-from clozeline.contest.judgement import Questions, judge_models
-from clozeline.errors import DataError
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.params import SourceParams
+from clozeline.lab.blimp import BlimpFigures, MinimalPair, Verdicts, read_pairs, sentences
+from clozeline.lab.contest import ContestAsking, ContestQuestions, judge_models
+from clozeline.language import models
+from clozeline.language.models import LanguageModel
+from clozeline.params.text import SourceParams
+from clozeline.system.errors import DataError
 
 UNSET = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
 UNREAD = SourceParams(kind="files", path="", pattern="", one_document_per="line", text_field="text", **UNSET)
@@ -34,7 +33,7 @@ def test_pairs_are_read_from_every_file_of_a_folder_compressed_or_not(tmp_path: 
     (tmp_path / "README.md").write_text("no pairs")
     pairs = read_pairs(tmp_path)
     assert [pair.good for pair in pairs] == ["w5 w6", "w7", "w9"]
-    assert pairs[2] == Pair("w9", "w5", "q", "islands", "syntax")
+    assert pairs[2] == MinimalPair("w9", "w5", "q", "islands", "syntax")
     assert list(sentences(pairs)) == ["w5 w6", "w6 w6", "w7", "w8", "w9", "w5"]
 
 
@@ -55,7 +54,10 @@ def test_a_folder_without_pairs_is_reported(tmp_path: Path) -> None:
 
 
 def test_accuracy_is_per_phenomenon_and_its_mean_is_over_paradigms() -> None:
-    pairs = [Pair("g", "b", paradigm, name, "f") for paradigm, name in [("p", "x"), ("p", "x"), ("q", "x"), ("r", "y")]]
+    pairs = [
+        MinimalPair("g", "b", paradigm, name, "f")
+        for paradigm, name in [("p", "x"), ("p", "x"), ("q", "x"), ("r", "y")]
+    ]
     verdicts = Verdicts(np.array([True, False, True, False]), np.array([False, False, False, True]))
     figures = BlimpFigures.of(pairs, verdicts)
     assert [(found.name, found.accuracy, found.num_pairs) for found in figures.phenomena] == [
@@ -76,15 +78,15 @@ def test_the_likelier_sentence_is_chosen_and_a_tie_counts_as_wrong(
         asked.head.output.bias[5] += 3.0
     folder = tmp_path / "model"
     folder.mkdir()
-    language_model.save(asked, tiny_tokenizer, folder)
+    models.save(asked, tiny_tokenizer, folder)
     write(
         tmp_path / "pairs.jsonl",
         *(record(f"w8 w5 w{other}", f"w8 w{other} w{other}", "known") for other in range(6, 16)),
         *(record(f"w8 w{other}", "w8 w5", "missed", "islands") for other in range(20, 30)),
         record("w8 w9", "w8 w9", "same", "islands"),
     )
-    how = Asking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=256)
-    questions = Questions(None, UNREAD, tmp_path / "pairs.jsonl", how, is_length_given=True, num_samples=100)
+    how = ContestAsking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=256)
+    questions = ContestQuestions(None, UNREAD, tmp_path / "pairs.jsonl", how, is_length_given=True, num_samples=100)
     judged = judge_models([str(folder)], questions, None)
     assert judged.models[0].text is None
     by_name = {found.name: found for found in judged.models[0].blimp.paradigms}

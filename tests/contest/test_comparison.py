@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozeline.contest.comparison import PairedTest
+from clozeline.lab.contest import PairedTest
 
 
 def test_seeds_are_compared_as_scipy_compares_pairs() -> None:

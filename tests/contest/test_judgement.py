@@ -10,16 +10,15 @@ from transformers import AutoModelForMaskedLM, BertConfig, MPNetConfig
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.contest.contender import Asking
-from clozeline.contest.judgement import Judgement, Questions, judge_models
-from clozeline.encoder.model import Model
+from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.stock import fresh_stock
-from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.params import SourceParams
+from clozeline.lab.contest import ContestAsking, ContestQuestions, Judgement, judge_models
+from clozeline.language import models as language_model
+from clozeline.language.models import LanguageModel
+from clozeline.params.text import SourceParams
+from clozeline.system.errors import ArtifactError, ClozelineError, DataError, ParamsError
 
-ASKING = Asking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=512)
+ASKING = ContestAsking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=512)
 SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 W5, W7 = 5, 7
 
@@ -32,7 +31,9 @@ def read_as(path: Path) -> SourceParams:
 
 
 def judge(*models: Path, text: Path | None = None, pairs: Path | None = None, scores: Path | None = None) -> Judgement:
-    questions = Questions(text, read_as(text or Path("none")), pairs, ASKING, is_length_given=True, num_samples=200)
+    questions = ContestQuestions(
+        text, read_as(text or Path("none")), pairs, ASKING, is_length_given=True, num_samples=200
+    )
     return judge_models([str(model) for model in models], questions, scores)
 
 
@@ -109,7 +110,7 @@ def test_models_with_different_tokenizers_are_compared_per_byte_only(
 def test_pseudo_log_likelihood_sums_over_tokens_masked_one_at_a_time(encoder: Path, text: Path, tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
     how = replace(ASKING, estimator="pll")
-    questions = Questions(text, read_as(text), None, how, is_length_given=True, num_samples=200)
+    questions = ContestQuestions(text, read_as(text), None, how, is_length_given=True, num_samples=200)
     judge_models([str(encoder)], questions, scores)
     records = [json.loads(line) for line in scores.read_text().splitlines()]
     stock = AutoModelForMaskedLM.from_pretrained(encoder).eval()
@@ -138,7 +139,7 @@ def test_a_model_of_an_unsupported_family_is_evaluated_with_its_stock_head(
 def test_an_encoder_without_a_head_is_refused_with_what_is_missing(
     tiny_tokenizer: Path, text: Path, tmp_path: Path
 ) -> None:
-    folder = saved(Model(BertConfig(**SMALL), "feature-extraction"), tiny_tokenizer, tmp_path / "headless")
+    folder = saved(EncoderModel(BertConfig(**SMALL), "feature-extraction"), tiny_tokenizer, tmp_path / "headless")
     with pytest.raises(ArtifactError, match="without the weights of a head") as raised:
         judge(folder, text=text)
     assert "cls.predictions" in str(raised.value)
@@ -154,7 +155,7 @@ def test_a_tokenizer_of_another_model_is_refused(
 
 def test_a_requested_length_beyond_the_model_is_refused_and_the_default_is_shortened(encoder: Path, text: Path) -> None:
     long = replace(ASKING, max_length=100)
-    questions = Questions(text, read_as(text), None, long, is_length_given=True, num_samples=200)
+    questions = ContestQuestions(text, read_as(text), None, long, is_length_given=True, num_samples=200)
     with pytest.raises(ParamsError, match="--max-length"):
         judge_models([str(encoder)], questions, None)
     judged = judge_models([str(encoder)], replace(questions, is_length_given=False), None)

@@ -16,12 +16,12 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.contract.accepted import FILE, Accepted
-from clozeline.contract.before_training import under_contract
-from clozeline.contract.label_profile import LabelProfile
-from clozeline.errors import ArtifactError, ContractError
-from clozeline.params import Params, read_params
-from clozeline.tokens.info import TokensInfo
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.records.reading.tokens import TokensInfo
+from clozeline.stages.calling.contract import FILE, Accepted, under_contract
+from clozeline.stages.calling.label_profile import LabelProfile
+from clozeline.system.errors import ArtifactError, ContractError
 from tests.conftest import SPECIAL_IDS, VOCAB_SIZE
 from tests.edited_params import with_task
 from tests.text_metrics import corpus_metrics, token_metrics
@@ -241,7 +241,7 @@ def test_tasks_that_train_side_by_side_are_all_recorded(tmp_path: Path) -> None:
 
 
 def test_test_rows_that_a_growing_split_pushes_out_do_not_count_as_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozeline.contract.label_profile._MOST_TEST_ROWS", 2)
+    monkeypatch.setattr("clozeline.stages.calling.label_profile._MOST_TEST_ROWS", 2)
 
     def profile(*rows: str) -> LabelProfile:
         return LabelProfile(num_texts=9, num_conflicts=0, texts_by_label={}, test_rows=dict.fromkeys(rows, "label"))

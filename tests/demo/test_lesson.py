@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from clozeline.demo.corpus import DemoCorpus
-from clozeline.demo.lesson import short, teach
-from clozeline.encoder.families import LanguageHead, TokenIds
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.params import PretrainParams
-from clozeline.pretraining.questions import Examiner
-from clozeline.tokens.info import TokensInfo
-from clozeline.tokens.shards import TokenShards
-from clozeline.tokens.spelling import Spelling
+from clozeline.cli.lesson import DemoCorpus, short, teach
+from clozeline.encoder.families.layout import LanguageHead, TokenIds
+from clozeline.language import models
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import PretrainParams
+from clozeline.pretraining.watching import Examiner
+from clozeline.records.reading.tokens import TokensInfo
 
 WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]
 """60 words of letters only; the words of the tiny language contain digits."""
@@ -70,7 +69,7 @@ def test_rare_words_are_never_masked(corpus: DemoCorpus) -> None:
 def test_asking_a_question_leaves_the_model_in_training_mode(
     corpus: DemoCorpus, tiny_pretraining: PretrainParams
 ) -> None:
-    model = language_model.build(tiny_pretraining.model, "clm", TokenIds(64, 0, 2, 3), seed=1).train()
+    model = models.build(tiny_pretraining.model, "clm", TokenIds(64, 0, 2, 3), seed=1).train()
     asking = examiner(corpus, "clm")
     answer = asking.ask(model, asking.questions(1)[0])
     assert model.training
@@ -94,7 +93,7 @@ def test_a_lesson_lowers_the_loss_and_gets_the_answers_right(
 def test_a_lesson_asks_only_for_tokens_with_the_least_share_of_the_text(
     corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozeline.demo.lesson._LEAST_SHARE", 0.5)
+    monkeypatch.setattr("clozeline.cli.lesson._LEAST_SHARE", 0.5)
     params = short(tiny_pretraining, "clm", 1).model_copy(update={"batch_tokens": 256})
     assert teach(params, corpus, 1, tmp_path / "work", []).questions == ()
 

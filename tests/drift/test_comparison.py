@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.artifacts.stability import stability_index
-from clozeline.drift.comparison import Limits, shifts
-from clozeline.drift.traffic import Traffic
-from clozeline.errors import ParamsError
+from clozeline.orchestration.drift import Limits, Traffic, shifts
+from clozeline.records.finetune.statistics import stability_index
+from clozeline.system.errors import ParamsError
 
 BOUNDS = ["4.0", "8.0", "16.0", "32.0", "64.0", "+Inf"]
 counts = st.fixed_dictionaries(dict.fromkeys(BOUNDS, st.integers(0, 10_000)))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clozeline.drift.servers import urls_of
-from clozeline.errors import ParamsError
+from clozeline.orchestration.drift import urls_of
+from clozeline.system.errors import ParamsError
 
 
 def test_urls_are_separated_by_commas() -> None:

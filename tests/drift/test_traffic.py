@@ -5,14 +5,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from clozeline.drift.traffic import Traffic, ask, read
-from clozeline.errors import DataError, TransientError
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
+from clozeline.orchestration.drift import Traffic, ask, read
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from clozeline.system.errors import DataError, TransientError
 from tests.serving.conftest import run_app
 from tests.tiny_packages import write_classifier, write_encoder
 

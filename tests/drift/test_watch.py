@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.drift.comparison import Limits
-from clozeline.drift.traffic import Served, Traffic
-from clozeline.drift.watch import Verdict, Watch
-from clozeline.errors import ArtifactError
+from clozeline.orchestration.drift import Limits, Served, Traffic, Verdict, Watch
+from clozeline.system.errors import ArtifactError
 
 LIMITS = Limits(min_texts=100)
 URL, OTHER = "http://a:8000", "http://b:8000"

@@ -6,14 +6,15 @@ from typing import Final
 
 from clozeline.cluster import ledger
 from clozeline.cluster.store import RECORD
-from clozeline.params import Params, read_params
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
 
 PROJECT: Final = Path(__file__).parents[2]
 _LOG: Final = "executions.log"
 _recorded = ledger._recorded
 
 
-def recorded(task: ledger._Task) -> ledger.Record:
+def recorded(task: ledger._Task) -> ledger.FinishedTask:
     """Do what a ledger does with a task, and write down whether it was recorded before, and whether it ran."""
     was_recorded = (task.path / RECORD).exists()
     record = _recorded(task)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.drill.project import (
     STAGES,
     copy_of,

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from clozeline.tracking.flow_run import deliver_waiting
+from clozeline.tracking.runs import deliver_waiting
 from tests.drill.kills import Tally
 from tests.drill.prefect import Prefect, prefect_over
 from tests.drill.project import digest, make_project, orphans, processes_in, require_clean, run_command, said

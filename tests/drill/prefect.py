@@ -19,7 +19,7 @@ from uuid import uuid4
 import httpx
 import psutil
 
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.drill.project import environment
 from tests.ports import held_ports
 from tests.process_states import wait_for

@@ -13,9 +13,8 @@ import psutil
 from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
-from clozeline.orchestration.run_lock import run_lock
+from clozeline.system.workspace import Workspace, run_lock
 from clozeline.tracking.outbox import Outbox
-from clozeline.workspace import Workspace
 from tests.process_states import wait_for
 from tests.toy_project import DVC_YAML, STEPS, make_toy
 

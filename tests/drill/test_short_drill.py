@@ -6,7 +6,7 @@ import pytest
 
 from clozeline.cluster import ledger
 from clozeline.cluster.ledger import Ledger
-from clozeline.machine.workers import Workers
+from clozeline.system.workers import Workers
 from tests.cluster.test_ledger import Item, logged
 from tests.drill.__main__ import attempt
 from tests.drill.executions import executions, recorded, repeated

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from clozeline.language_modelling.objectives import TargetBatch
+from clozeline.language.objectives import TargetBatch
 
 BatchMaker = Callable[..., TargetBatch]
 

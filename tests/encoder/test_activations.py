@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from clozeline.encoder.activations import activation_of, is_known_activation, known_activations
+from clozeline.encoder.architecture import activation_of, is_known_activation, known_activations
 
 
 @pytest.mark.parametrize("name", sorted(ACT2FN))

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-from clozeline.encoder.families import TokenIds
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.objectives import OBJECTIVES
-from clozeline.params import PretrainParams
-from clozeline.tokens.masking import Masker
-from clozeline.tokens.rows import Boundary
-from clozeline.tokens.shards import TokenShards
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.language import models
+from clozeline.language.masking import Masker
+from clozeline.language.objectives import OBJECTIVES, Split
+from clozeline.language.shards import Boundary, TokenShards
+from clozeline.params.pretraining import PretrainParams
 from tests.benchmarks.comparison.run_mlm import as_dataset, grouped
 from tests.training.changes import changed
 
@@ -29,7 +27,7 @@ SEP = 3
 def bert(tiny_pretraining: PretrainParams) -> Any:
     """BERT with weights large enough that its attention shows in its output."""
     shape = changed(tiny_pretraining, model__family="bert", model__initializer_range=0.5).model
-    return language_model.build(shape, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=SEP), seed=3).eval()
+    return models.build(shape, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=SEP), seed=3).eval()
 
 
 def opened(tokens: Path) -> Split:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clozeline.encoder.dropout import DropoutOf16Bits
+from clozeline.encoder.layers import DropoutOf16Bits
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.97, 1 - 2**-16])

@@ -10,10 +10,10 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BigBirdForMaskedLM, RobertaConfig, RobertaModel
 
-from clozeline.encoder.model import Model
+from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.stock import StockModel
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.objectives import TargetBatch
+from clozeline.language import models
+from clozeline.language.objectives import TargetBatch
 from clozeline.pretraining.starting import start_from
 
 LENGTHS = {"modernbert": 8192, "longformer": 4096, "big_bird": 4096}
@@ -21,11 +21,11 @@ LENGTHS = {"modernbert": 8192, "longformer": 4096, "big_bird": 4096}
 pytestmark = pytest.mark.slow
 
 
-def long_model(family: str, params_of, ids) -> Model | StockModel:
+def long_model(family: str, params_of, ids) -> EncoderModel | StockModel:
     """Model whose attention prefers some tokens, as after training, so that a wrong mask changes the output."""
     length = LENGTHS[family]
     params = params_of(family, max_position_embeddings=length, num_attention_heads=1, num_hidden_layers=3)
-    model = language_model.build(params, "mlm", ids, seed=0).eval()
+    model = models.build(params, "mlm", ids, seed=0).eval()
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -48,8 +48,8 @@ def test_a_step_on_the_longest_row_has_the_loss_and_the_gradients_of_the_stock_m
     family, params_of, ids, tmp_path
 ) -> None:
     model, batch = long_model(family, params_of, ids), one_row(LENGTHS[family])
-    assert language_model.longest_row(model) == LENGTHS[family]
-    loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    assert models.longest_row(model) == LENGTHS[family]
+    loss = functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
     loss.backward()
     labels_1L = torch.full_like(batch.input_ids_BL, -100)
     labels_1L[0, batch.slot_T] = batch.labels_T
@@ -65,7 +65,7 @@ def test_a_step_on_the_longest_row_has_the_loss_and_the_gradients_of_the_stock_m
     assert max((ours[name] - theirs[name]).abs().max() for name in theirs) <= 1e-4 * largest
 
 
-def published_name(model: Model | StockModel, name: str) -> str:
+def published_name(model: EncoderModel | StockModel, name: str) -> str:
     if isinstance(model, StockModel):
         return name.removeprefix("stock.")
     return model.layout.published([name], model.config, model.kind)[name]
@@ -88,7 +88,7 @@ def test_longformer_equals_roberta_with_windowed_attention_on_4096_tokens(params
 
 def block_sparse(params_of, ids, folder: Path, tokenizer: Path) -> BigBirdForMaskedLM:
     """A BigBird trained here, opened in stock transformers with the attention that it is published with."""
-    language_model.save(long_model("big_bird", params_of, ids), tokenizer, folder)
+    models.save(long_model("big_bird", params_of, ids), tokenizer, folder)
     model, report = BigBirdForMaskedLM.from_pretrained(
         folder, attention_type="block_sparse", local_files_only=True, output_loading_info=True
     )
@@ -101,7 +101,7 @@ def test_a_bigbird_trained_here_runs_with_block_sparse_attention_on_long_texts(
 ):
     """The weights were trained with full attention; block-sparse outputs are close to it, but not equal."""
     sparse = block_sparse(params_of, ids, tmp_path, tiny_tokenizer)
-    dense = language_model.load(tmp_path)
+    dense = models.load(tmp_path)
     row_1L = one_row(4096).input_ids_BL
     with torch.inference_mode():
         difference = (sparse(row_1L).logits - dense(row_1L).logits).abs()
@@ -136,6 +136,6 @@ def test_resuming_a_block_sparse_checkpoint_uses_full_attention_with_a_warning(
     assert "`attention_type` is set to `original_full`, not `block_sparse`" in caplog.text
     batch = one_row(4096)
     with torch.inference_mode():
-        before = language_model.target_logits(model.eval(), batch)
-        language_model.target_logits(model, one_row(64))
-        assert torch.equal(language_model.target_logits(model, batch), before)
+        before = models.target_logits(model.eval(), batch)
+        models.target_logits(model, one_row(64))
+        assert torch.equal(models.target_logits(model, batch), before)

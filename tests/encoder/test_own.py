@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from clozeline.contest.published import open_published
 from clozeline.encoder.own import sources_of
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.language_modelling import language_model
-from clozeline.params import ModelParams
-from clozeline.pretraining.naming import name_of_training
+from clozeline.lab.contest import open_published
+from clozeline.language import models
+from clozeline.params.model import ModelParams
+from clozeline.pretraining.job import name_of_training
 from clozeline.pretraining.starting import start_from
-from clozeline.tasks import depths, heads
-from clozeline.training.precision import Precision
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.tasks import adapters, heads
+from clozeline.training.micro_batches import Precision
 
 PROJECT = Path(__file__).parents[2]
 OWN = "mine.encoder:build"
@@ -114,15 +114,15 @@ def own_module(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def model(params_of, ids):
-    return language_model.build(params_of(OWN), "mlm", ids, seed=0)
+    return models.build(params_of(OWN), "mlm", ids, seed=0)
 
 
 def test_an_own_encoder_is_registered_by_one_line_of_params(model) -> None:
     assert type(model.base_model.own).__module__ == "mine.encoder"
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
     assert len(model.layers) == 2
-    assert language_model.head_of(model) == "mlm"
-    assert language_model.longest_row(model) == 64
+    assert models.head_of(model) == "mlm"
+    assert models.longest_row(model) == 64
 
 
 def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module, params_of, ids, batch_of) -> None:
@@ -130,23 +130,23 @@ def test_the_documented_encoder_meets_the_requirements_of_an_encoder(own_module,
     documented = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(from torch.*?)```", documented, re.DOTALL)
     own_module.write_text(source)
-    model = language_model.build(params_of(OWN), "mlm", ids, seed=0).eval()
+    model = models.build(params_of(OWN), "mlm", ids, seed=0).eval()
     with torch.inference_mode():
-        alone_TV, padded_TV = (language_model.target_logits(model, batch_of(ROW, pad_to=pad)) for pad in (0, 20))
-        other_TV = language_model.target_logits(model, batch_of([*ROW[:5], 60, 3]))
+        alone_TV, padded_TV = (models.target_logits(model, batch_of(ROW, pad_to=pad)) for pad in (0, 20))
+        other_TV = models.target_logits(model, batch_of([*ROW[:5], 60, 3]))
         batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
-        loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+        loss = functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
     assert (alone_TV - padded_TV).abs().max() <= 1e-5
     assert (alone_TV[0] - other_TV[0]).abs().max() > 1e-6
     assert loss.item() == pytest.approx(math.log(64), abs=0.1)
     numbers = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     large = params_of(OWN, size="mini", **numbers)
-    assert language_model.build(large, "mlm", ids, seed=0).config.hidden_size == 96
+    assert models.build(large, "mlm", ids, seed=0).config.hidden_size == 96
 
 
 def test_the_source_files_of_an_own_encoder_are_found(model, own_module, params_of, ids) -> None:
     assert sources_of(model) == [own_module]
-    assert sources_of(language_model.build(params_of("bert"), "mlm", ids, seed=0)) == []
+    assert sources_of(models.build(params_of("bert"), "mlm", ids, seed=0)) == []
 
 
 def test_editing_the_module_of_an_own_encoder_starts_another_training(
@@ -165,7 +165,7 @@ def test_an_own_encoder_starts_at_chance_and_can_memorize_a_batch(model, batch_o
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
     for _ in range(600):
-        loss = functional.cross_entropy(language_model.target_logits(model, batch), hidden_T)
+        loss = functional.cross_entropy(models.target_logits(model, batch), hidden_T)
         losses.append(loss.item())
         if losses[-1] < 0.05:
             break
@@ -181,24 +181,24 @@ def test_projecting_only_targets_gives_the_logits_of_the_whole_pass(model, batch
     batch = batch_of(ROW, [2, 33, 40, 3])
     whole_BLV = model.eval()(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
     expected_TV = whole_BLV.reshape(-1, 64)[batch.slot_T]
-    assert (language_model.target_logits(model, batch) - expected_TV).abs().max() <= 1e-5
+    assert (models.target_logits(model, batch) - expected_TV).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_an_own_encoder_gives_the_same_bits_after_a_reload(
     tied, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path
 ) -> None:
-    model = language_model.build(params_of(OWN, tie_word_embeddings=tied), "mlm", ids, seed=5).eval()
+    model = models.build(params_of(OWN, tie_word_embeddings=tied), "mlm", ids, seed=5).eval()
     with torch.no_grad():
         model.head.output.bias += torch.arange(64.0)
     out = tmp_path / "encoder"
     out.mkdir()
-    language_model.save(model, tiny_tokenizer, out)
-    again = language_model.load(out, OWN)
+    models.save(model, tiny_tokenizer, out)
+    again = models.load(out, OWN)
     assert not again.training
     assert (again.head.output.weight is again.encoder.own.tokens.weight) == tied
     with torch.inference_mode():
-        one_TV, other_TV = (language_model.target_logits(m, batch_of(ROW)) for m in (model, again))
+        one_TV, other_TV = (models.target_logits(m, batch_of(ROW)) for m in (model, again))
     assert torch.equal(one_TV, other_TV)
     assert b"head.output.weight" not in (out / "model.safetensors").read_bytes() or not tied
 
@@ -208,21 +208,21 @@ def test_an_own_encoder_continues_training_from_a_saved_one(
 ) -> None:
     out = tmp_path / "encoder"
     out.mkdir()
-    language_model.save(model, tiny_tokenizer, out)
+    models.save(model, tiny_tokenizer, out)
     again = start_from(str(out), None, params_of(OWN), "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer)
     with torch.inference_mode():
-        one_TV, other_TV = (language_model.target_logits(m, batch_of(ROW)) for m in (model, again))
+        one_TV, other_TV = (models.target_logits(m, batch_of(ROW)) for m in (model, again))
     assert torch.equal(one_TV, other_TV)
 
 
 def test_weights_of_an_edited_module_are_refused(model, own_module, tiny_tokenizer, tmp_path: Path) -> None:
     out = tmp_path / "encoder"
     out.mkdir()
-    language_model.save(model, tiny_tokenizer, out)
+    models.save(model, tiny_tokenizer, out)
     own_module.write_text(SOURCE.replace("2 * width", "(2 + 1) * width"))
     sys.modules.pop("mine.encoder")
     with pytest.raises(ArtifactError, match=r"(?s)mine\.encoder:build.*size mismatch"):
-        language_model.load(out, OWN)
+        models.load(out, OWN)
 
 
 def test_an_own_encoder_is_opened_only_if_the_params_name_it(
@@ -230,13 +230,13 @@ def test_an_own_encoder_is_opened_only_if_the_params_name_it(
 ) -> None:
     out = tmp_path / "encoder"
     out.mkdir()
-    language_model.save(model, tiny_tokenizer, out)
+    models.save(model, tiny_tokenizer, out)
     opened = {"start": lambda: start_from(str(out), None, params_of("bert"), "mlm", ids, seed=0, max_length=64)}
     opened |= {str(family): partial(open_published, str(out), family) for family in (None, "bert", "mine.other:build")}
     for door in opened.values():
         with pytest.raises(ArtifactError, match=r"(?s)`mine\.encoder:build`.*name it as `family`"):
             door()
-    assert language_model.head_of(open_published(str(out), OWN)) == "mlm"
+    assert models.head_of(open_published(str(out), OWN)) == "mlm"
 
 
 @pytest.mark.parametrize(
@@ -255,13 +255,13 @@ def test_an_own_encoder_is_opened_only_if_the_params_name_it(
 )
 def test_an_unusable_own_encoder_is_refused_with_the_reason(family, told, params_of, ids) -> None:
     with pytest.raises(ParamsError, match=f"(?s){told}"):
-        language_model.build(params_of(family), "mlm", ids, seed=0)
+        models.build(params_of(family), "mlm", ids, seed=0)
 
 
 def test_an_own_module_that_fails_on_import_is_refused_with_its_error(own_module, params_of, ids) -> None:
     own_module.write_text("import a_library_that_is_not_there")
     with pytest.raises(ParamsError, match="a_library_that_is_not_there"):
-        language_model.build(params_of(OWN), "mlm", ids, seed=0)
+        models.build(params_of(OWN), "mlm", ids, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_an_own_encoder_has_a_fresh_head_for_each_kind_of_task(
     encoder, tuned = tmp_path / "encoder", tmp_path / "tuned"
     for folder in (encoder, tuned):
         folder.mkdir()
-    language_model.save(model, tiny_tokenizer, encoder)
+    models.save(model, tiny_tokenizer, encoder)
     num_labels = 2 if kind == "question-answering" else 3
     built = heads.build(encoder, kind, 0, {"num_labels": num_labels}, family=OWN)
     assert torch.equal(built.encoder.own.tokens.weight, model.encoder.own.tokens.weight)
@@ -295,13 +295,13 @@ def test_an_own_encoder_has_a_fresh_head_for_each_kind_of_task(
 
 @pytest.mark.parametrize("family", [None, "bert", "mine.other:build"])
 def test_a_task_opens_an_own_encoder_only_if_the_params_name_it(family, model, tiny_tokenizer, tmp_path: Path) -> None:
-    language_model.save(model, tiny_tokenizer, tmp_path)
+    models.save(model, tiny_tokenizer, tmp_path)
     with pytest.raises(ArtifactError, match="name it as `family`"):
         heads.build(tmp_path, "text-classification", 0, {}, family=family)
 
 
 def test_layers_of_an_own_encoder_can_be_frozen_if_they_are_in_a_list(model, own_module, params_of, ids) -> None:
-    depths.freeze(model, 1)
+    adapters.freeze(model, 1)
     first, second = model.layers
     assert not any(weight.requires_grad for weight in first.parameters())
     assert all(weight.requires_grad for weight in second.parameters())
@@ -310,13 +310,13 @@ def test_layers_of_an_own_encoder_can_be_frozen_if_they_are_in_a_list(model, own
     )
     sys.modules.pop("mine.encoder")
     with pytest.raises(ParamsError, match="ModuleList"):
-        depths.freeze(language_model.build(params_of(OWN), "mlm", ids, seed=0), 1)
+        adapters.freeze(models.build(params_of(OWN), "mlm", ids, seed=0), 1)
 
 
 @pytest.mark.parametrize(("objective", "knobs"), [("clm", {}), ("mlm", {"stochastic_depth": 0.1})])
 def test_params_that_own_encoders_cannot_support_are_refused(objective, knobs, params_of, ids) -> None:
     with pytest.raises(ParamsError):
-        language_model.build(params_of(OWN, **knobs), objective, ids, seed=0)
+        models.build(params_of(OWN, **knobs), objective, ids, seed=0)
 
 
 def test_an_own_encoder_without_gradient_checkpointing_refuses_it(model) -> None:

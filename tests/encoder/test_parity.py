@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from clozeline.encoder.checkpoints import Checkpoint, opened
-from clozeline.encoder.families import FAMILIES, LAYOUTS, HeadKind
-from clozeline.encoder.model import Model
-from clozeline.errors import ArtifactError
+from clozeline.encoder.families import FAMILIES, LAYOUTS
+from clozeline.encoder.families.layout import HeadKind
+from clozeline.encoder.model import EncoderModel
+from clozeline.system.errors import ArtifactError
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48}
 LENGTH = 150
@@ -68,7 +69,7 @@ def configuration(name: str, kind: HeadKind) -> Any:
     return AutoConfig.for_model(model_type, **values | ({"num_labels": 2} if kind == "question-answering" else {}))
 
 
-def both(name: str, kind: HeadKind) -> tuple[Any, Model]:
+def both(name: str, kind: HeadKind) -> tuple[Any, EncoderModel]:
     """Return a stock model with random weights in every parameter, and our model with the same weights."""
     config = configuration(name, kind)
     torch.manual_seed(0)
@@ -79,7 +80,7 @@ def both(name: str, kind: HeadKind) -> tuple[Any, Model]:
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter += torch.randn_like(parameter) * 0.05
-    ours, missing = Model.loaded(config, kind, theirs.state_dict())
+    ours, missing = EncoderModel.loaded(config, kind, theirs.state_dict())
     assert missing == []
     return theirs, ours.eval()
 
@@ -101,7 +102,7 @@ def rows(config: Any, *, is_padded: bool) -> dict[str, Tensor]:
 def said_by(model: nn.Module, kind: HeadKind, given: dict[str, Tensor]) -> Tensor:
     """Return the outputs for the real tokens, or for the texts."""
     if kind == "feature-extraction":
-        said = (model.encoder if isinstance(model, Model) else model)(**given).last_hidden_state
+        said = (model.encoder if isinstance(model, EncoderModel) else model)(**given).last_hidden_state
     else:
         output = model(**given)
         ends = [getattr(output, name) for name in ("start_logits", "end_logits") if hasattr(output, name)]
@@ -173,7 +174,7 @@ def test_an_untied_output_layer_keeps_its_bias_in_the_stock_class_and_ours(name,
     """Transformers 5 reads that bias by one of two names, else draws it at random."""
     config = configuration(name, "mlm")
     config.tie_word_embeddings = False
-    ours = Model(config, "mlm").eval()
+    ours = EncoderModel(config, "mlm").eval()
     for parameter in ours.parameters():
         parameter += torch.randn_like(parameter) * 0.05
     ours.save(tmp_path)
@@ -194,7 +195,7 @@ def test_initial_weights_have_the_standard_deviations_of_the_stock_model(name, k
     config.update({"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2000, "initializer_range": 0.02})
     torch.manual_seed(0)
     theirs = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)(config)
-    ours = Model(config, kind)
+    ours = EncoderModel(config, kind)
     named = dict(theirs.named_parameters(remove_duplicate=False))
     published = ours.layout.published(dict(ours.named_parameters()), config, kind)
     for name, parameter in ours.named_parameters():
@@ -230,7 +231,7 @@ def test_a_configuration_that_our_layers_do_not_cover_is_refused_by_name(model_t
     config = AutoConfig.for_model(model_type)
     config.update(values)
     with pytest.raises(ArtifactError, match=told):
-        Model(config, "mlm")
+        EncoderModel(config, "mlm")
 
 
 def test_only_families_with_special_attention_train_on_stock_layers() -> None:

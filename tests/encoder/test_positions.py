@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from clozeline.encoder.architecture import ChosenPositions, FirstPosition, Positions, Slots
 from clozeline.encoder.families import LAYOUTS
 from clozeline.encoder.layers import Attention
-from clozeline.encoder.model import Model
-from clozeline.encoder.positions import ChosenPositions, FirstPosition, Positions, Slots
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.objectives import TargetBatch
+from clozeline.encoder.model import EncoderModel
+from clozeline.language import models
+from clozeline.language.objectives import TargetBatch
 from tests.encoder.test_parity import PUBLISHED, both, largest
 
 LENGTH = 100
@@ -112,12 +112,12 @@ def test_the_whole_layer_is_computed_for_many_targets_and_for_none() -> None:
 
 @pytest.mark.parametrize("knob", ["dropout", "attention_dropout", "head_dropout", "stochastic_depth"])
 def test_dropout_also_applies_at_the_targets_during_training_only(knob, params_of, ids) -> None:
-    model = language_model.build(params_of("modernbert", **{knob: 0.3}), "mlm", ids, seed=0)
-    assert isinstance(model, Model)
+    model = models.build(params_of("modernbert", **{knob: 0.3}), "mlm", ids, seed=0)
+    assert isinstance(model, EncoderModel)
     batch = TargetBatch(torch.randint(5, 64, (6, 20)), None, torch.arange(0, 120, 7), torch.zeros(18))
     with torch.no_grad():
-        trained = [language_model.target_logits(model.train(), batch) for _ in range(2)]
-        judged = [language_model.target_logits(model.eval(), batch) for _ in range(2)]
+        trained = [models.target_logits(model.train(), batch) for _ in range(2)]
+        judged = [models.target_logits(model.eval(), batch) for _ in range(2)]
     assert not torch.equal(*trained)
     assert torch.equal(*judged)
 

@@ -24,10 +24,10 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from clozeline.encoder.families import TokenIds
-from clozeline.errors import ArtifactError
-from clozeline.language_modelling import language_model
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.language import models
 from clozeline.pretraining.starting import start_from
+from clozeline.system.errors import ArtifactError
 
 ROWS_BL = torch.tensor([[2, 10, 11, 12, 13, 14, 3]])
 SHAPE = {
@@ -131,7 +131,7 @@ def test_every_published_layout_gives_the_outputs_of_stock_transformers(
     stock = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
     ours = start(folder)
     out.mkdir()
-    language_model.save(ours, tiny_tokenizer, out)
+    models.save(ours, tiny_tokenizer, out)
     with torch.inference_mode():
         expected_BLV = stock(ROWS_BL).logits
         assert (ours(ROWS_BL).logits - expected_BLV).abs().max() <= 1e-5

@@ -1,8 +1,8 @@
 import pytest
 
-from clozeline.encoder.sizes import SIZES, Shape, shape_of
-from clozeline.language_modelling import language_model
-from clozeline.params import SIZE_NAMES
+from clozeline.encoder.architecture import SIZES, Shape, shape_of
+from clozeline.language import models
+from clozeline.params.model import SIZE_NAMES
 
 
 def test_the_size_names_are_the_rows_of_the_table_of_sizes() -> None:
@@ -10,7 +10,7 @@ def test_the_size_names_are_the_rows_of_the_table_of_sizes() -> None:
 
 
 def test_the_default_is_the_measured_one(params_of, ids) -> None:
-    config = language_model.build(params_of("modernbert", size="mini", **NO_NUMBERS), "mlm", ids, seed=0).config
+    config = models.build(params_of("modernbert", size="mini", **NO_NUMBERS), "mlm", ids, seed=0).config
     shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
     assert shape == (2, 96, 2, 192)
 
@@ -50,7 +50,7 @@ def meta_model(params, ids):
     import torch
 
     with torch.device("meta"):
-        return language_model.build(params, "mlm", ids, seed=0)
+        return models.build(params, "mlm", ids, seed=0)
 
 
 def test_explicit_numbers_replace_a_named_size(params_of) -> None:

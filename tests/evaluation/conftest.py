@@ -4,26 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.encoder.families import TokenIds
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.params import PretrainParams
-from clozeline.tokens.shards import TokenShards
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.language import models
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
 
 
 @pytest.fixture
 def model(tiny_pretraining: PretrainParams) -> LanguageModel:
-    return language_model.build(
-        tiny_pretraining.model, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3
-    ).eval()
+    return models.build(tiny_pretraining.model, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3).eval()
 
 
 @pytest.fixture
 def causal_model(tiny_pretraining: PretrainParams) -> LanguageModel:
-    return language_model.build(
-        tiny_pretraining.model, "clm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3
-    ).eval()
+    return models.build(tiny_pretraining.model, "clm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3).eval()
 
 
 @pytest.fixture

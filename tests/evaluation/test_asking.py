@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from clozeline.evaluation.asking import Asked, in_folds, num_copies, one_by_one
-from clozeline.language_modelling.batches import Split
+from clozeline.evaluation.groups import Asked, in_folds, num_copies, one_by_one
+from clozeline.language.objectives import Split
 
 MASK = 4
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from clozeline.evaluation import bootstrap
-from clozeline.evaluation.bootstrap import ratio_intervals, sign_flip_p_value
+from clozeline.records.finetune import statistics
+from clozeline.records.finetune.statistics import ratio_intervals, sign_flip_p_value
 
 
 def documents(num_documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +25,7 @@ def test_the_same_seed_gives_the_same_interval_and_another_nearly_the_same() -> 
 
 def test_the_interval_does_not_depend_on_how_many_samples_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = interval()
-    monkeypatch.setattr(bootstrap, "_AT_A_TIME", 100)
+    monkeypatch.setattr(statistics, "_AT_A_TIME", 100)
     assert interval() == pytest.approx(whole, rel=1e-12)
 
 

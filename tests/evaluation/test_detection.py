@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.encoder.families import TokenIds
+from clozeline.encoder.families.layout import TokenIds
 from clozeline.evaluation import detection
-from clozeline.evaluation.asking import in_folds
 from clozeline.evaluation.detection import DetectionFigures, figures_of
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language_modelling.objectives import OBJECTIVES, DetectionBatch
-from clozeline.params import PretrainParams
-from clozeline.tokens.shards import TokenShards
+from clozeline.evaluation.groups import in_folds
+from clozeline.language import models
+from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
 
 NUM_FOLDS = 3
 
@@ -24,7 +23,7 @@ NUM_FOLDS = 3
 @pytest.fixture
 def pair(tiny_pretraining: PretrainParams) -> ReplacedTokenPair:
     params = tiny_pretraining.model.model_copy(update={"family": "electra"})
-    model = language_model.build(params, "rtd", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3)
+    model = models.build(params, "rtd", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,7 +53,7 @@ def answers(pair: ReplacedTokenPair, split: Split) -> tuple[np.ndarray, np.ndarr
         for fold in range(NUM_FOLDS):
             batch = OBJECTIVES["rtd"].judging(split, tokens, 5, fold, NUM_FOLDS)
             assert isinstance(batch, DetectionBatch)
-            guess_T = draw(language_model.target_logits(pair, batch), batch.uniform_T, is_special_V)
+            guess_T = draw(models.target_logits(pair, batch), batch.uniform_T, is_special_V)
             shown_L = batch.text_ids_BL[0].clone()
             shown_L[batch.slot_T] = guess_T
             scores.append(detection_logits(pair, shown_L[None], None)[0].numpy())

@@ -10,29 +10,26 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from clozeline.errors import DataError
-from clozeline.evaluation import asking, unigram
-from clozeline.evaluation.figures import DocumentSums, Figures, expected_calibration_error
-from clozeline.evaluation.figures import measure as sums_of
-from clozeline.evaluation.groupings import ByConfidence, ByDocument
-from clozeline.evaluation.judged import Sums
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.objectives import OBJECTIVES
-from clozeline.tokens.frequencies import token_counts
-from clozeline.tokens.masking import evaluation_folds
-from clozeline.tokens.shards import TokenShards
+from clozeline.evaluation import groups, measuring
+from clozeline.evaluation.groups import ByConfidence, ByDocument, Sums
+from clozeline.evaluation.measuring import DocumentSums, EncoderFigures, expected_calibration_error
+from clozeline.evaluation.measuring import measure as sums_of
+from clozeline.language.masking import evaluation_folds
+from clozeline.language.objectives import OBJECTIVES, Split, token_counts
+from clozeline.language.shards import TokenShards
+from clozeline.system.errors import DataError
 
 NUM_FOLDS = 7
 TokensMaker = Callable[..., Path]
 
 
-def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512, num_groups: int = 4096) -> Figures:
-    questions = asking.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=batch_tokens)
+def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512, num_groups: int = 4096) -> EncoderFigures:
+    questions = groups.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=batch_tokens)
     by_document = ByDocument(min(num_groups, split.shards.num_documents))
     with torch.inference_mode():
         sums = sums_of(model, questions, {"document": by_document}, lambda rows: None)["document"]
     documents = DocumentSums.of(split.shards, sums)
-    return Figures.of(documents, split.shards.num_documents, seed=5, num_samples=200)
+    return EncoderFigures.of(documents, split.shards.num_documents, seed=5, num_samples=200)
 
 
 def test_every_token_is_a_target_exactly_once(model: PreTrainedModel, split: Split) -> None:
@@ -60,10 +57,10 @@ def test_sums_do_not_depend_on_the_process_or_the_order(
     model: PreTrainedModel, split: Split, num_processes: int
 ) -> None:
     """P33: masks and sums are functions of tokens, so that shares of several processes add up to the whole."""
-    questions = list(asking.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512))
+    questions = list(groups.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512))
     groupings = {"document": ByDocument(split.shards.num_documents)}
 
-    def summed(some: list[asking.Asked]) -> Sums:
+    def summed(some: list[groups.Asked]) -> Sums:
         with torch.inference_mode():
             return sums_of(model, some, groupings, lambda rows: None)["document"]
 
@@ -131,7 +128,7 @@ def test_calibration_error_is_the_mean_gap_between_confidence_and_accuracy() -> 
 
 
 def test_every_grouping_sees_every_target_in_one_pass(model: PreTrainedModel, split: Split) -> None:
-    questions = asking.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512)
+    questions = groups.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512)
     groupings = {"document": ByDocument(10), "confidence": ByConfidence()}
     rows_done: list[int] = []
     with torch.inference_mode():
@@ -146,7 +143,7 @@ def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_
     folder = make_tokens([np.array([5, 5, 5, 6])], [np.array([5, 6, 7])])
     train, validation = TokenShards.open(folder, "train"), TokenShards.open(folder, "validation")
     vocabulary = Split.open(train, max_length=32).vocabulary
-    baseline = unigram.measure(token_counts(train, vocabulary), validation, vocabulary)
+    baseline = measuring.measure_unigram(token_counts(train, vocabulary), validation, vocabulary)
     total = 4 + 59  # four tokens seen, and one added for each of the 59 ordinary kinds
     expected = -np.log(np.array([4, 2, 1]) / total).mean()
     assert baseline.loss_nats_per_token == pytest.approx(expected)

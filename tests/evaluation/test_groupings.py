@@ -5,12 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.evaluation.asking import Asked, in_folds
-from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass
-from clozeline.evaluation.judged import Judged
-from clozeline.language_modelling.batches import Split
-from clozeline.tokens.shards import TokenShards
-from clozeline.tokens.spelling import Spelling
+from clozeline.evaluation.groups import (
+    Asked,
+    ByConfidence,
+    ByDocument,
+    ByFrequency,
+    ByPlace,
+    ByWordClass,
+    Judged,
+    in_folds,
+)
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
+from clozeline.language.spelling import Spelling
 
 TokensMaker = Callable[..., Path]
 NONE = Judged(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0))

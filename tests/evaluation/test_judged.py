@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from clozeline.evaluation.judged import Judged, Sums, judge
+from clozeline.evaluation.groups import Judged, Sums, judge
 
 
 def test_probabilities_equal_a_softmax_over_each_row_of_logits() -> None:

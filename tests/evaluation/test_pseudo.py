@@ -8,22 +8,22 @@ import pytest
 import torch
 from torch.nn import functional
 
-from clozeline.evaluation import asking, pseudo
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.tokens.shards import TokenShards
+from clozeline.evaluation import groups, measuring
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
 
 MASK = 4
 
 
 def measured(model: LanguageModel, split: Split, num_documents: int, batch_tokens: int = 512) -> dict[str, float]:
-    some, document_D = pseudo.spread(split, num_documents)
+    some, document_D = measuring.spread(split, num_documents)
     rows_done: list[int] = []
     with torch.inference_mode():
-        figures = pseudo.measured(
+        figures = measuring.measured(
             model, some, document_D, batch_tokens=batch_tokens, seed=1, num_samples=200, advance=rows_done.append
         )
-    assert sum(rows_done) == asking.num_copies(some)
+    assert sum(rows_done) == groups.num_copies(some)
     return figures
 
 
@@ -31,7 +31,7 @@ def measured(model: LanguageModel, split: Split, num_documents: int, batch_token
 def test_the_figures_equal_those_of_the_stock_model_with_one_token_masked_at_a_time(
     model: LanguageModel, split: Split
 ) -> None:
-    some, document_D = pseudo.spread(split, 5)
+    some, document_D = measuring.spread(split, 5)
     assert document_D.tolist() == [0, 9, 19, 29, 39]
     losses = []
     for row in range(len(some.rows)):

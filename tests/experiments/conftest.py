@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.api.config import Config
-from clozeline.experiments.corpus import Corpus
-from clozeline.params import PretrainParams
+from clozeline.lab.experiment import Corpus
+from clozeline.params.editing import Config
+from clozeline.params.pretraining import PretrainParams
 from tests.clean_text import write_clean_text
 from tests.toy_line import TINY_EVALUATION
 

@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.api.config import Config
-from clozeline.errors import ParamsError, TrainingError
-from clozeline.experiments import ablation
-from clozeline.experiments.ablation import Ablation, ablate, check_seeds
-from clozeline.experiments.arms import Arm
-from clozeline.experiments.corpus import Corpus
-from clozeline.experiments.experiment import Result
-from clozeline.experiments.stopwatch import Seconds
+from clozeline.lab import ablation
+from clozeline.lab.ablation import Ablation, ablate, check_seeds
+from clozeline.lab.experiment import Arm, Corpus, Result, Seconds
+from clozeline.params.editing import Config
+from clozeline.system.errors import ParamsError, TrainingError
 
 DOCUMENTS = 40
 CORPUS = Corpus(Path("clean"), Path("tokens"), Path("tokenizer"), "a hash")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.experiments.arms import arms_of
+from clozeline.lab.experiment import arms_of
+from clozeline.system.errors import ParamsError
 
 
 @pytest.fixture

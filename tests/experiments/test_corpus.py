@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clozeline.experiments.corpus import held
+from clozeline.lab.experiment import held
 
 PARTS = ("data/clean/validation.parquet", "data/tokens/train-0.bin", "models/tokenizer/tokenizer.json")
 

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.api.config import Config
-from clozeline.experiments.corpus import Corpus
-from clozeline.experiments.experiment import Experiment
-from clozeline.training.callbacks import Callback
+from clozeline.lab.experiment import Corpus, Experiment
+from clozeline.params.editing import Config
 from clozeline.training.curves import CurvePoint
-from clozeline.training.state import State
+from clozeline.training.state import Callback, State
 
 
 class Killed(BaseException):

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.api.config import Config
-from clozeline.experiments.ablation import ablate
-from clozeline.experiments.arms import Arm
-from clozeline.experiments.corpus import Corpus
-from clozeline.experiments.plan import SweepPlan
-from clozeline.experiments.sweep import Sweep, run_trials
+from clozeline.lab.ablation import ablate
+from clozeline.lab.experiment import Arm, Corpus
+from clozeline.lab.plan import SweepPlan
+from clozeline.lab.sweep import Sweep, run_trials
+from clozeline.params.editing import Config
 from tests.cluster.raylets import cluster_of_two
 from tests.cluster.test_ray_workers import until
 from tests.conftest import PROJECT
@@ -23,8 +22,8 @@ pytestmark = pytest.mark.slow
 RUN = """
 import pickle, sys
 from pathlib import Path
-from clozeline.experiments.ablation import ablate
-from clozeline.experiments.sweep import run_trials
+from clozeline.lab.ablation import ablate
+from clozeline.lab.sweep import run_trials
 from tests.experiments.test_sweep import unlogged
 
 sweep, arms = pickle.loads(Path("told.pickle").read_bytes())

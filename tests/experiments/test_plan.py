@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.experiments.plan import Range, read_plan, value_in, with_values
+from clozeline.lab.plan import NumberRange, read_plan, value_in, with_values
+from clozeline.system.errors import ParamsError
 
 HEAD = "metric: nats_per_byte\ntrials: 3\n"
 TASK = "metric: validation_score\ntrials: 3\n"
@@ -23,7 +23,7 @@ def test_a_plan_is_read_with_the_params_that_it_changes(root: Path) -> None:
     file.write_text(f"{HEAD}space: {{{ranges}, pretrain.schedule.decay: [linear, cosine]}}", encoding="utf-8")
     plan, config = read_plan(file, root)
     assert (plan.stage, plan.direction, plan.task, plan.pruning) == ("pretrain", "minimize", None, True)
-    assert list(map(type, plan.space.values())) == [Range, Range, tuple]
+    assert list(map(type, plan.space.values())) == [NumberRange, NumberRange, tuple]
     changed = with_values(config, {"pretrain.masking.mask_rate": 0.4, "pretrain.steps": 30})
     assert value_in(changed.checked, "pretrain.masking.mask_rate") == 0.4
     assert (changed.pretrain.steps, changed.pretrain.tokens, config.pretrain.masking.mask_rate) == (30, None, 0.3)

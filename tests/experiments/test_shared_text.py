@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.cli import shared_text
 from clozeline.cluster.address import VARIABLE
-from clozeline.errors import ClozelineError, ParamsError, TransientError
-from clozeline.experiments import shared_text
-from clozeline.workspace import Workspace
+from clozeline.system.errors import ClozelineError, ParamsError, TransientError
+from clozeline.system.workspace import Workspace
 
 
 @pytest.mark.parametrize(("address", "error"), [("ray://127.0.0.1:1", TransientError), ("127.0.0.1:6379", ParamsError)])

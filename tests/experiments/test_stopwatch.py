@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.experiments.stopwatch import Stopwatch
+from clozeline.lab.experiment import Stopwatch
 from clozeline.training.curves import CurvePoint
 from clozeline.training.state import State
 

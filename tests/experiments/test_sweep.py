@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.api.config import Config
-from clozeline.errors import TrainingError
-from clozeline.experiments import winner
-from clozeline.experiments.corpus import Corpus
-from clozeline.experiments.plan import SweepPlan
-from clozeline.experiments.sweep import Sweep, run_trials
-from clozeline.experiments.trainings import EncoderTraining
-from clozeline.experiments.trials import TrialRecord, Trials
-from clozeline.experiments.winner import FinalFigure, diff_of, outcome_of
+from clozeline.lab import winner
+from clozeline.lab.experiment import Corpus
+from clozeline.lab.plan import SweepPlan
+from clozeline.lab.sweep import EncoderTraining, Sweep, TrialRecord, Trials, run_trials
+from clozeline.lab.winner import FinalFigure, diff_of, outcome_of
+from clozeline.params.editing import Config
+from clozeline.system.errors import TrainingError
 
 KEY = "pretrain.masking.mask_rate"
 RATES = (0.3, 0.4, 0.9, 0.2, 0.5)

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.experiments.trial_log import TrialLog, outbox_in
-from clozeline.experiments.trials import TrialRecord
-from clozeline.tracking import run_logger
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.lab.sweep import TrialLog, TrialRecord, outbox_in
+from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, TrackedRun
+from clozeline.tracking.run_logger import run_logger
 from tests.mlflow_outbox import delivered, runs_of
 
 TRIAL = TrialRecord(number=0, values={"pretrain.rate": 0.1})

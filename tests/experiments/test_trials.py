@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ArtifactError
-from clozeline.experiments import trials as module
-from clozeline.experiments.plan import SweepPlan
-from clozeline.experiments.trials import TrialRecord, Trials
+from clozeline.lab import sweep as module
+from clozeline.lab.plan import SweepPlan
+from clozeline.lab.sweep import TrialRecord, Trials
+from clozeline.system.errors import ArtifactError
 from tests.conftest import PROJECT
 
 RATE, DECAY, STEPS = "pretrain.optimizer.learning_rate", "pretrain.schedule.decay", "pretrain.steps"

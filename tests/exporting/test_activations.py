@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from clozeline.exporting.activations import scale_of
-from clozeline.exporting.graph import op_counts
-from clozeline.exporting.quantization import PRODUCT, Scheme, quantize
-from clozeline.exporting.ranges import Range, range_of
+from clozeline.export.graph import op_counts
+from clozeline.export.quantization import PRODUCT, Scheme, quantize, scale_of
+from clozeline.export.ranges import ActivationRange, range_of
 from tests.exporting.test_quantization import (
     ACTIVATION_TK,
     DEFAULT,
@@ -55,16 +54,18 @@ def test_activations_outside_their_range_are_clipped() -> None:
 
 @pytest.mark.parametrize("low", [-3.0, -0.17, 0.0])
 def test_zero_is_exact_and_both_ends_are_within_half_a_step(low: float) -> None:
-    scale, zero_point = scale_of(Range(low, 4.0, 1.0))
+    scale, zero_point = scale_of(ActivationRange(low, 4.0, 1.0))
     assert 0 <= zero_point <= 255
     assert abs(-zero_point * scale - low) <= 0.51 * scale
     assert abs((255 - zero_point) * scale - 4.0) <= 0.51 * scale
     zeros = np.zeros((3, 24), np.float32)
-    assert not answer(quantize(linear(), DEFAULT, ranges={"x": Range(low, 4.0, 1.0)}).model, {"x": zeros}).any()
+    assert not answer(
+        quantize(linear(), DEFAULT, ranges={"x": ActivationRange(low, 4.0, 1.0)}).model, {"x": zeros}
+    ).any()
 
 
 def test_a_range_of_width_0_does_not_divide_by_zero() -> None:
-    model = quantize(linear(), DEFAULT, ranges={"x": Range(0.0, 0.0, 1.0)}).model
+    model = quantize(linear(), DEFAULT, ranges={"x": ActivationRange(0.0, 0.0, 1.0)}).model
     assert not answer(model, {"x": np.zeros((2, 24), np.float32)}).any()
 
 
@@ -123,6 +124,6 @@ def test_no_integer_product_saturates(weights: str) -> None:
     feeds = {"x": np.full((4, 24), 9, dtype=np.float32)}
     model = graph_of([helper.make_node("MatMul", ["x", "W"], ["y"])], feeds, W=np.ones((24, 16), dtype=np.float32))
     scheme = replace(DEFAULT, weights=weights)
-    quantized = quantize(model, scheme, ranges={"x": Range(0.0, 9.0, 1.0)}).model
+    quantized = quantize(model, scheme, ranges={"x": ActivationRange(0.0, 9.0, 1.0)}).model
     np.testing.assert_array_equal(answer(quantized, feeds), answer(quantized, feeds, widened=True))
     np.testing.assert_allclose(answer(quantized, feeds), 9 * 24, rtol=0.01)

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.exporting.answers import UNKNOWN, hidden_places, hide
-from clozeline.exporting.exams.exam import Exam
-from clozeline.exporting.exams.of_encoders import TokensExam
-from clozeline.inference.batching import Batch
-from clozeline.inference.encoder import Encoder
+from clozeline.export.exams import UNKNOWN, Exam, TokensExam, hidden_places, hide
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import GraphSession, TextBatch
 from clozeline.inference.package import load
-from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import TokenizedText
 
 SPECIALS = (0, 1, 2, 3, 4)
@@ -39,9 +36,9 @@ def test_masked_positions_differ_between_texts_and_cover_the_row() -> None:
 
 
 @pytest.fixture(scope="module")
-def encoder(encoder_package: Path) -> Encoder:
+def encoder(encoder_package: Path) -> OpenEncoder:
     opened = load(encoder_package, precision="fp32")
-    assert isinstance(opened, Encoder)
+    assert isinstance(opened, OpenEncoder)
     return opened
 
 
@@ -51,7 +48,7 @@ def exam_with(kind: type[Exam], texts: Sequence[TokenizedText]) -> Exam:
     return kind(texts=texts, text_A=place_T, true_A=np.full(len(texts), UNKNOWN), metric="agreement")
 
 
-def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: Encoder) -> None:
+def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: OpenEncoder) -> None:
     (text,) = encoder.tokenize(TEXTS[:1])
     hidden = hide(text, encoder)
     places = hidden_places(text.ids_L, SPECIALS)
@@ -60,7 +57,7 @@ def test_masking_keeps_the_true_ids_and_leaves_other_tokens_unchanged(encoder: E
     assert (np.delete(hidden.text.ids_L, places) == np.delete(text.ids_L, places)).all()
 
 
-def test_answers_equal_those_of_the_encoder_in_text_order(encoder: Encoder) -> None:
+def test_answers_equal_those_of_the_encoder_in_text_order(encoder: OpenEncoder) -> None:
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
     found = exam_with(TokensExam, hidden).answers(encoder, encoder.batches(hidden))
     logits, embeddings = (
@@ -76,13 +73,15 @@ def test_answers_equal_those_of_the_encoder_in_text_order(encoder: Encoder) -> N
     np.testing.assert_array_equal(found.embeddings_TH, np.stack([embeddings[text] for text in range(3)]))
 
 
-def test_the_exam_requests_the_same_outputs_as_the_server(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exam_requests_the_same_outputs_as_the_server(
+    encoder: OpenEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Words and embeddings requested together are computed differently in the last layer than words alone."""
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
     asked = set()
     run = GraphSession.run
 
-    def watched(session: GraphSession, batch: Batch, *outputs: str) -> object:
+    def watched(session: GraphSession, batch: TextBatch, *outputs: str) -> object:
         asked.add(outputs)
         return run(session, batch, *outputs)
 

@@ -5,9 +5,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from clozeline.exporting.biases import Bias, biases
-from clozeline.exporting.graph import op_counts
-from clozeline.exporting.quantization import PRODUCT, quantize
+from clozeline.export.graph import Bias, biases, op_counts
+from clozeline.export.quantization import PRODUCT, quantize
 from tests.exporting.test_activations import BIAS_N, RANGES
 from tests.exporting.test_quantization import ACTIVATION_TK, DEFAULT, WEIGHT_KN, answer, graph_of
 

@@ -11,13 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from clozeline.encoder.families import FAMILIES
-from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import open_trained
-from clozeline.inference.batching import padded
-from clozeline.inference.session import GraphSession
+from clozeline.export.parity import largest_difference
+from clozeline.export.to_onnx import export_onnx
+from clozeline.export.trained import open_trained
+from clozeline.inference.open_model import GraphSession, padded
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.params import read_params
+from clozeline.params.reading import read_params
 from tests.exporting.test_families import CHANGES, IDS, LENGTH, OPSET, PROJECT, SHAPE
 
 

@@ -7,10 +7,9 @@ import pytest
 from optimum.exporters.tasks import TasksManager
 from transformers import BertConfig
 
-from clozeline.exporting.configurations import BACKEND, FAMILIES, OfPairs, configuration_of
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import TrainedModel, open_trained
-from clozeline.inference.session import MASKS_ONLY
+from clozeline.export.to_onnx import BACKEND, FAMILIES, OfPairs, configuration_of, export_onnx
+from clozeline.export.trained import TrainedModel, open_trained
+from clozeline.inference.open_model import MASKS_ONLY
 
 TEXTS = ["input_ids", "attention_mask"]
 

@@ -18,20 +18,20 @@ from transformers import (
     PretrainedConfig,
 )
 
-from clozeline.encoder.families import FAMILIES, LAYOUTS, TokenIds
-from clozeline.errors import ArtifactError
-from clozeline.exporting import configurations
-from clozeline.exporting.architectures import NOT_EXPORTED
-from clozeline.exporting.attention import ATTENTION
-from clozeline.exporting.forms import last_layer_of
-from clozeline.exporting.graph import op_counts, read_graph, write_graph
-from clozeline.exporting.parity import differences_by_output, largest_difference
-from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.to_onnx import export_onnx, head_products
-from clozeline.exporting.trained import TrainedModel, open_trained
-from clozeline.inference.embedder import HIDDEN
-from clozeline.inference.session import GraphSession
-from clozeline.params import read_params
+from clozeline.encoder.families import FAMILIES, LAYOUTS
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.export import to_onnx
+from clozeline.export.attention import ATTENTION
+from clozeline.export.forms import last_layer_of
+from clozeline.export.graph import op_counts, read_graph, write_graph
+from clozeline.export.parity import differences_by_output, largest_difference
+from clozeline.export.quantization import Scheme, quantize
+from clozeline.export.to_onnx import export_onnx, head_products
+from clozeline.export.trained import NOT_EXPORTED, TrainedModel, open_trained
+from clozeline.inference.language import HIDDEN
+from clozeline.inference.open_model import GraphSession
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ArtifactError
 
 PROJECT = Path(__file__).parents[2]
 
@@ -149,7 +149,7 @@ def test_attention_is_one_operator_in_each_layer(family: str, trained: TrainedMo
 def test_a_family_is_traced_like_its_relatives_under_every_head(family: str, other: str) -> None:
     """A model of ours is what its architecture and the shape of its head say; one of transformers is its model_type."""
     own, kin = small(family), small(other)
-    assert configurations.FAMILIES[own.model_type] is configurations.FAMILIES[kin.model_type]
+    assert to_onnx.FAMILIES[own.model_type] is to_onnx.FAMILIES[kin.model_type]
     if own.model_type in LAYOUTS:
         layout, of_kin = LAYOUTS[own.model_type], LAYOUTS[kin.model_type]
         assert layout.architecture(own) == of_kin.architecture(kin)
@@ -228,9 +228,9 @@ def test_every_refused_family_still_cannot_be_exported(
     family: str, save_trained: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When this test fails, the family's row can state that it exports."""
-    monkeypatch.setattr("clozeline.exporting.architectures.NOT_EXPORTED", {})
+    monkeypatch.setattr("clozeline.export.trained.NOT_EXPORTED", {})
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(small(family))))
-    monkeypatch.setattr(configurations, "FAMILIES", {family: configurations.OfWholeText})
+    monkeypatch.setattr(to_onnx, "FAMILIES", {family: to_onnx.OfWholeText})
     with pytest.raises(RuntimeError, match=r"torch\.export"):
         export_onnx(trained, OPSET, tmp_path / "model.onnx")
 

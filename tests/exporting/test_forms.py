@@ -10,12 +10,11 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, ValueInfoProto
 
-from clozeline.exporting.forms import last_layer_of
-from clozeline.exporting.graph import read_graph
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import TrainedModel, open_trained
-from clozeline.inference.batching import Batch
-from clozeline.inference.session import MASKS_ONLY, GraphSession
+from clozeline.export.forms import last_layer_of
+from clozeline.export.graph import read_graph
+from clozeline.export.to_onnx import export_onnx
+from clozeline.export.trained import TrainedModel, open_trained
+from clozeline.inference.open_model import MASKS_ONLY, GraphSession, TextBatch
 
 Feed = dict[str, np.ndarray]
 HIDDEN = 32
@@ -98,7 +97,7 @@ def test_our_sessions_compute_the_whole_last_layer_only_for_embeddings(
 
     monkeypatch.setattr(opened, "_session", Recorder())
     told = feed(trained.tokenizer.mask_token_id, (3,))
-    batch = Batch((0, 1), told["input_ids"], told["attention_mask"])
+    batch = TextBatch((0, 1), told["input_ids"], told["attention_mask"])
     for outputs in (("logits",), ("top_ids", "top_scores"), ("sentence_embedding",), ("logits", "sentence_embedding")):
         opened.run(batch, *outputs)
     assert fed == [True, True, False, False]

@@ -7,9 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from clozeline.artifacts.export.manifest import TensorSpec
-from clozeline.exporting import graph
-from clozeline.exporting.graph import (
+from clozeline.export import graph
+from clozeline.export.graph import (
     absorb_graph,
     declare,
     drop_unread,
@@ -19,6 +18,7 @@ from clozeline.exporting.graph import (
     size_of,
     write_graph,
 )
+from clozeline.records.package import TensorSpec
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from clozeline.exporting.likeliest import MOST, add_likeliest, num_likeliest
-from clozeline.inference.language_model import TOP_IDS, TOP_SCORES
-from clozeline.inference.scores import likeliest
+from clozeline.export.forms import MOST, add_likeliest, num_likeliest
+from clozeline.inference.language import TOP_IDS, TOP_SCORES
+from clozeline.inference.open_model import likeliest
 
 LARGE = 30_522
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from clozeline.encoder.families import FAMILIES, TokenIds
-from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import open_trained
-from clozeline.params import read_params
+from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.export.parity import largest_difference
+from clozeline.export.to_onnx import export_onnx
+from clozeline.export.trained import open_trained
+from clozeline.params.reading import read_params
 
 PROJECT = Path(__file__).parents[2]
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 48}

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import helper, numpy_helper
 
-from clozeline.exporting.lookups import lookups
+from clozeline.export.graph import lookups
 
 CONSTANTS = {"zero": np.array([0]), "one": np.array([1])}
 

@@ -13,15 +13,14 @@ import torch
 from onnx import helper, numpy_helper
 from safetensors.torch import load_file, save_file
 
-from clozeline.errors import ArtifactError
-from clozeline.exporting import parity
-from clozeline.exporting.graph import read_graph, write_graph
-from clozeline.exporting.parity import BATCH_SIZES, largest_difference
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import TrainedModel, open_trained
-from clozeline.inference.batching import Batch
-from clozeline.inference.session import MASKS_ONLY, GraphSession
-from clozeline.tasks.pooling import mean_of_tokens
+from clozeline.encoder.layers import mean_of_tokens
+from clozeline.export import parity
+from clozeline.export.graph import read_graph, write_graph
+from clozeline.export.parity import BATCH_SIZES, largest_difference
+from clozeline.export.to_onnx import export_onnx
+from clozeline.export.trained import TrainedModel, open_trained
+from clozeline.inference.open_model import MASKS_ONLY, GraphSession, TextBatch
+from clozeline.system.errors import ArtifactError
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +52,10 @@ def test_a_correct_graph_differs_only_by_rounding(trained: TrainedModel, graph: 
 def test_batches_of_1_3_and_17_texts_of_every_length_are_compared(
     trained: TrainedModel, graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared: dict[tuple[int, ...], Batch] = {}
+    compared: dict[tuple[int, ...], TextBatch] = {}
     run = GraphSession.run
 
-    def watched(session: GraphSession, batch: Batch, *outputs: str) -> object:
+    def watched(session: GraphSession, batch: TextBatch, *outputs: str) -> object:
         compared[batch.input_ids_BL.shape] = batch
         return run(session, batch, *outputs)
 
@@ -130,7 +129,7 @@ def test_an_embedding_that_averages_padding_fails_parity(
     def mean_of_all(hidden_BLH: torch.Tensor, attention_mask_BL: torch.Tensor) -> torch.Tensor:
         return mean_of_tokens(hidden_BLH, torch.ones_like(attention_mask_BL))
 
-    monkeypatch.setattr("clozeline.exporting.forms.mean_of_tokens", mean_of_all)
+    monkeypatch.setattr("clozeline.export.forms.mean_of_tokens", mean_of_all)
     export_onnx(trained, 23, tmp_path / "model.onnx")
     assert difference(trained, tmp_path / "model.onnx") > 1e-3
 

@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from clozeline.artifacts.export.evidence import Check, QuantizationScheme, Rung
-from clozeline.artifacts.export.manifest import FILES, Manifest, read_manifest
-from clozeline.exporting import proof
-from clozeline.exporting.answers import Answers, logits
-from clozeline.exporting.exams.exam import exam_of
-from clozeline.exporting.exams.of_labels import LabelSetExam
-from clozeline.exporting.graph import read_graph, write_graph
-from clozeline.exporting.proof import Proof, lacking
-from clozeline.exporting.sample import Sample
-from clozeline.inference.embedder import HIDDEN
+from clozeline.export import proof
+from clozeline.export.exams import Answers, Sample, exam_of, logits
+from clozeline.export.graph import read_graph, write_graph
+from clozeline.export.proof import Proof, lacking
+from clozeline.export.task_exams import LabelSetExam
+from clozeline.inference.language import HIDDEN
 from clozeline.inference.package import load
+from clozeline.records.package import FILES, Check, Manifest, QuantizationScheme, Rung, read_manifest
 from tests.exporting.conftest import TinyPackage
 from tests.open_gates import OPEN, Limits
 from tests.tiny_models import SENTENCES

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from clozeline.exporting.graph import op_counts, write_graph
-from clozeline.exporting.quantization import (
+from clozeline.export.graph import op_counts, write_graph
+from clozeline.export.quantization import (
     PRODUCT,
     Quantized,
     Scheme,

@@ -13,9 +13,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.artifacts.export.manifest import FILES, read_manifest
-from clozeline.exporting.ranges import Range, Seen, measured, range_of
+from clozeline.export.ranges import ActivationRange, Seen, measured, range_of
 from clozeline.inference.package import load
+from clozeline.records.package import FILES, read_manifest
 from tests.exporting.conftest import TinyPackage
 from tests.tiny_packages import write_encoder, write_tagger
 
@@ -40,7 +40,9 @@ def seen_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] =
     return measured(graph, [name], folder / FILES.int8, read_manifest(folder), TEXTS)[name]
 
 
-def reach_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None) -> Range:
+def reach_of(
+    folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None
+) -> ActivationRange:
     return range_of(seen_of(folder, name, change))
 
 
@@ -120,4 +122,4 @@ def test_the_last_bits_of_a_float_change_no_range() -> None:
 
 @pytest.mark.parametrize("seen", [tokens(), tokens((0, 0))])
 def test_an_unmeasured_activation_has_an_infinite_ratio(seen: Seen) -> None:
-    assert range_of(seen) == Range(0, 0, math.inf)
+    assert range_of(seen) == ActivationRange(0, 0, math.inf)

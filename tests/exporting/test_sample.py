@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.errors import ArtifactError, DataError
-from clozeline.exporting.sample import Sample, read_sample
+from clozeline.export.exams import Sample, read_sample
+from clozeline.system.errors import ArtifactError, DataError
 
 
 def write_texts(path: Path, texts: list[str]) -> Path:

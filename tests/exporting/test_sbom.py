@@ -10,8 +10,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from clozeline.artifacts.export.manifest import CARD, FILES, SBOM, read_manifest
-from clozeline.exporting.sbom import write_sbom
+from clozeline.export.sbom import write_sbom
+from clozeline.records.package import CARD, FILES, SBOM, read_manifest
 from tests.tiny_packages import write_classifier
 
 OWN_WEIGHTS = "---\nlibrary_name: onnxruntime\n---\n\n# a classifier\n"

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from clozeline.exporting import sensitivity
+from clozeline.export import ladder
 
 
 def cost_of(moved_AV: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> float:
     exact_AV = np.arange(12, dtype=np.float32).reshape(3, 4)
-    monkeypatch.setattr(sensitivity, "logits", lambda *given: [exact_AV + moved_AV.astype(np.float32)])
-    return sensitivity._mean_square(object(), [], [exact_AV])
+    monkeypatch.setattr(ladder, "logits", lambda *given: [exact_AV + moved_AV.astype(np.float32)])
+    return ladder._mean_square(object(), [], [exact_AV])
 
 
 def test_a_common_shift_of_all_logits_has_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:

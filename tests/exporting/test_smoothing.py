@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from clozeline.exporting.graph import op_counts
-from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.ranges import Range, range_of
-from clozeline.exporting.smoothing import (
+from clozeline.export.graph import op_counts
+from clozeline.export.quantization import Scheme, quantize
+from clozeline.export.ranges import ActivationRange, range_of
+from clozeline.export.smoothing import (
     SMOOTHED,
     Smoothing,
     matrices,
@@ -132,7 +132,7 @@ def test_a_channel_without_headroom_in_its_weights_is_not_divided() -> None:
 def test_an_unmeasured_activation_is_not_smoothed(values_TK: np.ndarray, weight_KN: np.ndarray) -> None:
     kept = smoothing(values_TK.astype(np.float32), others_KN=weight_KN)
     assert (kept.factor_K == 1).all()
-    assert kept.reach == Range(0, 0, np.inf, is_smoothed=True)
+    assert kept.reach == ActivationRange(0, 0, np.inf, is_smoothed=True)
 
 
 def test_all_zero_weights_cause_no_division_by_zero() -> None:

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import ModernBertForMaskedLM
 
-from clozeline.errors import ArtifactError
-from clozeline.exporting import trained
-from clozeline.exporting.trained import open_trained
+from clozeline.export import trained
+from clozeline.export.trained import open_trained
+from clozeline.system.errors import ArtifactError
 
 
 @pytest.fixture

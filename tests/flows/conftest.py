@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.prefect_databases import PutDatabase
 
 

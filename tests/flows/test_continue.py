@@ -18,23 +18,22 @@ from mlflow import MlflowClient
 from prefect.logging import disable_run_logger
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
-from clozeline.artifacts.start_lock import START_LOCK, StartLock
-from clozeline.errors import ArtifactError, ParamsError
 from clozeline.flows.pipeline import StageResult, pipeline
 from clozeline.flows.release import release
 from clozeline.inference import latency
 from clozeline.inference.latency import Latency
-from clozeline.language_modelling import language_model
-from clozeline.lineage.trace import trace
-from clozeline.lineage.verification import verify
-from clozeline.orchestration.trained_encoder import trained_encoder
-from clozeline.params import read_params
+from clozeline.language import models
+from clozeline.orchestration.checks import trained_encoder
+from clozeline.params.reading import read_params
 from clozeline.pretraining import job as pretraining
-from clozeline.tokens.info import documents_path
+from clozeline.records.reading.tokens import documents_path
+from clozeline.records.snapshot import FORGOTTEN_LOCK
+from clozeline.registry.lineage import trace, verify
+from clozeline.registry.start_lock import START_LOCK, StartLock
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.workspace import Workspace
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects
-from clozeline.workspace import Workspace
 from tests.chosen_tasks import write_params
 from tests.release_project import ENCODER, EXPORT
 from tests.tiny_models import SENTENCES
@@ -202,7 +201,7 @@ def test_the_loss_at_the_first_step_is_that_of_the_champion(history: History, tm
     given = {"seed": 1, "tokens": root / "data" / "tokens", "tokenizer": root / "models" / "tokenizer"}
     job = pretraining.prepare(params, **given, work=tmp_path, continues=True)
     begins = job.judge.measure()
-    job.model.load_state_dict(language_model.load(history.first, params.model.family).state_dict())
+    job.model.load_state_dict(models.load(history.first, params.model.family).state_dict())
     assert begins == job.judge.measure()
     job.run()
     assert begins != job.judge.measure()

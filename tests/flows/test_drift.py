@@ -8,11 +8,11 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from clozeline.drift.traffic import Served, Traffic
-from clozeline.errors import GateError, ParamsError
 from clozeline.flows import drift as room
 from clozeline.flows.drift import drift
-from clozeline.serving import KEYS_VARIABLE
+from clozeline.orchestration.drift import Served, Traffic
+from clozeline.serving.errors import KEYS_VARIABLE
+from clozeline.system.errors import GateError, ParamsError
 from tests.process_states import wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.prefect_databases import PutDatabase
 
 CHECKOUT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.prefect_databases import PutDatabase
 from tests.process_states import stage_pids, start_of_long_stage, wait_for
 

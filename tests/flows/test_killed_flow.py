@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from prefect.settings import PREFECT_API_URL
 
 from clozeline.flows.pipeline import pipeline
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.process_states import is_alive, stage_pids, start_of_long_stage, wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
@@ -24,7 +24,7 @@ FLOW = """
 import time
 from clozeline.flows.pipeline import pipeline
 from clozeline.orchestration import prefect_adapter
-from clozeline.tracking.flow_run import FlowRun
+from clozeline.tracking.runs import FlowRun
 prefect_adapter._RETRY_DELAYS_SECONDS = [600.0] * 4
 fail_stage = FlowRun.fail_stage
 FlowRun.fail_stage = lambda *given: (time.sleep(2), fail_stage(*given))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError, ParamsError, StorageError
 from clozeline.flows.pipeline import pipeline
+from clozeline.system.errors import DataError, ParamsError, StorageError
 from tests.orchestration.test_inputs import set_param
 from tests.toy_project import with_own_stages
 

@@ -10,10 +10,10 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.states import Completed, Crashed, Running
 
-from clozeline.errors import ContractError, TransientError
 from clozeline.flows.nightly import nightly
-from clozeline.orchestration.restarts import _last_crashes, leave_to, living_run
-from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.prefect_adapter import _last_crashes, leave_to, living_run
+from clozeline.system.errors import ContractError, TransientError
+from clozeline.system.workspace import run_lock
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -15,15 +15,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import DataError, ParamsError, TransientError
 from clozeline.flows import pipeline as pipeline_module
 from clozeline.flows.pipeline import StageResult, pipeline
 from clozeline.orchestration import prefect_adapter
-from clozeline.orchestration.run_lock import run_lock
-from clozeline.orchestration.run_logs import NUM_KEPT
+from clozeline.orchestration.stage_process import NUM_KEPT
+from clozeline.records.record import Lock
+from clozeline.system.errors import DataError, ParamsError, TransientError
+from clozeline.system.workspace import Workspace, run_lock
 from clozeline.versions.graph import read_stage_graph
-from clozeline.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 STAGES = ["upper", "count", "sign@ada", "sign@alan"]

@@ -12,22 +12,22 @@ from mlflow.tracking import MlflowClient
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
-from clozeline.artifacts.finetune.task_metrics import TaskMetrics
-from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
-from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
-from clozeline.errors import ArtifactError, DataError, GateError, TransientError
 from clozeline.flows.nightly import nightly
 from clozeline.flows.release import Release, release
 from clozeline.inference import latency
 from clozeline.inference.latency import Latency
 from clozeline.orchestration.prefect_adapter import RETRIES
-from clozeline.orchestration.trials import Trials, Tried
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, Registered
+from clozeline.orchestration.trials import PackageTrials, Tried
+from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records.finetune.task_metrics import TaskMetrics
+from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
+from clozeline.records.package_metrics import MetricPaths, PackageMetrics
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.registry.signature import SIGNING_KEY, check_signature
 from clozeline.registry.versions import Registry
-from clozeline.workspace import Workspace
+from clozeline.system.errors import ArtifactError, DataError, GateError, TransientError
+from clozeline.system.workspace import Workspace
 from tests.registry.test_signature import allow, make_key
 from tests.release_project import make_release_project, reproduce, retrain, write_metrics
 
@@ -77,7 +77,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> None:
     The interval is 0.002 wide; a validation text with `unreadable` in it cannot be answered by the champion.
     """
 
-    def against(self: Trials, champion: Registered) -> Tried:
+    def against(self: PackageTrials, champion: Registered) -> Tried:
         root = self.workspace.root
         if "unreadable" in (root / "validation.parquet").read_text():
             return Tried(why_not="no item in common")
@@ -100,7 +100,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> None:
             )
         )
 
-    monkeypatch.setattr(Trials, "against", against)
+    monkeypatch.setattr(PackageTrials, "against", against)
 
 
 def figure_of(quality: EncoderMetrics | TaskMetrics) -> tuple[str, float]:
@@ -168,7 +168,7 @@ def test_fp32_is_served_until_a_release_clearly_measures_int8_as_faster(
     assert "0.60 to 2.00 in 9 rounds, which disagree" in again.lines[-1]
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("clozeline.orchestration.releasing.processor", lambda: "Another CPU, avx2")
+        elsewhere.setattr("clozeline.orchestration.release.processor", lambda: "Another CPU, avx2")
         assert (release(project)[0].outcome, release(project)[0].precision) == ("unchanged", "int8")
         live = registry(project).at(ENCODER, CHAMPION)
         assert live

@@ -15,11 +15,11 @@ from prefect.states import Failed, Late, Running, Scheduled
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.orchestration import scheduled_runs
-from clozeline.registry.decision import Decision
+from clozeline.orchestration import status as scheduled_runs
+from clozeline.registry.decisions import Decision
 from clozeline.registry.publishing import Publisher
+from clozeline.system.workspace import Workspace
 from clozeline.versions import remote
-from clozeline.workspace import Workspace
 from tests.own_registry import ENCODER, write_registry
 from tests.toy_project import make_toy
 
@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozeline.orchestration.temporary_server.api_url", lambda: None)
+    monkeypatch.setattr("clozeline.orchestration.servers.api_url", lambda: None)
 
 
 def status() -> dict[str, Any]:

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from clozeline.contest.published import open_published
-from clozeline.errors import ArtifactError, ClozelineError, DataError, TransientError
-from clozeline.foreign.hub import asking_hub
-from clozeline.foreign.inspection import inspect_model, inspect_settings
+from clozeline.lab.contest import open_published
 from clozeline.pretraining.starting import token_ids
-from clozeline.tokenizer.vocabulary.opening import open_published as open_tokenizer
+from clozeline.records.published import asking_hub, inspect_model, inspect_settings
+from clozeline.system.errors import ArtifactError, ClozelineError, DataError, TransientError
+from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published as open_tokenizer
 
 CLIENT = "huggingface_hub.utils._http"
 

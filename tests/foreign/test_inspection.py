@@ -11,20 +11,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import DebertaV2Config, DebertaV2ForMaskedLM
 
-from clozeline.contest.contender import Contender
-from clozeline.contest.published import open_published
-from clozeline.encoder.families import TokenIds
-from clozeline.encoder.own_config import OWN_MODEL_TYPE
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.encoder.own import OWN_MODEL_TYPE
 from clozeline.encoder.stock import StockModel
-from clozeline.errors import ArtifactError
-from clozeline.exporting.trained import open_trained
-from clozeline.foreign.inspection import inspect_model
-from clozeline.params import read_params
+from clozeline.export.trained import open_trained
+from clozeline.lab.contest import Contender, open_published
+from clozeline.params.reading import read_params
 from clozeline.pretraining.starting import start_from, token_ids
-from clozeline.tasks.question_answering import head
-from clozeline.tasks.zero_shot import entailer
-from clozeline.tokenizer.folder import save_existing
-from clozeline.tokenizer.vocabulary.opening import open_published as open_tokenizer
+from clozeline.records.published import inspect_model
+from clozeline.system.errors import ArtifactError
+from clozeline.tasks import heads
+from clozeline.tokenizing.tokenizer.folder import save_existing
+from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published as open_tokenizer
 from tests.conftest import PROJECT
 
 MODULE = 'open("it-ran", "w").close()\n'
@@ -53,8 +51,8 @@ OF_MODELS: Mapping[str, Callable[[Path], object]] = {
     "a plan": lambda folder: token_ids(str(folder), None, "mlm"),
     "a model that is judged": lambda folder: open_published(str(folder)),
     "a contender": lambda folder: Contender.open(str(folder), folder / "scratch"),
-    "an encoder that is fine-tuned": lambda folder: head.build(folder, 1),
-    "an entailment model": lambda folder: entailer.build(folder),
+    "an encoder that is fine-tuned": lambda folder: heads.build_answerer(folder, 1),
+    "an entailment model": lambda folder: heads.build_entailer(folder),
     "an export": open_trained,
 }
 DOORS = OF_SETTINGS | OF_MODELS

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.contest.contender import Contender
-from clozeline.foreign.hub import pinned
+from clozeline.lab.contest import Contender
 from clozeline.pretraining.starting import token_ids
-from clozeline.tokenizer.vocabulary.opening import open_published, vocabulary_of
+from clozeline.records.published import pinned
+from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published, vocabulary_of
 from tests.moving_hub import NAME, OLD, MovingHub
 
 

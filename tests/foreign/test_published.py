@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-from clozeline.errors import ArtifactError, DataError, TransientError
-from clozeline.foreign.published import Published, published_folder, resolved
+from clozeline.records.published import Published, published_folder, resolved
+from clozeline.system.errors import ArtifactError, DataError, TransientError
 
 
 def test_a_folder_needs_no_hub(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.glue.tasks import GlueTask
+from clozeline.lab.glue_data import GlueTask
 
 HEADERS = {
     "sst2": "sentence\tlabel",

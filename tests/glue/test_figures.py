@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.glue.figures import TaskFigures, Trained, average_of, figures_of, summary
-from clozeline.glue.tasks import chosen, glue_tasks
-from clozeline.tasks.intervals import Range
+from clozeline.lab.glue import TaskFigures, Trained, average_of, figures_of, summary
+from clozeline.lab.glue_data import chosen, glue_tasks
+from clozeline.records.finetune.statistics import Interval
+from clozeline.system.errors import ParamsError
 
 BERT_LARGE = {
     "cola": (60.5,),
@@ -31,7 +31,7 @@ def measured(name: str, *scores: float) -> TaskFigures:
         score=score,
         score_of_seeds=(score - 1, score + 1),
         over_seeds=None,
-        over_rows=Range(low=score - 3, high=score + 3),
+        over_rows=Interval(low=score - 3, high=score + 3),
         num_train=100,
         num_dev=100,
     )

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.glue.files import found_in, part_of_texts, write_records
-from clozeline.glue.tasks import GlueTask, glue_tasks
+from clozeline.lab.glue_data import GlueTask, found_in, glue_tasks, part_of_texts, write_records
+from clozeline.system.errors import DataError
 from tests.glue.copies import label, texts, write_hub, write_official
 
 

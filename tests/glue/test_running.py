@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
-from clozeline.glue import running, training
-from clozeline.glue.tasks import chosen, glue_tasks
+from clozeline.lab import glue as running
+from clozeline.lab import glue as training
+from clozeline.lab.glue_data import chosen, glue_tasks
+from clozeline.system.errors import ArtifactError, ClozelineError, DataError, ParamsError
 from tests.glue.copies import write_official
 
 SMALL = [

@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from clozeline import errors
-from clozeline.errors import ClozelineError
+from clozeline.system import errors
+from clozeline.system.errors import ClozelineError
 from tests.house.test_rooms import SOURCES, nodes_of
 
 MOST_WITH_EXPECTED = 194
@@ -17,7 +17,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def error_names() -> set[str]:
-    """Return the classes of `clozeline.errors`, and those that the code derives from them."""
+    """Return the classes of `clozeline.system.errors`, and those that the code derives from them."""
     bases = {
         node.name: {name_of(base) for base in node.bases}
         for file in SOURCES

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.params import Params
-from clozeline.params.defaults import with_defaults
+from clozeline.params.project import Params
+from clozeline.params.reading import with_defaults
 from clozeline.tasks.kinds import KINDS
 
 PROJECT = Path(__file__).parents[2]

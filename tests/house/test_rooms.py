@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import Params
+from clozeline.params.project import Params
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "clozeline"
@@ -148,7 +148,7 @@ def test_prefect_is_imported_only_in_two_rooms_and_its_undocumented_parts_in_one
 
 
 def test_undocumented_parts_of_mlflow_are_imported_in_one_file() -> None:
-    assert importers_of_undocumented_parts("mlflow") == {"src/clozeline/tracking/mlflow_adapter.py"}
+    assert importers_of_undocumented_parts("mlflow") == {"src/clozeline/tracking/mlflow.py"}
 
 
 def messages_in(file: Path) -> list[str]:
@@ -176,7 +176,7 @@ def test_only_tracking_and_registry_import_mlflow() -> None:
 
 def test_the_tables_of_mlflow_are_opened_read_only() -> None:
     """Two files open the database without MLflow: one checks its pages, one asks which version is live."""
-    readers = {"src/clozeline/tracking/database.py", "src/clozeline/tracking/mlflow_tables.py"}
+    readers = {"src/clozeline/tracking/mlflow.py"}
     assert importers_of("sqlite3") == readers
     calls = [
         ast.unparse(node)
@@ -222,7 +222,7 @@ def test_one_file_counts_the_cores_of_a_container() -> None:
         for node in nodes_of(file)
         if isinstance(node, ast.Attribute) and node.attr in {"sched_getaffinity", "cpu_count", "process_cpu_count"}
     }
-    assert asking == {"src/clozeline/machine/cores.py"}
+    assert asking == {"src/clozeline/system/machine.py"}
 
 
 def test_files_are_named_after_their_content() -> None:

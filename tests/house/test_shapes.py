@@ -11,16 +11,16 @@ NUM_SHARED = 5
 SHARE = 0.75
 TWICE = {
     (
-        "tasks/tagging/on_sentences.py:Figures",
-        "tasks/tagging/scores.py:EntityScores",
+        "tasks/tagging/sentences.py:Figures",
+        "tasks/tagging/sentences.py:EntityScores",
     ): "the metric file has its own order of figures",
     (
-        "serving/observe/identity.py:Identity",
-        "serving/protocols/house/status.py:ModelCard",
+        "serving/queue.py:Identity",
+        "serving/http/status.py:ModelCard",
     ): "clients get a described schema",
     (
         "inference/tokenization.py:Piece",
-        "serving/protocols/tokens.py:SimpleToken",
+        "serving/http/tei.py:SimpleToken",
     ): "clients get a described schema",
 }
 """Two classes of one shape → why both exist."""

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.params import ExportParams, Params, PretrainParams, SourceParams
-from clozeline.pretraining import naming
+from clozeline.params.delivery import ExportParams
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.project import Params
+from clozeline.params.text import SourceParams
+from clozeline.pretraining import job
 from clozeline.tasks import training as task_training
 
 PROJECT = Path(__file__).parents[2]
@@ -20,15 +23,15 @@ PACKAGE = SOURCE / "clozeline"
 NO_DEPS = {
     "clozeline": "names the Python API, and holds nothing of it",
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
-    "clozeline.errors": "changes messages, never outputs",
+    "clozeline.system.errors": "changes messages, never outputs",
     "clozeline.cluster": "changes which machine computes what; the keys of its ledger are of the code that asks",
     "clozeline.machine": "changes seconds and bytes of memory; what follows the number of cores, follows the machine",
     "clozeline.processes": "changes which process computes what: devices do not change the result",
     "clozeline.storage": "changes where bytes are kept; those of a table stand in tests/storage/test_csv_files.py",
     "clozeline.artifacts.preprocess": "its readers depend on data/clean itself; what they read of it stands in "
     "tests/artifacts/preprocess/test_clean_text.py",
-    "clozeline.artifacts.record": "how any record is written; its bytes stand in tests/artifacts/test_record.py",
-    "clozeline.progress": "changes what is shown, never outputs",
+    "clozeline.records.record": "how any record is written; its bytes stand in tests/artifacts/test_record.py",
+    "clozeline.system.progress": "changes what is shown, never outputs",
     "clozeline.foreign": "changes what is refused and what is told of a download, never what is opened",
     "clozeline.planning": "changes what is warned of before a training, never outputs",
     "clozeline.versions": "finds the last snapshot in DVC's cache; which it is, dvc.lock says",
@@ -160,7 +163,7 @@ def test_a_stage_has_a_description_and_depends_on_the_seed_if_it_takes_it(name: 
         ("snapshot", set()),
         ("preprocess", {"preprocess"}),
         ("tokenize", {"tokenize"}),
-        ("pretrain", {f"pretrain.{knob}" for knob in PretrainParams.model_fields.keys() - naming.NOT_OF_THE_RESULT}),
+        ("pretrain", {f"pretrain.{knob}" for knob in PretrainParams.model_fields.keys() - job.NOT_OF_THE_RESULT}),
         ("evaluate", {"evaluate"}),
         ("finetune", {"finetune.${key}"}),
         ("import", set()),
@@ -171,7 +174,7 @@ def test_a_stage_depends_on_the_knobs_that_change_its_result(name: str, knobs: s
     assert {entry for entry in knobs_of(name) if entry.split(".")[0] == name} == knobs
 
 
-@pytest.mark.parametrize(("name", "code"), [("pretrain", naming.CODE), ("finetune", task_training.CODE)])
+@pytest.mark.parametrize(("name", "code"), [("pretrain", job.CODE), ("finetune", task_training.CODE)])
 def test_checkpoints_are_named_by_the_code_that_their_stage_depends_on(name: str, code: tuple[str, ...]) -> None:
     """With more code, a harmless edit would orphan checkpoints; with less, training would resume from other code's."""
     deps = {dep.removeprefix("src/clozeline/") for dep in code_deps_of(name)}

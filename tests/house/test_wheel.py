@@ -24,10 +24,10 @@ WITH_TEXT = "artifacts/preprocess/"
 """Records of stages that no served model is read from."""
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "cli/sweep.py": ("sweep",),
-    "experiments/trials.py": ("sweep",),
-    "machine/supervisor.py": ("flows",),
-    "tracking/tensorboard_log.py": ("train", "tensorboard"),
+    "cli/experiments.py": ("sweep",),
+    "lab/sweep.py": ("sweep",),
+    "system/supervisor.py": ("flows",),
+    "tracking/tensorboard.py": ("train", "tensorboard"),
 }
 """Files that import what only the extras of few users bring → these extras."""
 EXTRAS = ("train", "flows", "dev", "sweep", "tensorboard")
@@ -111,7 +111,7 @@ def test_each_imported_package_is_required_by_the_extra_of_its_room(
     asked: dict[str, set[str]], imported: dict[str, set[str]]
 ) -> None:
     owners = packages_distributions()
-    assert imported["inference/session.py"] == {"numpy", "onnxruntime"}, "the files of the wheel were read"
+    assert imported["inference/open_model.py"] == {"numpy", "onnxruntime"}, "the files of the wheel were read"
     undeclared = [
         f"{file} imports {top}"
         for file, tops in imported.items()

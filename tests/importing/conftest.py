@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clozeline.foreign.published import Published
+from clozeline.records.published import Published
 from tests.tiny_models import SENTENCES, word_pieces
 
 BERT = {

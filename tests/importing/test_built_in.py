@@ -1,8 +1,8 @@
 import pytest
 
-from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS, MIN_METRIC_ITEMS
-from clozeline.importing.built_in import are_built_in, built_in_items
+from clozeline.export.proof import MIN_AGREEMENT_TEXTS, MIN_METRIC_ITEMS
+from clozeline.orchestration.import_items import are_built_in, built_in_items
+from clozeline.records.finetune.scored_items import HeldOut
 
 KINDS = [
     ("fill-mask", False),

@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from clozeline.errors import ArtifactError
-from clozeline.foreign.published import INDEX, Published
-from clozeline.importing.checkpoint import described
+from clozeline.orchestration.importing import described
+from clozeline.records.published import INDEX, Published
+from clozeline.system.errors import ArtifactError
 from tests.importing.conftest import Written, sentence_files
 
 MEAN = sentence_files({"pooling_mode_mean_tokens": True}, **{"sentence_bert_config.json": {"max_seq_length": 16}})
@@ -127,6 +127,6 @@ def test_a_vocabulary_of_words_with_capitals_has_to_say_whether_texts_are_lowerc
 def test_a_model_that_does_not_fit_into_memory_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     published = written()
     weights = Path(published.name) / "model.safetensors"
-    monkeypatch.setattr("clozeline.importing.checkpoint.available_bytes", lambda: weights.stat().st_size)
+    monkeypatch.setattr("clozeline.orchestration.importing.available_bytes", lambda: weights.stat().st_size)
     with pytest.raises(ArtifactError, match="import a smaller model"):
         described(published)

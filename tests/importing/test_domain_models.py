@@ -20,11 +20,11 @@ from transformers import (
     RobertaModel,
 )
 
-from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
-from clozeline.foreign.published import Published, published_folder
-from clozeline.importing.checkpoint import Described, described
-from clozeline.params import ImportParams
+from clozeline.export.trained import open_trained, tokenizer_of_vocabulary
+from clozeline.orchestration.importing import Described, described
+from clozeline.params.delivery import ImportParams
 from clozeline.planning.chooser import CHOICES
+from clozeline.records.published import Published, published_folder
 from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
 
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import read_manifest
-from clozeline.exporting.exams.exam import exam_of
-from clozeline.exporting.sample import Sample
-from clozeline.importing.built_in import built_in_items
+from clozeline.export.exams import Sample, exam_of
 from clozeline.inference.package import load
+from clozeline.orchestration.import_items import built_in_items
+from clozeline.records.package import read_manifest
 
 METRICS = {
     "encoder_package": "masked-LM accuracy",

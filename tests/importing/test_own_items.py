@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut
 from clozeline.cli.evaluate import source_of
-from clozeline.errors import DataError
-from clozeline.importing.own_items import items_of_records, items_of_texts
+from clozeline.orchestration.import_items import items_of_records, items_of_texts
+from clozeline.records.finetune.scored_items import EntitySpan, HeldOut
+from clozeline.system.errors import DataError
 
 CASES = [
     ("text-classification", False, {"text": "a", "label": "good"}, HeldOut(text="a", right=("good",))),

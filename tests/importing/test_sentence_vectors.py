@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from clozeline.errors import ArtifactError
-from clozeline.importing.sentence_vectors import SentenceVectors, sentence_vectors
+from clozeline.orchestration.importing import SentenceVectors, sentence_vectors
+from clozeline.system.errors import ArtifactError
 from tests.importing.conftest import Written, sentence_files
 
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, CharSpan
 
-from clozeline.errors import DataError
-from clozeline.inference.answerer import Answer, Answerer, Reading
-from clozeline.inference.errors import TextTooLongError
+from clozeline.inference.answerer import Answer, Answerer, ContextWindows, SpanSearch
 from clozeline.inference.package import load
-from clozeline.inference.spans import SpanSearch
+from clozeline.inference.tokenization import TextTooLongError
+from clozeline.system.errors import DataError
 from tests.tiny_models import SENTENCES
 from tests.tiny_packages import write_answerer
 
@@ -98,7 +97,7 @@ def test_window_boundaries_do_not_change_the_best_answer_of_a_long_context(tmp_p
     filler = [["of", "files", "b", "c", "e", "f", "return", "é"][n * n % 11 % 8] for n in range(300)]
     contexts = [" ".join([*filler[:place], "the lists a", *filler[place:]]) for place in range(0, 300, 23)]
     pairs = [*(("open", context) for context in contexts), ("list of", "the file")]
-    reading = Reading(overlap_tokens=overlap)
+    reading = ContextWindows(overlap_tokens=overlap)
     assert len(short.asking(pairs[:1], reading=reading).texts) > 8
     found, expected = short.ask(pairs, reading=reading), whole.ask(pairs)
     assert [one.answer for (one,) in expected] == ["the lists a"] * len(contexts) + ["the file"]
@@ -111,12 +110,12 @@ def test_window_boundaries_do_not_change_the_best_answer_of_a_long_context(tmp_p
 def test_window_size_is_configurable_and_a_question_that_is_too_long_is_cut(tmp_path: Path) -> None:
     model = tiny(tmp_path / "reader")
     pairs = [("the " * 40, "list " * 60)]
-    texts = model.asking(pairs, reading=Reading(window_tokens=20, question_tokens=5)).texts
+    texts = model.asking(pairs, reading=ContextWindows(window_tokens=20, question_tokens=5)).texts
     assert max(len(text) for text in texts) == 20
     assert all((text.ids_L == model.tokenizer.ids_of("the")[0]).sum() == 5 for text in texts)
     assert all(text.types_L is not None and text.types_L.sum() == len(text) - 7 for text in texts)
     with pytest.raises(TextTooLongError, match="no room for a context"):
-        model.ask(pairs, reading=Reading(window_tokens=4))
+        model.ask(pairs, reading=ContextWindows(window_tokens=4))
     with pytest.raises(DataError, match="top_k"):
         model.ask(pairs, search=SpanSearch(top_k=0))
 

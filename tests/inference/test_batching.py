@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.inference.batching import Batch, batches
+from clozeline.inference.open_model import TextBatch, batches
 from clozeline.inference.tokenization import TokenizedText
 
 PAD = 0
@@ -17,7 +17,7 @@ def texts_of(lengths: list[int]) -> list[TokenizedText]:
     return [TokenizedText(np.arange(length) + 100 * (n + 1), ()) for n, length in enumerate(lengths)]
 
 
-def rows_of(batch: Batch) -> list[list[int]]:
+def rows_of(batch: TextBatch) -> list[list[int]]:
     return [
         ids_L[mask_L == 1].tolist() for ids_L, mask_L in zip(batch.input_ids_BL, batch.attention_mask_BL, strict=True)
     ]

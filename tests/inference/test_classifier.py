@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from clozeline.errors import DataError
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.errors import NotAPairError
 from clozeline.inference.package import load
+from clozeline.inference.tokenization import NotAPairError
+from clozeline.system.errors import DataError
 from tests.tiny_packages import write_ranker
 
 TEXTS = ["returns a tensor", "small models answer quickly on ordinary processors", "the file is empty"]

@@ -5,11 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from clozeline.errors import DataError
 from clozeline.inference.completer import Completer, Decoding
-from clozeline.inference.errors import TextTooLongError
 from clozeline.inference.package import load
-from clozeline.inference.tokenization import TokenizedText
+from clozeline.inference.tokenization import TextTooLongError, TokenizedText
+from clozeline.system.errors import DataError
 from tests.tiny_packages import MAX_LENGTH, SPECIALS, VOCABULARY, write_completer
 
 CLS, SEP = VOCABULARY.index("[CLS]"), VOCABULARY.index("[SEP]")

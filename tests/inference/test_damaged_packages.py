@@ -9,15 +9,15 @@ from typing import Any
 import onnx
 import pytest
 
-from clozeline.artifacts.export.manifest import FILES, record_of
-from clozeline.cli.asking import opened
-from clozeline.errors import ArtifactError
-from clozeline.inference.encoder import Encoder
+from clozeline.cli.ask import opened
+from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
-from clozeline.registry import PACKAGE
-from clozeline.registry.served_model import ServedModel
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.sources import ModelSource
+from clozeline.records.package import FILES, record_of
+from clozeline.registry.models import PACKAGE
+from clozeline.registry.served_model import PyfuncModel
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.loading import open_source
+from clozeline.system.errors import ArtifactError
 from tests.tiny_packages import write_encoder
 
 NESTED = '{"a":' * 100_000 + "1" + "}" * 100_000
@@ -141,13 +141,13 @@ def test_a_damaged_package_is_refused_by_name(package: Path, damage: str) -> Non
 
 
 def by_pyfunc(package: Path) -> None:
-    ServedModel().load_context(SimpleNamespace(artifacts={PACKAGE: str(package)}))
+    PyfuncModel().load_context(SimpleNamespace(artifacts={PACKAGE: str(package)}))
 
 
 DOORS = {
     "serve and hot swap": lambda package: open_source(ModelSource("encoder", str(package)), None),
     "serve --precision": lambda package: open_source(ModelSource("encoder", str(package)), "int8"),
-    "fill": lambda package: opened(str(package), None, Encoder),
+    "fill": lambda package: opened(str(package), None, OpenEncoder),
     "pyfunc": by_pyfunc,
 }
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clozeline.artifacts.export.manifest import FILES
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.errors import MaskCutOffError, NoMaskError, TargetError, TextTooLongError
-from clozeline.inference.language_model import TOP, TOP_IDS, TOP_SCORES
+from clozeline.inference.language import TOP, TOP_IDS, TOP_SCORES, OpenEncoder
 from clozeline.inference.package import load, open_graph
+from clozeline.inference.tokenization import MaskCutOffError, NoMaskError, TargetError, TextTooLongError
+from clozeline.records.package import FILES
 
 TEXTS = [
     "the [MASK] reads",
@@ -23,20 +22,20 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def encoder(encoder_package: Path) -> Encoder:
+def encoder(encoder_package: Path) -> OpenEncoder:
     opened = load(encoder_package, precision="fp32")
-    assert isinstance(opened, Encoder)
+    assert isinstance(opened, OpenEncoder)
     return opened
 
 
 @pytest.fixture(scope="module")
-def int8(encoder_package: Path) -> Encoder:
+def int8(encoder_package: Path) -> OpenEncoder:
     opened = load(encoder_package)
-    assert isinstance(opened, Encoder)
+    assert isinstance(opened, OpenEncoder)
     return opened
 
 
-def test_candidates_equal_those_of_the_trained_model(encoder: Encoder, small_encoder: Path) -> None:
+def test_candidates_equal_those_of_the_trained_model(encoder: OpenEncoder, small_encoder: Path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(small_encoder).eval()
     tokenizer = AutoTokenizer.from_pretrained(small_encoder)
     for text, masks in zip(TEXTS, encoder.fill(TEXTS, top_k=5), strict=True):
@@ -48,25 +47,25 @@ def test_candidates_equal_those_of_the_trained_model(encoder: Encoder, small_enc
         np.testing.assert_allclose([[filled.score for filled in mask] for mask in masks], best.values, atol=1e-5)
 
 
-def test_each_mask_is_filled_separately_in_the_original_text(encoder: Encoder) -> None:
+def test_each_mask_is_filled_separately_in_the_original_text(encoder: OpenEncoder) -> None:
     (masks,) = encoder.fill(["Small MODELS answer [MASK] on ordinary [MASK]"], targets=["the"])
     assert masks[0][0].sequence == "Small MODELS answer the on ordinary [MASK]"
     assert masks[1][0].sequence == "Small MODELS answer [MASK] on ordinary the"
 
 
-def test_a_word_piece_is_joined_to_the_word_before_it(encoder: Encoder) -> None:
+def test_a_word_piece_is_joined_to_the_word_before_it(encoder: OpenEncoder) -> None:
     (((filled,),),) = encoder.fill(["Small MODELS answer [MASK] on ordinary processors"], targets=["##er"])
     assert filled.sequence == "Small MODELS answerer on ordinary processors"
 
 
-def test_probabilities_are_normalized_over_the_targets(encoder: Encoder) -> None:
+def test_probabilities_are_normalized_over_the_targets(encoder: OpenEncoder) -> None:
     (((first, second),),) = encoder.fill(["the [MASK] reads"], targets=["in", "the"])
     assert {first.token_str, second.token_str} == {"in", "the"}
     assert first.score >= second.score
     assert first.score + second.score == pytest.approx(1)
 
 
-def test_the_top_words_of_the_graph_equal_those_of_its_logits(encoder: Encoder) -> None:
+def test_the_top_words_of_the_graph_equal_those_of_its_logits(encoder: OpenEncoder) -> None:
     vocab_size = encoder.manifest.vocab_size
     named = encoder.filling(TEXTS, top_k=vocab_size)
     counted = encoder.filling(TEXTS, top_k=vocab_size + 1)  # more tokens than the graph returns by itself
@@ -81,37 +80,37 @@ def test_the_top_words_of_the_graph_equal_those_of_its_logits(encoder: Encoder) 
 
 
 def test_requests_with_targets_and_older_packages_are_answered_from_logits(
-    encoder: Encoder, encoder_package: Path
+    encoder: OpenEncoder, encoder_package: Path
 ) -> None:
     outputs = tuple(spec for spec in encoder.manifest.outputs if spec.name not in (TOP_IDS, TOP_SCORES))
     older = open_graph(encoder_package / FILES.fp32, encoder.manifest.model_copy(update={"outputs": outputs}))
-    assert isinstance(older, Encoder)
+    assert isinstance(older, OpenEncoder)
     assert encoder.filling(TEXTS, targets=["in", "the"]).output == "logits"
     assert older.filling(TEXTS).output == "logits"
     assert tokens(older) == tokens(encoder)
 
 
-def tokens(encoder: Encoder) -> list[list[list[int]]]:
+def tokens(encoder: OpenEncoder) -> list[list[list[int]]]:
     return [[[filled.token for filled in mask] for mask in text] for text in encoder.fill(TEXTS, top_k=5)]
 
 
 @pytest.mark.parametrize("target", ["sentences", "語", "[PAD]"])
-def test_a_target_in_pieces_or_unknown_is_refused_by_name(encoder: Encoder, target: str) -> None:
+def test_a_target_in_pieces_or_unknown_is_refused_by_name(encoder: OpenEncoder, target: str) -> None:
     with pytest.raises(TargetError, match=re.escape(repr(target))):
         encoder.fill(["the [MASK]"], targets=["the", target])
 
 
-def test_a_text_without_mask_is_refused_by_number(encoder: Encoder) -> None:
+def test_a_text_without_mask_is_refused_by_number(encoder: OpenEncoder) -> None:
     with pytest.raises(NoMaskError, match="text 1 has no mask"):
         encoder.fill(["the [MASK]", "the model"])
 
 
-def test_a_mask_that_was_cut_off_is_refused(encoder: Encoder) -> None:
+def test_a_mask_that_was_cut_off_is_refused(encoder: OpenEncoder) -> None:
     with pytest.raises(NoMaskError, match="has no mask within the 64 tokens"):
         encoder.fill(["the " * 100 + "[MASK]"], truncate=True)
 
 
-def test_a_text_that_loses_masks_to_truncation_is_refused_with_their_number(encoder: Encoder) -> None:
+def test_a_text_that_loses_masks_to_truncation_is_refused_with_their_number(encoder: OpenEncoder) -> None:
     long = "the [MASK] " + "the " * 100 + "[MASK] [MASK]"
     with pytest.raises(MaskCutOffError, match="text 1 has masks beyond the 64 tokens") as raised:
         encoder.fill(["the [MASK]", long], truncate=True)
@@ -120,7 +119,7 @@ def test_a_text_that_loses_masks_to_truncation_is_refused_with_their_number(enco
     assert len(words) == 1
 
 
-def test_an_embedding_is_the_mean_of_the_last_hidden_states(encoder: Encoder, small_encoder: Path) -> None:
+def test_an_embedding_is_the_mean_of_the_last_hidden_states(encoder: OpenEncoder, small_encoder: Path) -> None:
     model = AutoModelForMaskedLM.from_pretrained(small_encoder).eval()
     tokenizer = AutoTokenizer.from_pretrained(small_encoder)
     for text, embedding_H in zip(TEXTS, encoder.embed(TEXTS), strict=True):
@@ -130,11 +129,11 @@ def test_an_embedding_is_the_mean_of_the_last_hidden_states(encoder: Encoder, sm
         np.testing.assert_allclose(embedding_H, mean_H / mean_H.norm(), atol=1e-5)
 
 
-def test_embeddings_have_length_one(int8: Encoder) -> None:
+def test_embeddings_have_length_one(int8: OpenEncoder) -> None:
     np.testing.assert_allclose(np.linalg.norm(int8.embed(TEXTS), axis=1), 1, rtol=1e-5)
 
 
-def test_no_texts_give_no_answers(int8: Encoder) -> None:
+def test_no_texts_give_no_answers(int8: OpenEncoder) -> None:
     assert int8.fill([]) == []
     assert int8.embed([]).shape == (0, 32)
 
@@ -142,26 +141,26 @@ def test_no_texts_give_no_answers(int8: Encoder) -> None:
 @pytest.mark.parametrize("batch_tokens", [8, 32, 512])
 def test_the_order_of_texts_does_not_change_an_int8_answer(encoder_package: Path, batch_tokens: int) -> None:
     encoder = load(encoder_package, batch_tokens=batch_tokens)
-    assert isinstance(encoder, Encoder)
+    assert isinstance(encoder, OpenEncoder)
     texts = [" ".join(TEXTS).split()[start : start + 9] for start in range(12)]
     ordered = [" ".join(words) for words in texts]
     embeddings = encoder.embed(ordered)
     assert (encoder.embed(ordered[::-1])[::-1] == embeddings).all()
 
 
-def test_other_texts_of_the_batch_do_not_change_an_int8_answer(int8: Encoder) -> None:
+def test_other_texts_of_the_batch_do_not_change_an_int8_answer(int8: OpenEncoder) -> None:
     alone = np.concatenate([int8.embed([text]) for text in TEXTS])
     np.testing.assert_allclose(int8.embed(TEXTS), alone, atol=1e-4)
 
 
-def test_threads_can_share_an_encoder(int8: Encoder) -> None:
+def test_threads_can_share_an_encoder(int8: OpenEncoder) -> None:
     alone = [int8.fill([text]) for text in TEXTS]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda text: int8.fill([text]), TEXTS * 10))
     assert together == alone * 10
 
 
-def test_a_long_text_is_refused_unless_truncation_is_requested(int8: Encoder) -> None:
+def test_a_long_text_is_refused_unless_truncation_is_requested(int8: OpenEncoder) -> None:
     long = "the model " * 60
     with pytest.raises(TextTooLongError, match="too long"):
         int8.embed([long])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, processors
 
-from clozeline.inference import known_words
-from clozeline.inference.known_words import KnownWords
+from clozeline.inference import tokenization
+from clozeline.inference.tokenization import KnownWords
 from tests.odd_texts import ALGORITHMS, ODD, learned_tokenizer, odd_text
 
 WORDS = ["kato", "mire", "sulon", "Ber", "géshi", "votri", "ple", "kaka", "x1", "…", "don't", "a-b"]
@@ -113,7 +113,7 @@ def test_the_longest_of_overlapping_special_tokens_wins(tokenizers: dict[str, To
 def test_an_evicted_word_is_learned_again(
     tokenizers: dict[str, Tokenizer], algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_words, "_MOST_WORDS", 5)
+    monkeypatch.setattr(tokenization, "_MOST_WORDS", 5)
     known = known_of(tokenizers[algorithm])
     texts = [f" {one} {other}" for one in WORDS for other in WORDS]
     for start in range(0, len(texts), 7):
@@ -124,8 +124,8 @@ def test_an_evicted_word_is_learned_again(
 def test_words_of_the_earlier_cache_generation_do_not_count_as_new(
     tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_words, "_MOST_WORDS", 4)
-    monkeypatch.setattr(known_words, "_MOST_NEW_WORDS", 1)
+    monkeypatch.setattr(tokenization, "_MOST_WORDS", 4)
+    monkeypatch.setattr(tokenization, "_MOST_NEW_WORDS", 1)
     known = known_of(tokenizers["wordpiece"])
     for word in ("kato", "mire", "sulon", "votri", "ple"):
         assert known.ids(word) is not None
@@ -140,7 +140,7 @@ def test_a_word_with_many_characters_or_ids_is_not_cached(tokenizers: dict[str, 
 
 
 def test_concurrent_threads_get_correct_ids(tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_words, "_MOST_WORDS", 3)
+    monkeypatch.setattr(tokenization, "_MOST_WORDS", 3)
     tokenizer = tokenizers["wordpiece"]
     known = known_of(tokenizer)
     texts = [f"{one} {other}" for one in WORDS for other in WORDS] * 20

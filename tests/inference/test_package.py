@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import FILES
-from clozeline.errors import ArtifactError
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
+from clozeline.records.package import FILES
+from clozeline.system.errors import ArtifactError
 
 
 def test_the_task_in_the_manifest_decides_the_model_class(encoder_package: Path, classifier_package: Path) -> None:
-    assert isinstance(load(encoder_package), Encoder)
+    assert isinstance(load(encoder_package), OpenEncoder)
     assert isinstance(load(classifier_package), Classifier)
 
 
 def test_int8_and_fp32_are_different_graphs(encoder_package: Path) -> None:
     int8, fp32 = load(encoder_package), load(encoder_package, precision="fp32")
-    assert isinstance(int8, Encoder)
-    assert isinstance(fp32, Encoder)
+    assert isinstance(int8, OpenEncoder)
+    assert isinstance(fp32, OpenEncoder)
     assert (int8.embed(["the model"]) != fp32.embed(["the model"])).any()
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.inference.scores import check_top_k, likeliest
+from clozeline.inference.open_model import check_top_k, likeliest
+from clozeline.system.errors import DataError
 
 
 def logits(*values: float) -> np.ndarray:

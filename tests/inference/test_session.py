@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.inference.session import GraphSession
+from clozeline.inference.open_model import GraphSession
 
 
 @pytest.mark.parametrize(("num_threads", "spins"), [(1, "0"), (2, "1")])

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
-from clozeline.inference.entities import Aggregation, Entity, Extent, TaggedToken, extents
 from clozeline.inference.package import load
-from clozeline.inference.tagger import Tagger
+from clozeline.inference.tagger import Aggregation, Entity, Extent, TaggedToken, Tagger, extents
 from tests.tiny_packages import TAGS, write_tagger
 
 TEXTS = [

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import FILES, read_manifest
-from clozeline.inference.errors import NotUnicodeError, TextTooLongError
-from clozeline.inference.tokenization import TextTokenizer
+from clozeline.inference.tokenization import NotUnicodeError, TextTokenizer, TextTooLongError
+from clozeline.records.package import FILES, read_manifest
 
 CLS, SEP, MASK = 2, 3, 4
 

@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from clozeline.inference.word_cuts import Cut, cut_of
+from clozeline.records.word_cuts import Cut, cut_of
 
 _BERT, _LOWERCASE = pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer()
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from clozeline.cli import serve
-from clozeline.serving.edge.body_limit import MAX_BODY_SECONDS
-from clozeline.serving.protocols.fields import MAX_TIMEOUT_MILLISECONDS
+from clozeline.serving.http.bodies import MAX_TIMEOUT_MILLISECONDS
+from clozeline.serving.limits import MAX_BODY_SECONDS
 from clozeline.serving.uvicorn_adapter import WRITING_SECONDS
 
 ROOT = Path(__file__).parents[2]

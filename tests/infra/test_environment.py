@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.infra.prefect_project import prefect_file
 
 ROOT = Path(__file__).parents[2]

@@ -15,11 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clozeline.artifacts.export.manifest import package_sha256
-from clozeline.orchestration.project_status import _models
+from clozeline.orchestration.status import _models
+from clozeline.records.package import package_sha256
 from clozeline.registry.announcement import NOTICE_VARIABLE
 from clozeline.registry.versions import Registry
-from clozeline.tracking.database import experiment_id, prepare
+from clozeline.tracking.mlflow import experiment_id, prepare
 from tests.infra.replica import Replica
 from tests.mlflow_server import MlflowServer, server_over_postgres
 from tests.tiny_packages import write_embedder

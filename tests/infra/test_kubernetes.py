@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.serving import HEALTH_PATHS
+from clozeline.serving.errors import HEALTH_PATHS
 from tests.infra.stack.compose_file import read_env_file
 
 INFRA = Path(__file__).parents[2] / "infra"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.serving.observe.metrics import Metrics
+from clozeline.serving.metrics import Metrics
 
 INFRA = Path(__file__).parents[2] / "infra"
 RULES = INFRA / "prometheus/rules.yml"

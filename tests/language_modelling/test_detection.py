@@ -10,12 +10,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, ElectraForPreTraining
 
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, detection_logits, draw
+from clozeline.language import models
+from clozeline.language.detection import GENERATOR, ReplacedTokenPair, detection_logits, draw
+from clozeline.language.draws import Stream, fine_uniform, token_hashes
 from clozeline.pretraining.starting import start_from
-from clozeline.tasks.classification import head as classifier
-from clozeline.tokens.draws import Stream, fine_uniform, token_hashes
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.tasks import heads as classifier
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 ROWS_BL = torch.tensor([ROW])
@@ -24,7 +24,7 @@ NO_FLAGS_V = torch.zeros(64, dtype=torch.bool)
 
 @pytest.fixture
 def pair(params_of, ids) -> ReplacedTokenPair:
-    return with_weights_of_its_own(language_model.build(params_of("electra"), "rtd", ids, seed=0))
+    return with_weights_of_its_own(models.build(params_of("electra"), "rtd", ids, seed=0))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def with_weights_of_its_own(model: ReplacedTokenPair, seed: int = 0) -> Replaced
 
 def save(pair: ReplacedTokenPair, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> Path:
     out.mkdir()
-    language_model.save(pair, tokenizer, out, weights)
+    models.save(pair, tokenizer, out, weights)
     return out
 
 
@@ -78,7 +78,7 @@ def test_a_generator_has_the_same_depth_and_a_fraction_of_the_width(
     shape = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     params = params_of("electra", size=size, generator_fraction=fraction, **shape)
     with torch.device("meta"):
-        pair = language_model.build(params, "rtd", ids, seed=0)
+        pair = models.build(params, "rtd", ids, seed=0)
     narrow, wide = pair.generator.config, pair.discriminator.config
     assert (narrow.num_attention_heads, narrow.hidden_size, narrow.intermediate_size) == (
         heads,
@@ -89,7 +89,7 @@ def test_a_generator_has_the_same_depth_and_a_fraction_of_the_width(
 
 
 def test_weights_depend_only_on_the_seed(params_of, ids) -> None:
-    one, same, other = (language_model.build(params_of("electra"), "rtd", ids, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (models.build(params_of("electra"), "rtd", ids, seed=seed) for seed in (1, 1, 2))
     assert largest_difference(one, same) == 0
     assert largest_difference(one, other) > 0
 
@@ -99,7 +99,7 @@ def test_weights_depend_only_on_the_seed(params_of, ids) -> None:
 def test_both_load_in_stock_transformers_with_the_same_logits(
     tied: bool, params_of, ids, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
-    built = language_model.build(params_of("electra", tie_word_embeddings=tied), "rtd", ids, seed=0)
+    built = models.build(params_of("electra", tie_word_embeddings=tied), "rtd", ids, seed=0)
     pair = with_weights_of_its_own(built)
     folder = save(pair, tiny_tokenizer, tmp_path / "encoder")
     discriminator = AutoModelForPreTraining.from_pretrained(folder, local_files_only=True).eval()
@@ -117,8 +117,8 @@ def test_both_load_in_stock_transformers_with_the_same_logits(
 
 
 def test_a_saved_pair_is_loaded_as_a_pair(pair: ReplacedTokenPair, saved: Path) -> None:
-    again = language_model.load(saved)
-    assert language_model.head_of(again) == "rtd"
+    again = models.load(saved)
+    assert models.head_of(again) == "rtd"
     assert largest_difference(pair, again) == 0
     assert again.generator.base_model.embeddings is again.discriminator.base_model.embeddings
     assert not again.training
@@ -129,7 +129,7 @@ def test_shared_weights_given_once_are_saved_in_both_models(
 ) -> None:
     """Processes that divide a model return its shared weights only once."""
     once = {name: parameter.detach() + 1 for name, parameter in pair.named_parameters()}
-    again = language_model.load(save(pair, tiny_tokenizer, tmp_path / "given", once))
+    again = models.load(save(pair, tiny_tokenizer, tmp_path / "given", once))
     for name, parameter in again.named_parameters():
         assert torch.equal(parameter, once[name]), name
 
@@ -137,7 +137,7 @@ def test_shared_weights_given_once_are_saved_in_both_models(
 def test_a_discriminator_without_its_generator_is_refused(saved: Path) -> None:
     (saved / GENERATOR / "config.json").unlink()
     with pytest.raises(ArtifactError, match="without its generator"):
-        language_model.load(saved)
+        models.load(saved)
 
 
 @pytest.mark.parametrize("inner", [".", GENERATOR])
@@ -147,7 +147,7 @@ def test_missing_weights_of_a_pair_are_refused(inner: str, saved: Path) -> None:
     missing = next(name for name in sorted(weights) if "layer.0" in name)
     save_file({name: weight for name, weight in weights.items() if name != missing}, file, metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=f"does not hold all weights.*{missing}"):
-        language_model.load(saved)
+        models.load(saved)
 
 
 def test_the_generator_of_another_training_is_refused(
@@ -157,12 +157,12 @@ def test_the_generator_of_another_training_is_refused(
     (saved / GENERATOR).rename(saved / "gone")
     (other / GENERATOR).rename(saved / GENERATOR)
     with pytest.raises(ArtifactError, match="generator of another discriminator"):
-        language_model.load(saved)
+        models.load(saved)
 
 
 def test_a_family_without_a_stock_discriminator_is_refused(params_of, ids) -> None:
     with pytest.raises(ParamsError, match=r"deberta-v3` has no head for `rtd`.*: electra\n"):
-        language_model.build(params_of("deberta-v3"), "rtd", ids, seed=0)
+        models.build(params_of("deberta-v3"), "rtd", ids, seed=0)
 
 
 @torch.inference_mode()
@@ -174,7 +174,7 @@ def test_padding_does_not_change_the_scores_of_a_row(pair: ReplacedTokenPair) ->
 
 
 def test_the_encoder_that_is_fine_tuned_is_the_discriminator(pair: ReplacedTokenPair, saved: Path) -> None:
-    weights = classifier.build(saved, ["one", "two"], seed=0).base_model.state_dict()
+    weights = classifier.build_classifier(saved, ["one", "two"], seed=0).base_model.state_dict()
     for name, value in pair.base_model.state_dict().items():
         assert torch.equal(weights[name], value), name
 
@@ -192,7 +192,7 @@ def test_a_saved_pair_continues_training_with_both_models(pair: ReplacedTokenPai
 
 
 def test_an_added_token_has_one_shared_row_in_both_models(saved: Path, params_of) -> None:
-    from clozeline.encoder.families import TokenIds
+    from clozeline.encoder.families.layout import TokenIds
 
     again = start(saved, params_of, TokenIds(66, pad_id=0, cls_id=2, sep_id=3))
     assert again.config.vocab_size == again.generator.config.vocab_size == 66
@@ -206,7 +206,7 @@ def test_a_discriminator_without_a_generator_gets_a_seeded_fresh_one_with_a_warn
 ) -> None:
     folder = tmp_path / "alone"
     folder.mkdir()
-    language_model.save_encoder(pair, tiny_tokenizer, folder)
+    models.save_encoder(pair, tiny_tokenizer, folder)
     one, same, other = (start(folder, params_of, ids, seed=seed) for seed in (1, 1, 2))
     assert "has no generator" in caplog.text
     assert largest_difference(one.base_model, pair.base_model) == 0

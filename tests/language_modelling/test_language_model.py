@@ -8,22 +8,22 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 from clozeline.encoder.families import FAMILIES
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.language_modelling import language_model
+from clozeline.language import models
+from clozeline.system.errors import ArtifactError, ParamsError
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 
 
 @pytest.fixture
 def model(params_of, ids) -> PreTrainedModel:
-    return language_model.build(params_of("modernbert"), "mlm", ids, seed=0).eval()
+    return models.build(params_of("modernbert"), "mlm", ids, seed=0).eval()
 
 
 def test_weights_depend_only_on_the_seed_and_the_global_random_state_stays(params_of, ids) -> None:
     torch.manual_seed(9)
     expected = torch.rand(1)
     torch.manual_seed(9)
-    one, same, other = (language_model.build(params_of("modernbert"), "mlm", ids, seed) for seed in (1, 1, 2))
+    one, same, other = (models.build(params_of("modernbert"), "mlm", ids, seed) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(1), expected)
     weights = [next(iter(model.parameters())) for model in (one, same, other)]
     assert torch.equal(weights[0], weights[1])
@@ -33,16 +33,16 @@ def test_weights_depend_only_on_the_seed_and_the_global_random_state_stays(param
 def test_the_tokenizer_is_saved_beside_the_model(model, tiny_tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "encoder"
     out.mkdir()
-    language_model.save(model, tiny_tokenizer, out)
+    models.save(model, tiny_tokenizer, out)
     assert AutoTokenizer.from_pretrained(out, local_files_only=True)("w10 w11").input_ids == [10, 11]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_encoder_can_be_saved_without_the_head(family, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
-    model = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
+    model = models.build(params_of(family), "mlm", ids, seed=0).eval()
     out = tmp_path / "encoder"
     out.mkdir()
-    language_model.save_encoder(model, tiny_tokenizer, out)
+    models.save_encoder(model, tiny_tokenizer, out)
     alone, report = AutoModel.from_pretrained(out, local_files_only=True, output_loading_info=True)
     with torch.inference_mode():
         rows_BL = torch.tensor([ROW])
@@ -56,21 +56,21 @@ def test_the_encoder_can_be_saved_without_the_head(family, params_of, ids, tiny_
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
 def test_rows_are_read_up_to_the_length_that_params_name(family, params_of, ids, batch_of) -> None:
-    model = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
-    assert language_model.longest_row(model) == 64
-    assert bool(language_model.target_logits(model, batch_of([2, *[9] * 62, 3])).isfinite().all())
+    model = models.build(params_of(family), "mlm", ids, seed=0).eval()
+    assert models.longest_row(model) == 64
+    assert bool(models.target_logits(model, batch_of([2, *[9] * 62, 3])).isfinite().all())
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones(params_of, ids) -> None:
     with pytest.raises(ParamsError, match="modernbert, bert, roberta"):
-        language_model.build(params_of("bert").model_copy(update={"family": "t5"}), "mlm", ids, seed=0)
+        models.build(params_of("bert").model_copy(update={"family": "t5"}), "mlm", ids, seed=0)
 
 
 def test_a_family_without_a_causal_form_is_refused_with_those_that_have_one(params_of, ids) -> None:
     able = [name for name, family in FAMILIES.items() if "clm" in family.forms]
     assert "albert" not in able
     with pytest.raises(ParamsError, match=", ".join(able)):
-        language_model.build(params_of("albert"), "clm", ids, seed=0)
+        models.build(params_of("albert"), "clm", ids, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_family_without_a_causal_form_is_refused_with_those_that_have_one(para
     ],
 )
 def test_a_param_that_stock_classes_lack_is_refused(family, knobs, told, params_of, ids, caplog) -> None:
-    language_model.build(params_of(family, **knobs), "mlm", ids, seed=0)
+    models.build(params_of(family, **knobs), "mlm", ids, seed=0)
     assert told in caplog.text
     assert bool(caplog.text) == bool(told)
 
@@ -91,7 +91,7 @@ def test_a_param_that_stock_classes_lack_is_refused(family, knobs, told, params_
 def test_activation_epsilon_and_initial_weights_follow_params(family, params_of, ids, caplog) -> None:
     """In the encoder and the head, except values that the family declares as fixed."""
     given = {"activation": "relu", "norm_epsilon": 3e-4, "initializer_range": 0.07}
-    model = language_model.build(params_of(family, **given), "mlm", ids, seed=0)
+    model = models.build(params_of(family, **given), "mlm", ids, seed=0)
     fixed = {it.knob for it in FAMILIES[family].fixed}
     assert all(f"{family}: `{knob}`" in caplog.text for knob in fixed)
     of_head = [module for module in model.modules() if module not in set(model.base_model.modules())]
@@ -107,7 +107,7 @@ def test_activation_epsilon_and_initial_weights_follow_params(family, params_of,
 
 def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="dvc repro pretrain"):
-        language_model.load(tmp_path)
+        models.load(tmp_path)
 
 
 @pytest.mark.parametrize("objective", ["mlm", "rtd"])
@@ -115,25 +115,25 @@ def test_a_model_with_a_missing_weight_is_refused_with_its_name(
     objective, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
     """If it were drawn at random, it would pass for a trained weight."""
-    language_model.save(language_model.build(params_of("electra"), objective, ids, seed=0), tiny_tokenizer, tmp_path)
+    models.save(models.build(params_of("electra"), objective, ids, seed=0), tiny_tokenizer, tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     name = min(name for name in weights if "predictions" in name)
     save_file({kept: weight for kept, weight in weights.items() if kept != name}, tmp_path / "model.safetensors")
     with pytest.raises(ArtifactError, match="does not hold all weights") as caught:
-        language_model.load(tmp_path)
+        models.load(tmp_path)
     assert name in str(caught.value)
 
 
 def test_tokens_of_another_vocabulary_are_refused_with_both_sizes(model: PreTrainedModel) -> None:
     with pytest.raises(ArtifactError, match=r"(?s)65.*64"):
-        language_model.check_vocabulary(model, 65, Path("data/tokens"))
+        models.check_vocabulary(model, 65, Path("data/tokens"))
 
 
 FILL_DISK = """
 import resource, sys
 from pathlib import Path
 from transformers import BertConfig
-from clozeline.storage.atomic import replacing_folder
+from clozeline.system.files import replacing_folder
 from clozeline.encoder.model import Model
 config = BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
 model = Model(config, "mlm")

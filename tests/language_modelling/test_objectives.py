@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.encoder.families import TokenIds
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.language_modelling.objectives import OBJECTIVES, DetectionBatch, TargetBatch
-from clozeline.params import PretrainParams
-from clozeline.tokens.masking import Masker
-from clozeline.tokens.shards import TokenShards
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.language import models
+from clozeline.language.masking import Masker
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split, TargetBatch
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
 
 MAX_LENGTH = 16
 NUM_FOLDS = 7
@@ -118,7 +117,7 @@ def test_rows_without_a_target_are_counted(split: Split, tiny_pretraining: Pretr
 
 
 def build(objective: str, params: PretrainParams) -> LanguageModel:
-    return language_model.build(params.model, objective, TokenIds(64, pad_id=0, cls_id=CLS, sep_id=SEP), seed=3).eval()
+    return models.build(params.model, objective, TokenIds(64, pad_id=0, cls_id=CLS, sep_id=SEP), seed=3).eval()
 
 
 @torch.no_grad()
@@ -133,7 +132,7 @@ def test_the_objective_makes_attention_bidirectional_or_causal(
     changed = row.clone()
     changed[0, 5] = 60
     before_TV, after_TV = (
-        language_model.target_logits(model, TargetBatch(ids_BL, None, slots, slots)) for ids_BL in (row, changed)
+        models.target_logits(model, TargetBatch(ids_BL, None, slots, slots)) for ids_BL in (row, changed)
     )
     assert bool((before_TV != after_TV).any()) == looks_ahead
 
@@ -159,7 +158,7 @@ def test_a_row_has_the_same_logits_padded_and_unpadded(
 
     like, mixed = batch_of(short_B), batch_of(np.append(short_B, lengths_R.argmax()))
     assert mixed.input_ids_BL.shape[1] > like.input_ids_BL.shape[1]
-    like_TV, mixed_TV = (language_model.target_logits(model, batch) for batch in (like, mixed))
+    like_TV, mixed_TV = (models.target_logits(model, batch) for batch in (like, mixed))
     assert len(like_TV)
     assert (mixed_TV[: len(like_TV)] - like_TV).abs().max() <= 1e-9
 

@@ -1,6 +1,6 @@
-from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
-from clozeline.artifacts.lock import Lock, LockedPath, LockedStage
-from clozeline.lineage.card import release_section
+from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
+from clozeline.records.record import Lock, LockedPath, LockedStage
+from clozeline.registry.lineage import release_section
 from tests.text_metrics import encoder_metrics
 
 LOCK = Lock(

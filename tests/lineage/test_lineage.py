@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clozeline.artifacts.lock import Lock
 from clozeline.cli import app
-from clozeline.errors import ArtifactError
-from clozeline.lineage.trace import Trace, ancestry, trace
-from clozeline.lineage.verification import verify
-from clozeline.registry.forgotten import mark
+from clozeline.records.record import Lock
+from clozeline.registry.decisions import mark
+from clozeline.registry.lineage import Trace, ancestry, trace, verify
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.workspace import Workspace
+from clozeline.system.errors import ArtifactError
+from clozeline.system.workspace import Workspace
 from tests.release_project import make_release_project, retrain
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from clozeline.inference import package
-from clozeline.lineage.trace import trace
-from clozeline.lineage.verification import verify
-from clozeline.registry.packages import fetch_package
+from clozeline.registry.lineage import trace, verify
 from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.registry.versions import fetch_package
+from clozeline.system.workspace import Workspace
 from clozeline.versions import remote, reproduce
 from clozeline.versions.graph import read_stage_graph
-from clozeline.workspace import Workspace
 from tests.release_project import make_release_project, retrain
 
 NAME = "clozeline-encoder"

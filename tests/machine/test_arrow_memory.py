@@ -1,6 +1,6 @@
 import pyarrow as pa
 
-from clozeline.machine.arrow_memory import system_allocator
+from clozeline.system.arrays import system_allocator
 
 
 def test_the_system_allocator_is_used_only_within_the_block() -> None:

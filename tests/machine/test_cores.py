@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.machine.cores import MOST, available_cores
+from clozeline.system.errors import ParamsError
+from clozeline.system.machine import MOST, available_cores
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_without_control_groups_only_affinity_limits_the_cores(machine: Path) ->
 
 def test_a_process_pinned_to_one_core_counts_one() -> None:
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-    code += "from clozeline.machine.cores import MOST, available_cores; print(available_cores())"
+    code += "from clozeline.system.machine import MOST, available_cores; print(available_cores())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told == "1\n"
 

@@ -4,7 +4,7 @@ import sys
 BLOCKS = """
 import sys
 from pathlib import Path
-from clozeline.machine.heap import give_back_freed
+from clozeline.system.machine import give_back_freed
 
 def own_bytes():
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
@@ -32,7 +32,7 @@ def test_freed_memory_between_used_blocks_is_returned_to_the_system() -> None:
 
 HEAPS = """
 import ctypes, sys, threading
-from clozeline.machine.heap import share_one_heap
+from clozeline.system.machine import share_one_heap
 if "shared" in sys.argv:
     share_one_heap()
 libc, barrier = ctypes.CDLL(None), threading.Barrier(6)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.machine.memory import available_bytes, free_memory_bytes, out_of_memory_kills
+from clozeline.system.machine import available_bytes, free_memory_bytes, out_of_memory_kills
 
 MIB, GIB = 2**20, 2**30
 

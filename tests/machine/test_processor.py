@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.machine.processor import processor
+from clozeline.system.machine import processor
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from clozeline.errors import TransientError
-from clozeline.machine.workers import worker_processes
+from clozeline.system.errors import TransientError
+from clozeline.system.workers import worker_processes
 
 SLEEPERS = """
 import os, time
-from clozeline.machine.workers import worker_processes
+from clozeline.system.workers import worker_processes
 
 if __name__ == "__main__":
     with worker_processes(2) as workers:
@@ -26,7 +26,7 @@ if __name__ == "__main__":
             print("ready", flush=True)
 """
 SCRIPT = """
-from clozeline.machine.workers import worker_processes
+from clozeline.system.workers import worker_processes
 
 print("once", __file__)
 with worker_processes(2) as workers:
@@ -107,7 +107,7 @@ def test_an_error_in_a_worker_is_raised_in_the_caller(num_workers: int) -> None:
 
 
 def test_a_killed_worker_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozeline.machine.workers.out_of_memory_kills", iter([0, 1]).__next__)
+    monkeypatch.setattr("clozeline.system.workers.out_of_memory_kills", iter([0, 1]).__next__)
     with worker_processes(2) as workers, pytest.raises(TransientError, match="ended before its task") as caught:
         list(workers.map(kills_itself, range(10)))
     assert "memory ran out" in caught.value.problem

@@ -17,7 +17,7 @@ import psutil
 from httpx import HTTPError
 from mlflow.exceptions import MlflowException
 
-from clozeline.errors import ClozelineError
+from clozeline.system.errors import ClozelineError
 from tests.month.auditor import Auditor
 from tests.month.installation import running_installation
 from tests.month.nights import as_json, audit, live, make_auditor, tell

@@ -13,10 +13,9 @@ from typing import Any
 
 from mlflow.tracking import MlflowClient
 
-from clozeline.errors import ClozelineError
-from clozeline.lineage.trace import trace
-from clozeline.lineage.verification import verify
-from clozeline.workspace import Workspace
+from clozeline.registry.lineage import trace, verify
+from clozeline.system.errors import ClozelineError
+from clozeline.system.workspace import Workspace
 from tests.month.promotions import changes_of, faults_in, models_of
 
 _ENDED = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from clozeline.registry import CANDIDATE
+from clozeline.registry.models import CANDIDATE
 from clozeline.registry.versions import Registry
 from clozeline.versions import remote
 from tests.drill.prefect import Prefect

@@ -8,15 +8,14 @@ from uuid import uuid4
 import pytest
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
-from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
-from clozeline.lineage.trace import trace
-from clozeline.params import read_params
-from clozeline.registry.decision import Decision
-from clozeline.registry.gates import Gate, gates
+from clozeline.params.reading import read_params
+from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
+from clozeline.records.package_metrics import MetricPaths, PackageMetrics
+from clozeline.registry.decisions import Decision, Gate, gates
+from clozeline.registry.lineage import trace
+from clozeline.registry.models import Registered
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.registry.versions import Registered
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.month.auditor import Auditor, FlowRun
 from tests.release_project import make_release_project, retrain
 from tests.tiny_packages import write_encoder

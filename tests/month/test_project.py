@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import read_params
+from clozeline.params.reading import read_params
 from tests.month.project import prepare
 from tests.month.scenario import Event, Night, nights
 from tests.toy_line import SENTENCES

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.errors import StorageError
-from clozeline.orchestration import disk_space
-from clozeline.orchestration.disk_space import needed_bytes, require_disk_space
-from clozeline.params import Params, read_params
+from clozeline.orchestration import checks
+from clozeline.orchestration.checks import needed_bytes, require_disk_space
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.system.errors import StorageError
 from clozeline.versions.graph import StageNode
 
 PROJECT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def params() -> Params:
 
 @pytest.fixture(autouse=True)
 def own_logger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_space, "get_run_logger", lambda: logging.getLogger("run"))
+    monkeypatch.setattr(checks, "get_run_logger", lambda: logging.getLogger("run"))
 
 
 def node(name: str, out: str, *, deps: tuple[str, ...] = (), is_changed: bool = True) -> StageNode:

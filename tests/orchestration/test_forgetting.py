@@ -12,15 +12,15 @@ import pytest
 from mlflow import MlflowClient
 from typer.testing import CliRunner
 
-from clozeline.artifacts.finetune.model.held_out import read_items
-from clozeline.artifacts.lock import Lock
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.cli import app
-from clozeline.errors import ArtifactError, DataError, TransientError
-from clozeline.importing.items_file import items_file
 from clozeline.orchestration.forgetting import Findings, forget
+from clozeline.orchestration.items_file import items_file
+from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.record import Lock
+from clozeline.records.snapshot import FORGOTTEN_LOCK, KEY_FILE
+from clozeline.system.errors import ArtifactError, DataError, TransientError
+from clozeline.system.workspace import Workspace
 from clozeline.versions.objects import Objects
-from clozeline.workspace import Workspace
 from tests.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
 from tests.toy_project import PROJECT
 

@@ -15,17 +15,16 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from typer.testing import CliRunner
 
-from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.cli import app
-from clozeline.errors import ArtifactError, TransientError
 from clozeline.orchestration.garbage import Kept, sweep_project
-from clozeline.orchestration.run_lock import run_lock
-from clozeline.storage.sweep import Store
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.sweep import SweptStore
+from clozeline.system.workspace import Workspace, run_lock
+from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects
-from clozeline.workspace import Workspace
 from tests.killed_sweeps import LAST_TWO
 from tests.killed_writes import is_killed
 from tests.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
@@ -69,7 +68,7 @@ def with_remote(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def swept(workspace: Workspace, kept: Kept = LAST_TWO, *, shared: bool = False) -> dict[str, Store]:
+def swept(workspace: Workspace, kept: Kept = LAST_TWO, *, shared: bool = False) -> dict[str, SweptStore]:
     return {store.name: store for store in sweep_project(workspace, kept, shared=shared, is_dry=False)}
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.errors import DataError
-from clozeline.orchestration.inputs import require_inputs, require_readable_labels, unlabelled_tasks
-from clozeline.params import read_params
+from clozeline.orchestration.checks import require_inputs, require_readable_labels, unlabelled_tasks
+from clozeline.params.reading import read_params
+from clozeline.system.errors import DataError
 from clozeline.versions.graph import read_stage_graph
 from tests.toy_project import with_own_stages
 

@@ -4,17 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ClozelineError
-from clozeline.orchestration import killed_stage
-from clozeline.orchestration.killed_stage import failure_of_killed
-from clozeline.orchestration.stage_failure import failure_of
-from clozeline.orchestration.stage_process import Ended
-from clozeline.params import Params
-from clozeline.params.finetuning import SECTIONS
+from clozeline.orchestration import stage_process
+from clozeline.orchestration.stage_process import Ended, failure_of, failure_of_killed
+from clozeline.params.project import Params
+from clozeline.params.tasks import SECTIONS
+from clozeline.system.errors import ClozelineError
 from tests.named_knobs import is_knob_of, named_in
 from tests.orchestration.test_stage_process import reproduce
 
-STAGES = Path(killed_stage.__file__).parents[1] / "stages"
+STAGES = Path(stage_process.__file__).parents[1] / "stages"
 KILLING = """
 import os, pathlib, psutil, time
 me = psutil.Process()
@@ -59,7 +57,7 @@ def test_other_exit_codes_are_not_blamed_on_memory(code: int) -> None:
 
 
 def test_every_stage_named_in_the_settings_exists() -> None:
-    assert killed_stage._SETTINGS.keys() < {file.stem for file in STAGES.glob("[!_]*.py")}
+    assert stage_process._SETTINGS.keys() < {file.stem for file in STAGES.glob("[!_]*.py")}
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ import httpx
 import psutil
 import pytest
 
-from clozeline.errors import TransientError
-from clozeline.orchestration import local_servers
-from clozeline.workspace import Workspace
+from clozeline.orchestration import servers
+from clozeline.system.errors import TransientError
+from clozeline.system.workspace import Workspace
 from tests.prefect_databases import PutDatabase
 from tests.process_states import is_alive, wait_for
 
 CODE = """
 from pathlib import Path
-from clozeline.workspace import Workspace, set_defaults
-from clozeline.orchestration.local_servers import serve_until_interrupted
+from clozeline.system.workspace import Workspace, set_defaults
+from clozeline.orchestration.servers import serve_until_interrupted
 import sys
 set_defaults(Workspace(Path.cwd()))
 serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), prefect_port=int(sys.argv[2]),
@@ -75,11 +75,11 @@ def test_a_server_that_ends_by_itself_is_reported_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: Callable[[], int]
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(local_servers, "prepare", lambda address: None)
-    monkeypatch.setattr(local_servers, "running", lambda server, workspace: nullcontext(Ended()))
-    monkeypatch.setattr(local_servers, "wait_until_ready", lambda server, process, workspace: None)
+    monkeypatch.setattr(servers, "prepare", lambda address: None)
+    monkeypatch.setattr(servers, "running", lambda server, workspace: nullcontext(Ended()))
+    monkeypatch.setattr(servers, "wait_until_ready", lambda server, process, workspace: None)
     with pytest.raises(TransientError, match="MLflow ended") as caught:
-        local_servers.serve_until_interrupted(
+        servers.serve_until_interrupted(
             Workspace(tmp_path), mlflow_port=free_port(), prefect_port=free_port(), say=lambda line: None
         )
     assert caught.value.given == "exit code 3"

@@ -9,14 +9,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from clozeline.encoder.families import TokenIds
+from clozeline.encoder.families.layout import TokenIds
 from clozeline.encoder.own import fresh_own
-from clozeline.errors import ParamsError
-from clozeline.orchestration.own_encoder import require_own_encoder
-from clozeline.params import Params, read_params
-from clozeline.pretraining import trial_export
+from clozeline.orchestration.checks import require_own_encoder
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.pretraining import card
+from clozeline.system.errors import ParamsError
+from clozeline.system.workspace import Workspace
 from clozeline.versions.graph import StageNode
-from clozeline.workspace import Workspace
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTED = re.search(
@@ -63,11 +64,11 @@ def test_an_export_that_succeeded_is_not_tried_again_until_the_code_changes(
     nodes = [replace(NODE, deps=("mine.py",))]
     params = params_with("mine:build", is_exported=True)
     work = Workspace(root).work / "pretrain"  # of the stage in dvc.yaml
-    monkeypatch.setattr(trial_export, "_trace", tried := Mock(side_effect=[ValueError("a branch"), None, None]))
+    monkeypatch.setattr(card, "_trace", tried := Mock(side_effect=[ValueError("a branch"), None, None]))
     with pytest.raises(ParamsError, match="a branch"):
         require_own_encoder(Workspace(root), nodes, params)
     require_own_encoder(Workspace(root), nodes, params)
-    trial_export.check_export(fresh_own(params.pretrain.model, TokenIds(300, pad_id=0, cls_id=2, sep_id=3)), work)
+    card.check_export(fresh_own(params.pretrain.model, TokenIds(300, pad_id=0, cls_id=2, sep_id=3)), work)
     assert tried.call_count == 2, "the stage finds what the flow has found"
     with (root / "mine.py").open("a") as file:
         file.write("# edited\n")

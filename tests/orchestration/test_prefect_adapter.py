@@ -18,7 +18,6 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import TerminationSignal
 from prefect.states import Failed
 
-from clozeline.errors import DataError
 from clozeline.orchestration import prefect_adapter
 from clozeline.orchestration.prefect_adapter import (
     HEALTH,
@@ -30,8 +29,9 @@ from clozeline.orchestration.prefect_adapter import (
     WithoutTraceback,
     tell_errors_plainly,
 )
-from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
-from clozeline.workspace import Workspace
+from clozeline.orchestration.servers import HOST, Server, running, wait_until_ready
+from clozeline.system.errors import DataError
+from clozeline.system.workspace import Workspace
 
 
 def test_the_server_command_names_an_existing_application_factory() -> None:

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.inference.latency import Latency
-from clozeline.orchestration.releasing import faster
-from clozeline.params import read_params
+from clozeline.orchestration.release import faster
+from clozeline.params.reading import read_params
+from clozeline.records.package import read_manifest
 
 PROJECT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from uuid import UUID
 
-from clozeline.orchestration.run_logs import NUM_KEPT, forget_old_runs
+from clozeline.orchestration.stage_process import NUM_KEPT, forget_old_runs
 
 
 def make_run(logs: Path, number: int) -> Path:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.orchestration import server_password
-from clozeline.orchestration.server_password import new_password, protection, sign_in
-from clozeline.orchestration.stage_environment import stage_environment
-from clozeline.workspace import Workspace, use_own_password
+from clozeline.orchestration import servers
+from clozeline.orchestration.servers import new_password, protection, sign_in
+from clozeline.orchestration.stage_process import stage_environment
+from clozeline.system.errors import ParamsError
+from clozeline.system.workspace import Workspace, use_own_password
 
 SERVER, CLIENT = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 
@@ -61,12 +61,12 @@ def test_a_server_that_starts_at_the_same_time_does_not_change_the_password(
         faster.append(protection(workspace, 4200))
         return new_password()
 
-    monkeypatch.setattr(server_password, "new_password", slow)
+    monkeypatch.setattr(servers, "new_password", slow)
     assert [protection(workspace, 4200)] == faster
 
 
 def test_a_configured_password_is_not_replaced(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_password, "has_server_password", lambda: True)
+    monkeypatch.setattr(servers, "has_server_password", lambda: True)
     assert protection(workspace, 4200) == {}
     assert SERVER in sign_in(workspace, 4200)
     assert not workspace.work.exists()

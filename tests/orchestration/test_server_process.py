@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clozeline.errors import TransientError
-from clozeline.machine import supervisor
-from clozeline.orchestration import server_process
-from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
-from clozeline.workspace import Workspace
+from clozeline.orchestration import servers
+from clozeline.orchestration.servers import HOST, Server, running, wait_until_ready
+from clozeline.system import supervisor
+from clozeline.system.errors import TransientError
+from clozeline.system.workspace import Workspace
 from tests.process_states import wait_for
 
 NO_HTTP = f"""
@@ -55,6 +55,6 @@ def test_a_server_that_ends_is_reported_with_its_exit_code(tmp_path: Path, free_
 def test_a_process_that_does_not_speak_http_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
-    monkeypatch.setattr(server_process, "_READY_WITHIN_SECONDS", 1.5)
+    monkeypatch.setattr(servers, "_READY_WITHIN_SECONDS", 1.5)
     error = told_of(NO_HTTP, free_port(), tmp_path)
     assert error.given == "it runs, but does not answer"

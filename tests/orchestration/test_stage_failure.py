@@ -1,8 +1,7 @@
 """The error of a failed stage repeats the stage's own message; its class follows from the exit code."""
 
-from clozeline.errors import ClozelineError, DataError, TransientError
-from clozeline.orchestration.stage_failure import failure_of
-from clozeline.orchestration.stage_process import Ended
+from clozeline.orchestration.stage_process import Ended, failure_of
+from clozeline.system.errors import ClozelineError, DataError, TransientError
 
 DATA_ERROR = """\
 Running stage 'upper':

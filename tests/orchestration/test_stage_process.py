@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
-from clozeline.machine import supervisor
-from clozeline.orchestration.run_lock import run_lock
-from clozeline.orchestration.stage_environment import stage_environment
-from clozeline.orchestration.stage_process import Ended, StageProcesses
-from clozeline.workspace import Workspace
+from clozeline.orchestration.stage_process import Ended, StageProcesses, stage_environment
+from clozeline.system import supervisor
+from clozeline.system.workspace import Workspace, run_lock
 from tests.process_states import is_alive, stage_pids, start_of_long_stage, wait_for
 
 ENDS_WHILE_HELD = """
@@ -91,9 +89,9 @@ def test_ending_the_flow_kills_even_an_unresponsive_stage_and_its_children(toy: 
 KILLED_FLOW = """
 import sys
 from pathlib import Path
-from clozeline.workspace import Workspace
-from clozeline.orchestration.run_lock import run_lock
-from clozeline.orchestration.stage_environment import stage_environment
+from clozeline.system.workspace import Workspace
+from clozeline.system.workspace import run_lock
+from clozeline.orchestration.stage_process import stage_environment
 from clozeline.orchestration.stage_process import StageProcesses
 workspace = Workspace(Path.cwd())
 with run_lock(workspace.lock_file) as lock:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from clozeline.artifacts.start_lock import START_LOCK, StartLock, write_start_lock
-from clozeline.errors import TransientError
-from clozeline.orchestration import starting
-from clozeline.params import read_params
+from clozeline.orchestration import checks
+from clozeline.params.reading import read_params
+from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
+from clozeline.system.errors import TransientError
+from clozeline.system.workspace import Workspace
 from clozeline.versions.graph import StageNode, read_stage_graph
 from clozeline.versions.objects import Objects
-from clozeline.workspace import Workspace
 from tests.edited_params import with_values
 from tests.toy_project import with_own_stages
 
@@ -35,9 +35,9 @@ def champion(project: Path, monkeypatch: pytest.MonkeyPatch) -> StartLock:
     architecture = read_params(project / "params.yaml").pretrain.architecture
     lock = StartLock(model="clozeline-encoder", version="3", text="", files={"w": "3c"}, architecture=architecture)
     monkeypatch.setattr(
-        starting, "locked_champion", lambda model, text, workspace: lock.model_copy(update={"text": text})
+        checks, "locked_champion", lambda model, text, workspace: lock.model_copy(update={"text": text})
     )
-    monkeypatch.setattr(starting, "fetch_trained", lambda lock, workspace: workspace.root)
+    monkeypatch.setattr(checks, "fetch_trained", lambda lock, workspace: workspace.root)
     return lock
 
 
@@ -49,7 +49,7 @@ def settle(root: Path, *, is_new: bool = True) -> bool:
     """Settle start.lock; `is_new`: whether a snapshot will be taken."""
     graph = [_node(node, is_new) for node in read_stage_graph(root)]
     with disable_run_logger():
-        return starting.settle_start(Workspace(root), graph, read_params(root / "params.yaml"))
+        return checks.settle_start(Workspace(root), graph, read_params(root / "params.yaml"))
 
 
 def _node(node: StageNode, is_new: bool) -> StageNode:
@@ -124,10 +124,10 @@ def test_a_start_that_is_already_local_needs_no_registry(
     def away(lock: StartLock, workspace: Workspace) -> None:
         raise TransientError("the registry does not answer", given="", expected="", do="")
 
-    monkeypatch.setattr(starting, "check_still_registered", away)
+    monkeypatch.setattr(checks, "check_still_registered", away)
     write_start_lock(project / START_LOCK, champion)
     fetched = []
-    monkeypatch.setattr(starting, "fetch_trained", lambda lock, workspace: fetched.append(lock))
+    monkeypatch.setattr(checks, "fetch_trained", lambda lock, workspace: fetched.append(lock))
     graph = [_node(node, is_new=False) for node in read_stage_graph(project)]
-    starting.require_start(Workspace(project), graph, read_params(project / "params.yaml"))
+    checks.require_start(Workspace(project), graph, read_params(project / "params.yaml"))
     assert fetched == [champion]

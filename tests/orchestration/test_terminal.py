@@ -7,9 +7,9 @@ from pathlib import Path
 
 FLOW = """
 from pathlib import Path
-from clozeline.workspace import Workspace
-from clozeline.orchestration.stage_failure import failure_of
-from clozeline.orchestration.stage_environment import stage_environment
+from clozeline.system.workspace import Workspace
+from clozeline.orchestration.stage_process import failure_of
+from clozeline.orchestration.stage_process import stage_environment
 from clozeline.orchestration.stage_process import StageProcesses
 workspace = Workspace(Path.cwd())
 heard = []

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.lock import Lock
-from clozeline.orchestration.trained_encoder import locked_architecture
-from clozeline.params import read_params
+from clozeline.orchestration.checks import locked_architecture
+from clozeline.params.reading import read_params
+from clozeline.records.record import Lock
 from tests.edited_params import with_values
 
 PROJECT = Path(__file__).parents[2]

@@ -10,20 +10,20 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.export.manifest import FILES, package_sha256, read_manifest, record_of
-from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.artifacts.package_metrics import PackageMetrics
-from clozeline.importing.built_in import built_in_items
-from clozeline.importing.items_file import write_items
 from clozeline.inference.package import load
-from clozeline.orchestration.releasing import decide
-from clozeline.orchestration.trials import Trials
-from clozeline.params import ImportParams, read_params
-from clozeline.registry.decision import Decision
+from clozeline.orchestration.import_items import built_in_items
+from clozeline.orchestration.items_file import write_items
+from clozeline.orchestration.release import decide
+from clozeline.orchestration.trials import PackageTrials
+from clozeline.params.delivery import ImportParams
+from clozeline.params.reading import read_params
+from clozeline.records.finetune.scored_items import HeldOut
+from clozeline.records.package import FILES, ExportMetrics, package_sha256, read_manifest, record_of
+from clozeline.records.package_metrics import PackageMetrics
+from clozeline.registry.decisions import Decision
 from clozeline.registry.publishing import Publisher
-from clozeline.tracking.database import experiment_id, prepare
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.mlflow import experiment_id, prepare
 from tests.release_project import EXPORT
 from tests.tiny_packages import write_embedder
 from tests.trained_models import PROJECT
@@ -81,7 +81,9 @@ class Imports:
             NAME, source=stored.as_uri(), run_id=self.run_id, package_sha256=sha256, description=""
         )
         figures = PackageMetrics(quality=None, export=ExportMetrics.model_validate(EXPORT))
-        return decide(self.publisher, version, params.release, figures, Trials(Workspace(self.root), params, "mine"))
+        return decide(
+            self.publisher, version, params.release, figures, PackageTrials(Workspace(self.root), params, "mine")
+        )
 
 
 @pytest.fixture

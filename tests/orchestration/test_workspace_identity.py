@@ -2,8 +2,8 @@ import os
 import shutil
 from pathlib import Path
 
-from clozeline.orchestration.workspace_identity import identity_of
-from clozeline.workspace import Workspace
+from clozeline.orchestration.checks import identity_of
+from clozeline.system.workspace import Workspace
 
 
 def test_a_workspace_keeps_its_identity(tmp_path: Path) -> None:

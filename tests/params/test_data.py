@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from clozeline.params import SourceParams
+from clozeline.params.text import SourceParams
 from tests.text.conftest import params_of
 
 __all__ = ["params_of"]

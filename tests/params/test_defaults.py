@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.params import read_params
-from clozeline.params.defaults import default_tree, with_defaults
+from clozeline.params.reading import default_tree, read_params, with_defaults
 from tests.edited_params import PROJECT, message
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from clozeline.params import RungParams, read_params
+from clozeline.params.delivery import RungParams
+from clozeline.params.reading import read_params
 from tests.edited_params import PROJECT, Editor, message
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import read_params
-from clozeline.params.finetuning import SECTIONS, FinetuneParams
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import SECTIONS, FinetuneParams
 from tests.edited_params import Editor, message, with_task
 
 

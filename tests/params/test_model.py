@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import FAMILY_NAMES, read_params
-from clozeline.params.model import CAUSAL_FAMILIES
+from clozeline.params.model import CAUSAL_FAMILIES, FAMILY_NAMES
+from clozeline.params.reading import read_params
 from tests.edited_params import Editor, message, with_values
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import read_params
+from clozeline.params.reading import read_params
 from tests.edited_params import Editor, message, with_values
 
 

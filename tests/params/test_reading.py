@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import Params, read_params
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
 from tests.edited_params import PROJECT, Editor, message, with_values
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.lock import leaves
-from clozeline.params import read_params
-from clozeline.params.defaults import default_tree
-from clozeline.params.recipes import laid_over
+from clozeline.params.pretraining import laid_over
+from clozeline.params.reading import default_tree, read_params
+from clozeline.records.record import leaves
 from tests.edited_params import message, with_values
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import PretrainParams, read_params
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import read_params
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,10 @@
 
 import torch
 
-from clozeline.encoder.families import TokenIds
-from clozeline.params import ModelParams, PretrainParams
-from clozeline.training.precision import Precision
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.params.model import ModelParams
+from clozeline.params.pretraining import PretrainParams
+from clozeline.training.micro_batches import Precision
 
 VOCAB_SIZE = 300
 IDS = TokenIds(VOCAB_SIZE, 0, 2, 3)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from clozeline.params import PretrainParams, read_params
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import read_params
 from clozeline.planning.advice import Situation, advise
-from clozeline.planning.plan import Plan, zoo
-from clozeline.planning.speed import Speed
+from clozeline.planning.costs import TrainingPlan, zoo
+from clozeline.planning.timing import Speed
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
 GIB = 2**30
@@ -19,7 +20,7 @@ def advice_on(
 ) -> str:
     model = PARAMS.model.model_copy(update={key: changes.pop(key) for key in ("family", "size") if key in changes})
     params: PretrainParams = PARAMS.model_copy(update={"model": model, **changes})
-    plan = Plan.of(params, vocab_size)
+    plan = TrainingPlan.of(params, vocab_size)
     return " ".join(advise(Situation(plan, Speed(seconds_per_token, 0.0, params.batch_tokens), memory)))
 
 
@@ -50,7 +51,7 @@ def test_the_rate_of_another_optimizer_is_not_judged_by_that_of_adamw() -> None:
 
 
 def test_a_step_fits_exactly_if_all_its_parts_do() -> None:
-    total = Plan.of(PARAMS, 8192).memory.total
+    total = TrainingPlan.of(PARAMS, 8192).memory.total
     assert "does not fit" not in advice_on(memory=total)
     assert "does not fit" in advice_on(memory=total - 1)
 

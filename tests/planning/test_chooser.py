@@ -9,7 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.cli.plan import Need
-from clozeline.params import FAMILY_NAMES, SIZE_NAMES, Params
+from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES
+from clozeline.params.project import Params
 from clozeline.planning.chooser import CHOICES, as_tree, combine
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"

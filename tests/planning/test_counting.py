@@ -7,17 +7,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from clozeline.encoder.architecture import Slots
 from clozeline.encoder.families import FAMILIES
-from clozeline.encoder.model import Model
-from clozeline.encoder.positions import Slots
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.language_model import outline
-from clozeline.params import PretrainParams
-from clozeline.planning.compute import Compute
-from clozeline.planning.counting import ParameterCount
-from clozeline.planning.memory import StepMemory
-from clozeline.planning.plan import target_share
-from clozeline.planning.speed import measure
+from clozeline.encoder.model import EncoderModel
+from clozeline.language import models
+from clozeline.language.models import outline
+from clozeline.params.pretraining import PretrainParams
+from clozeline.planning.costs import Compute, ParameterCount, StepMemory, target_share
+from clozeline.planning.timing import measure
 from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
 
 
@@ -27,7 +24,7 @@ def test_an_outline_allocates_no_memory_and_has_the_parameter_count_of_the_model
 ) -> None:
     drawn = outline(of_family(params, family), "mlm", VOCAB_SIZE)
     assert {parameter.device.type for parameter in drawn.parameters()} == {"meta"}
-    real = language_model.build(of_family(params, family), "mlm", IDS, seed=0)
+    real = models.build(of_family(params, family), "mlm", IDS, seed=0)
     count = ParameterCount.of(drawn)
     assert count == ParameterCount.of(real)
     assert count.total == sum(parameter.numel() for parameter in real.parameters())
@@ -36,7 +33,7 @@ def test_an_outline_allocates_no_memory_and_has_the_parameter_count_of_the_model
 
 
 def test_int8_counts_one_byte_per_matrix_weight_and_fp32_for_the_rest(params: PretrainParams) -> None:
-    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
     count = ParameterCount.of(model)
     expected = sum(
         weight.numel() + 4 * len(weight) if weight.ndim == 2 else 4 * weight.numel() for weight in model.parameters()
@@ -49,11 +46,11 @@ def test_int8_counts_one_byte_per_matrix_weight_and_fp32_for_the_rest(params: Pr
 def test_the_flop_formula_equals_the_counter_of_torch(params: PretrainParams, family: str, length: int) -> None:
     """With unfused attention, because torch's counter does not know the fused attention of CPUs."""
     shape = of_family(params, family).model_copy(update={"max_position_embeddings": length})
-    model: Any = language_model.build(shape, "mlm", IDS, seed=0).eval()
+    model: Any = models.build(shape, "mlm", IDS, seed=0).eval()
     ids_BL = torch.full((4, length), 7)
     quarter = Slots(torch.arange(length), 4, length, length)
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        if isinstance(model, Model):  # the formula counts the whole last layer
+        if isinstance(model, EncoderModel):  # the formula counts the whole last layer
             model.says(quarter.of(model.encoder(ids_BL, torch.ones_like(ids_BL)).last_hidden_state))
         else:
             model(ids_BL, torch.ones_like(ids_BL), positions=quarter)
@@ -72,7 +69,7 @@ def of_a_batch(model: Any) -> int:
 def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> None:
     electra = of_family(params, "electra")
     pair = outline(electra, "rtd", VOCAB_SIZE)
-    real = language_model.build(electra, "rtd", IDS, seed=0)
+    real = models.build(electra, "rtd", IDS, seed=0)
     count = ParameterCount.of(pair)
     assert count == ParameterCount.of(real)
     assert count.total == sum(parameter.numel() for parameter in real.parameters())
@@ -92,7 +89,7 @@ def test_the_shared_embeddings_of_a_pair_count_once(params: PretrainParams) -> N
 
 def test_a_replaced_token_pair_is_timed_as_in_training(params: PretrainParams) -> None:
     detecting = params.model_copy(update={"objective": "rtd", "model": of_family(params, "electra")})
-    model = language_model.build(detecting.model, "rtd", IDS, seed=0)
+    model = models.build(detecting.model, "rtd", IDS, seed=0)
     before = model.discriminator.head.dense.weight.detach().clone()
     assert measure(model, detecting, target_share=0.15, flops_per_token=1e6).tokens_per_second > 0
     assert not torch.equal(model.discriminator.head.dense.weight, before)
@@ -103,10 +100,10 @@ def test_the_timed_model_is_compiled_and_recomputes_as_in_training(
     params: PretrainParams, is_asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = []
-    monkeypatch.setattr("clozeline.planning.speed.compiled", lambda loss, is_wanted: wanted.append(is_wanted) or loss)
-    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    monkeypatch.setattr("clozeline.planning.timing.compiled", lambda loss, is_wanted: wanted.append(is_wanted) or loss)
+    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
     asked = params.model_copy(update={"gradient_checkpointing": is_asked, "compile": is_asked})
-    monkeypatch.setattr("clozeline.planning.speed._timed", lambda first, second, device: (1.0, 1.0))
+    monkeypatch.setattr("clozeline.planning.timing._timed", lambda first, second, device: (1.0, 1.0))
     measure(model, asked, target_share=0.2, flops_per_token=1e6)
     assert model.encoder.recomputes == is_asked
     assert wanted == [is_asked]

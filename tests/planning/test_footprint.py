@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from clozeline.planning.footprint import BATCH_TEXTS, TEXT_TOKENS, Feed, footprint, resident_bytes
+from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS, GraphFeed, footprint, resident_bytes
 
-FEED = Feed(("input_ids",), vocab_size=50, mask_id=4, outputs=("y",))
+FEED = GraphFeed(("input_ids",), vocab_size=50, mask_id=4, outputs=("y",))
 MIB = 2**20
 
 
@@ -46,5 +46,5 @@ def test_every_sample_text_has_one_mask_and_valid_ids() -> None:
 def test_resident_memory_is_none_if_the_system_does_not_report_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozeline.planning.footprint._STATUS", tmp_path / "status")
+    monkeypatch.setattr("clozeline.planning.timing._STATUS", tmp_path / "status")
     assert resident_bytes() is None

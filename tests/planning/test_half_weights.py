@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from clozeline.planning.half_weights import with_half_weights
+from clozeline.planning.serving import with_half_weights
 
 WEIGHT_KN = np.random.default_rng(0).normal(size=(24, 16)).astype(np.float32)
 BIAS_N = np.linspace(-1, 1, 16, dtype=np.float32)

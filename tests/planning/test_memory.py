@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.encoder.families import FAMILIES, LanguageHead
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.language_model import outline
-from clozeline.language_modelling.objectives import TargetBatch
-from clozeline.params import PretrainParams
-from clozeline.planning.counting import ParameterCount
-from clozeline.planning.memory import StepMemory, device_bytes, optimizer_numbers
-from clozeline.planning.plan import target_share
+from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.families.layout import LanguageHead
+from clozeline.language import models
+from clozeline.language.models import outline
+from clozeline.language.objectives import TargetBatch
+from clozeline.params.pretraining import PretrainParams
+from clozeline.planning.costs import ParameterCount, StepMemory, device_bytes, optimizer_numbers, target_share
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
 from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
 
@@ -23,7 +22,7 @@ from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
 def test_an_optimizer_keeps_the_planned_number_of_values(params: PretrainParams, kind: str) -> None:
     rate = 1e-3 if kind == "muon" else None
     chosen = params.optimizer.model_copy(update={"kind": kind, "matrix_learning_rate": rate})
-    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    model = models.build(of_family(params, "bert"), "mlm", IDS, seed=0)
     optimizer = build_optimizer(model, chosen)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -68,13 +67,13 @@ def test_the_planned_activations_equal_those_kept_by_a_forward_pass(
     shape = of_family(params, family).model_copy(update={"max_position_embeddings": length, **rates})
     changes = {"model": shape, "objective": objective, "max_length": length, "batch_tokens": 4 * length}
     asked = params.model_copy(update=changes)
-    model = language_model.build(shape, objective, IDS, seed=0).train()
+    model = models.build(shape, objective, IDS, seed=0).train()
     share = target_share(asked)
     num_targets = round(4 * length * share)
     ids_BL, slot_T = torch.full((4, length), 7), torch.arange(num_targets) * (4 * length) // num_targets
     batch = TargetBatch(ids_BL, None, slot_T, torch.full((num_targets,), 7))
     with kept_for_backward(model) as sizes:
-        loss = torch.nn.functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+        loss = torch.nn.functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
     assert loss.requires_grad
     planned = StepMemory.of(model, asked, FP32, share).activations
     assert 0.7 < planned / sum(sizes.values()) < 1.5
@@ -93,7 +92,7 @@ def test_checkpointing_and_micro_batches_need_less_memory(params: PretrainParams
 def test_planned_memory_is_that_of_the_gpu_or_else_of_the_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("clozeline.planning.memory.available_bytes", lambda: 3 * 2**30)
+    monkeypatch.setattr("clozeline.planning.costs.available_bytes", lambda: 3 * 2**30)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert device_bytes() == 3 * 2**30
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -6,9 +6,9 @@ import pytest
 from transformers import BertConfig, DebertaV2Config, GPT2Config, PretrainedConfig, RobertaConfig
 
 from clozeline.encoder.checkpoints import published_config
-from clozeline.errors import ArtifactError
-from clozeline.planning.counting import ParameterCount
+from clozeline.planning.costs import ParameterCount
 from clozeline.planning.serving import of_published
+from clozeline.system.errors import ArtifactError
 from tests.moving_hub import NAME, MovingHub
 
 SHAPE = {

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from clozeline.errors import ParamsError
-from clozeline.params import PretrainParams
-from clozeline.pretraining import compilation
+from clozeline.params.pretraining import PretrainParams
+from clozeline.pretraining import job as compilation
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.losses import TargetLoss
+from clozeline.system.errors import ParamsError
 
 MOST_GRAPHS = 4
 """With and without an attention mask, and extra graphs for a first single row or target."""

@@ -10,16 +10,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.objectives import OBJECTIVES
-from clozeline.params import PretrainParams
+from clozeline.language.masking import Masker
+from clozeline.language.objectives import OBJECTIVES, Split
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.losses import TargetLoss
-from clozeline.pretraining.shown_examples import NUM_EXAMPLES
-from clozeline.progress import ProgressBar
-from clozeline.tokens.masking import Masker
-from clozeline.tokens.shards import TokenShards
-from clozeline.training.callbacks import Callback
+from clozeline.pretraining.watching import NUM_EXAMPLES
+from clozeline.system.progress import ProgressBar
 from clozeline.training.curves import Look
+from clozeline.training.state import Callback
 from tests.training.prepared import Prepare, largest_difference, weights_of
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.evaluation import judged
-from clozeline.language_modelling.language_model import target_logits
-from clozeline.params import PretrainParams
+from clozeline.evaluation import groups
+from clozeline.language.models import target_logits
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.judging import Judge
-from clozeline.training.looks import Looks
+from clozeline.pretraining.losses import Judge
+from clozeline.system.errors import DataError
+from clozeline.training.loop import Looks
 
 
 def judge_of(looks: Looks | None) -> Judge:
@@ -69,7 +69,7 @@ def test_the_accuracy_is_the_share_of_targets_whose_label_has_the_highest_probab
 ) -> None:
     looking = judge(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
     model = looking.loss.model.eval()
-    is_top1 = [judged.judge(target_logits(model, batch), batch.labels_T).is_top1_T for batch in looking._batches]
+    is_top1 = [groups.judge(target_logits(model, batch), batch.labels_T).is_top1_T for batch in looking._batches]
     assert 0 < looking.measure().accuracy == np.concatenate(is_top1).mean()
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import clozeline
-from clozeline.pretraining import naming
-from clozeline.pretraining.naming import name_of_training
-from clozeline.training.precision import Precision
+from clozeline.pretraining import job as naming
+from clozeline.pretraining.job import name_of_training
+from clozeline.training.micro_batches import Precision
 from tests.moving_hub import NAME, OLD, MovingHub
 from tests.training.prepared import Prepare
 
@@ -86,11 +86,11 @@ def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
 def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     before = prepare().loop.checkpoints.fingerprint
     assert prepare().loop.checkpoints.fingerprint == before
-    monkeypatch.setattr("clozeline.pretraining.naming.version", lambda package: "4.0")
+    monkeypatch.setattr("clozeline.pretraining.job.version", lambda package: "4.0")
     assert prepare().loop.checkpoints.fingerprint != before
 
 
-@pytest.mark.parametrize(("changed", "is_other"), [("tokens/rows.py", True), ("tasks/heads.py", False)])
+@pytest.mark.parametrize(("changed", "is_other"), [("language/shards.py", True), ("tasks/heads.py", False)])
 def test_editing_code_that_the_training_uses_makes_another_run(
     changed: str, is_other: bool, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,10 +9,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
-from clozeline.language_modelling.batches import Split
-from clozeline.pretraining.questions import Examiner, reads_as_sentence
-from clozeline.tokens.shards import TokenShards
-from clozeline.tokens.spelling import Spelling
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
+from clozeline.language.spelling import Spelling
+from clozeline.pretraining.watching import Examiner, reads_as_sentence
 from tests.conftest import VOCAB_SIZE, TokensMaker
 
 CODE = "const : ` double { x } = [ y ] ( z ) ; return value"

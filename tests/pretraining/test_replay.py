@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.errors import ArtifactError
-from clozeline.language_modelling.batches import Split
-from clozeline.params import PretrainParams
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.replay import Replay
-from clozeline.tokens.info import documents_path
-from clozeline.tokens.shards import TokenShards
+from clozeline.pretraining.feeding import Replay
+from clozeline.records.reading.tokens import documents_path
+from clozeline.system.errors import ArtifactError
 
 NUM_DOCUMENTS, NUM_NEW = 300, 60
 KEYS = np.arange(NUM_DOCUMENTS, dtype=np.uint64) * np.uint64(7919)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
+from clozeline.system.errors import ArtifactError, ParamsError
 
 Prepare = Callable[..., Pretraining]
 

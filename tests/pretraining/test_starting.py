@@ -9,10 +9,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from clozeline.encoder.families import FAMILIES, TokenIds
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.language_modelling import language_model
+from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.language import models
 from clozeline.pretraining.starting import start_from
+from clozeline.system.errors import ArtifactError, ParamsError
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 ROWS_BL = torch.tensor([ROW])
@@ -23,14 +24,14 @@ def save(params_of, ids, tiny_tokenizer: Path, tmp_path: Path) -> Callable[..., 
     """`save(family, objective="mlm", with_head=True)`: a model with weights of its own throughout, and its folder."""
 
     def save(family: str, objective: str = "mlm", with_head: bool = True) -> tuple[nn.Module, Path]:
-        model = language_model.build(params_of(family), objective, ids, seed=3).eval()
+        model = models.build(params_of(family), objective, ids, seed=3).eval()
         torch.manual_seed(3)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += torch.randn_like(parameter) * 0.1
         out = tmp_path / f"{family}-{objective}-{with_head}"
         out.mkdir()
-        (language_model.save if with_head else language_model.save_encoder)(model, tiny_tokenizer, out)
+        (models.save if with_head else models.save_encoder)(model, tiny_tokenizer, out)
         return model, out
 
     return save
@@ -82,7 +83,7 @@ def test_a_masked_checkpoint_can_start_a_causal_model_of_the_same_class(save, st
     with torch.inference_mode():
         before_BLV = causal(ROWS_BL).logits
         after_BLV = causal(torch.tensor([[*ROW[:5], 60, 3]])).logits
-    assert language_model.head_of(causal) == "clm"
+    assert models.head_of(causal) == "clm"
     assert (before_BLV[:, :5] - after_BLV[:, :5]).abs().max() <= 1e-5
 
 
@@ -121,9 +122,9 @@ def test_an_added_token_is_kept_after_saving(save, start, tiny_tokenizer, tmp_pa
     model = start(folder, ids=ids_of(65)).eval()
     out = tmp_path / "again"
     out.mkdir()
-    language_model.save(model, tiny_tokenizer, out)
+    models.save(model, tiny_tokenizer, out)
     with torch.inference_mode():
-        assert torch.equal(language_model.load(out)(ROWS_BL).logits, model(ROWS_BL).logits)
+        assert torch.equal(models.load(out)(ROWS_BL).logits, model(ROWS_BL).logits)
 
 
 def test_embedding_rows_without_a_token_are_dropped(save, start) -> None:

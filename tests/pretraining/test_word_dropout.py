@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.language_modelling.objectives import TargetBatch
-from clozeline.params import PretrainParams, WordDropoutParams
+from clozeline.language.objectives import TargetBatch
+from clozeline.language.shards import NUM_BOUNDARY_TOKENS, Boundary, RowTokens
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import PretrainParams, WordDropoutParams
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.word_dropout import WordDropout
-from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Boundary, RowTokens
-from clozeline.tokens.spelling import Spelling
+from clozeline.pretraining.feeding import WordDropout
+from clozeline.system.errors import ParamsError
 from clozeline.training.state import Batch
 from tests.tokens.test_masking import SPELLING, tokens
 

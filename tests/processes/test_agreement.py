@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from clozeline.errors import ArtifactError
-from clozeline.processes.agreement import check_inputs, check_shared, check_versions
-from clozeline.processes.group import ALONE, Group
+from clozeline.system.errors import ArtifactError
+from clozeline.system.group import ALONE, Group, check_inputs, check_shared, check_versions
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import pytest
 from torch import distributed
 
-from clozeline.machine.cores import available_cores
-from clozeline.processes.group import Group, leave
+from clozeline.system.group import Group, leave
+from clozeline.system.machine import available_cores
 
 
 def test_the_first_process_of_another_machine_is_not_the_first_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import datasets
 import pytest
 
-from clozeline.errors import DataError, TransientError
-from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
+from clozeline.records.reading.hub import HubKnobs, HubSplit, commit_of, hub_records
+from clozeline.system.errors import DataError, TransientError
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
 KNOBS = HubKnobs(dataset="room.dataset", every="room.dataset and room.split")

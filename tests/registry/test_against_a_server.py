@@ -7,10 +7,10 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from clozeline import registry
-from clozeline.artifacts.export.manifest import read_manifest, verify
+from clozeline.records.package import read_manifest, verify
+from clozeline.registry import models
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
-from clozeline.workspace import Workspace
+from clozeline.system.workspace import Workspace
 from tests.mlflow_server import MlflowServer
 
 URI = "models:/clozeline-encoder@champion"
@@ -40,13 +40,13 @@ def test_a_package_survives_a_round_trip_through_the_server_byte_for_byte(
         assert (folder / "metrics/export.json").read_bytes() == (encoder_package / "manifest.json").read_bytes()
 
     elsewhere = Workspace(tmp_path / "elsewhere")
-    found = registry.fetch(URI, elsewhere)
+    found = models.fetch(URI, elsewhere)
     assert found.folder.is_relative_to(elsewhere.work)
     verify(found.folder, read_manifest(found.folder))
     server.stop()
     server.start()
     (found.folder / "kept").touch()
-    assert (registry.fetch(URI, elsewhere).folder / "kept").exists(), "fetched once, it is not fetched again"
+    assert (models.fetch(URI, elsewhere).folder / "kept").exists(), "fetched once, it is not fetched again"
     (answer,) = mlflow.pyfunc.load_model(URI).predict(["a [MASK]"])
     assert len(answer["masks"]) == 1
 
@@ -57,7 +57,7 @@ def test_a_package_survives_a_round_trip_through_the_server_byte_for_byte(
         with (package / "manifest.json").open("a") as manifest:
             manifest.write("\n")
         publisher.registry.promote(publisher.publish(package, "clozeline-encoder", evidence))
-        registry.fetch(URI, elsewhere)
+        models.fetch(URI, elsewhere)
         assert {folder.name.split("-")[2] for folder in copies.iterdir()} == {*kept, "tiny"}
-    registry.fetch("models:/clozeline-encoder/1", elsewhere)
+    models.fetch("models:/clozeline-encoder/1", elsewhere)
     assert len(list(copies.iterdir())) == 4, "a version that was asked for by its number takes no other's place"

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from clozeline.errors import ParamsError
-from clozeline.registry import CHAMPION, SERVE_FROM
 from clozeline.registry.announcement import NOTICE_VARIABLE, Announcement
+from clozeline.registry.models import CHAMPION, SERVE_FROM
 from clozeline.registry.versions import Registry
+from clozeline.system.errors import ParamsError
 
 NAME = "clozeline-encoder"
 

@@ -10,9 +10,8 @@ import pytest
 import requests
 from mlflow.artifacts import download_artifacts
 
-from clozeline.errors import ArtifactError
-from clozeline.registry.client import registry_errors
-from clozeline.registry.versions import Registry
+from clozeline.registry.versions import Registry, registry_errors
+from clozeline.system.errors import ArtifactError
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clozeline.registry import CHAMPION, PREVIOUS
-from clozeline.registry.changes import ChampionChangedError
-from clozeline.registry.versions import Registry
+from clozeline.registry.models import CHAMPION, PREVIOUS
+from clozeline.registry.versions import ChampionChangedError, Registry
 from tests.mlflow_server import server_over_postgres
 
 pytestmark = pytest.mark.deployment  # a minute and a half: most of it, losers trying again

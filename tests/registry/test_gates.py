@@ -5,13 +5,13 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
-from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
-from clozeline.artifacts.package_metrics import PackageMetrics
-from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
-from clozeline.params import ReleaseParams
-from clozeline.registry.gates import forgetting, gates
+from clozeline.params.delivery import ReleaseParams
+from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
+from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
+from clozeline.records.package import ExportMetrics
+from clozeline.records.package_metrics import PackageMetrics
+from clozeline.registry.decisions import forgetting, gates
 from tests.text_metrics import encoder_metrics
 
 PARAMS = ReleaseParams(

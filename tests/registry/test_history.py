@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ArtifactError
-from clozeline.registry.decision import Decision
-from clozeline.registry.gates import Gate
-from clozeline.registry.history import released
+from clozeline.registry.decisions import Decision, Gate, released
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.workspace import Workspace
+from clozeline.system.errors import ArtifactError
+from clozeline.system.workspace import Workspace
 
 
 @pytest.fixture

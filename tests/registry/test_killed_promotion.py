@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from clozeline.errors import ArtifactError
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
-from clozeline.registry.in_use import versions_in_use
+from clozeline.registry.decisions import versions_in_use
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
+from clozeline.system.errors import ArtifactError
 from tests.killed_writes import is_killed
 
 NAME = "clozeline-encoder"

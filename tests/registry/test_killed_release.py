@@ -6,12 +6,11 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
-from clozeline.registry.decision import Decision
-from clozeline.registry.history import released
+from clozeline.registry.decisions import Decision, released
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.registry.trained import Trained
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.registry.trained import TrainedEncoder
+from clozeline.tracking.delivery import WORKSPACE
 from tests.killed_writes import is_killed
 
 NAME = "clozeline-encoder"
@@ -23,7 +22,7 @@ def release(address: str, package: Path, metrics: Path) -> None:
     """Do the writes of `clozeline release` for one package, in the same order."""
     publisher = Publisher(address)
     publisher.close_killed(WORKSPACE_NAME)
-    evidence = Evidence({"evaluate.json": metrics}, {WORKSPACE: WORKSPACE_NAME}, Trained({"w": metrics}, {}))
+    evidence = Evidence({"evaluate.json": metrics}, {WORKSPACE: WORKSPACE_NAME}, TrainedEncoder({"w": metrics}, {}))
     version = publisher.publish(package, NAME, evidence)
     if version.served_on is None:
         version = publisher.registry.serve(version, "int8", "Some CPU", 1.25)

@@ -16,17 +16,18 @@ import onnx
 import pytest
 from mlflow import MlflowClient
 
-from clozeline import registry
-from clozeline.artifacts.export.manifest import package_sha256, read_manifest, record_of, verify, write_manifest
-from clozeline.errors import ArtifactError, ParamsError, TransientError
 from clozeline.inference.package import load
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, Registered, own_database
-from clozeline.registry.packages import fetch_package
+from clozeline.records.package import package_sha256, read_manifest, record_of, verify, write_manifest
+from clozeline.registry import models
+from clozeline.registry import versions as own_database
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
+from clozeline.registry.versions import fetch_package
 from clozeline.registry.wheel import write_wheel
-from clozeline.tracking.database import experiment_id
-from clozeline.tracking.flow_run import WORKSPACE
-from clozeline.workspace import Workspace
+from clozeline.system.errors import ArtifactError, ParamsError, TransientError
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.mlflow import experiment_id
+from clozeline.tracking.runs import WORKSPACE
 from tests.model_cards import card_in
 from tests.serving.conftest import Serve
 
@@ -219,7 +220,7 @@ def test_code_planted_in_a_registered_model_does_not_run_in_the_server(
 ) -> None:
     promoted(publisher, encoder_package, evidence)
     uri, marker = f"models:/{NAME}@champion", tmp_path / "marker"
-    plant(registry.fetch(uri, workspace).folder, marker)
+    plant(models.fetch(uri, workspace).folder, marker)
     server = Serve(workspace.root, uri, "--port", "0")
     answer = httpx.post(f"{server.url()}/fill-mask", json={"inputs": "the [MASK]"}, trust_env=False)
     server.process.terminate()
@@ -284,7 +285,7 @@ def test_a_registered_package_that_does_not_load_fails_the_check(
 ) -> None:
     version = publisher.publish(encoder_package, NAME, evidence)
     publisher.check(version, example_texts(read_manifest(encoder_package)))
-    (registry.resolve(f"models:/{NAME}/1") / "tokenizer.json").write_text("{}")
+    (models.resolve(f"models:/{NAME}/1") / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
         publisher.check(version, example_texts(read_manifest(encoder_package)))
 
@@ -294,10 +295,10 @@ def test_a_uri_leads_to_the_package_folder_and_its_version(
 ) -> None:
     promoted(publisher, encoder_package, evidence)
     for uri in (f"models:/{NAME}@champion", f"models:/{NAME}/1"):
-        found = registry.fetch(uri, workspace)
+        found = models.fetch(uri, workspace)
         assert (found.version.name, found.version.version) == (NAME, "1")
         verify(found.folder, read_manifest(found.folder))
-    assert registry.champions(workspace) == [f"models:/{NAME}@champion"]
+    assert models.champions(workspace) == [f"models:/{NAME}@champion"]
 
 
 @pytest.mark.parametrize(
@@ -310,18 +311,18 @@ def test_a_uri_leads_to_the_package_folder_and_its_version(
 )
 def test_an_unregistered_model_is_refused_by_name(workspace: Workspace, uri: str, error: type[Exception]) -> None:
     with pytest.raises(error, match="models:/" if error is ParamsError else NAME):
-        registry.resolve(uri)
+        models.resolve(uri)
 
 
 def test_without_a_registry_there_are_no_champions_and_no_registry_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert registry.champions(Workspace(tmp_path)) == []
+    assert models.champions(Workspace(tmp_path)) == []
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("ask", [registry.fetch, registry.live_version])
+@pytest.mark.parametrize("ask", [models.fetch, models.live_version])
 def test_without_a_registry_the_error_says_where_to_look_and_none_is_created(
     ask: Callable[[str, Workspace], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +337,7 @@ def test_an_unresponsive_registry_is_a_transient_error(monkeypatch: pytest.Monke
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(TransientError, match="does not answer"):
-        registry.resolve(f"models:/{NAME}@champion")
+        models.resolve(f"models:/{NAME}@champion")
 
 
 def change_weights(package: Path) -> None:
@@ -378,18 +379,18 @@ def test_a_package_that_differs_from_the_registered_one_is_refused(
     told: str,
 ) -> None:
     promoted(publisher, encoder_package, evidence)
-    change(registry.resolve(f"models:/{NAME}@champion"))
+    change(models.resolve(f"models:/{NAME}@champion"))
     if database == "MLflow":
         monkeypatch.setattr(own_database, "package", lambda *asked: None)
     with pytest.raises(ArtifactError, match=told):
-        registry.fetch(f"models:/{NAME}@champion", workspace)
+        models.fetch(f"models:/{NAME}@champion", workspace)
 
 
 def test_mlflow_does_not_load_weights_that_were_not_registered(
     publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
 ) -> None:
     promoted(publisher, encoder_package, evidence)
-    package = registry.resolve(f"models:/{NAME}@champion")
+    package = models.resolve(f"models:/{NAME}@champion")
     mlflow.pyfunc.load_model(f"models:/{NAME}@champion")
     change_weights(package)
     with pytest.raises(ArtifactError, match=f"{NAME} version 1 are not those that were registered"):

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from clozeline.artifacts.export.manifest import read_manifest
-from clozeline.errors import DataError
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.package import load
-from clozeline.registry import PACKAGE
+from clozeline.records.package import read_manifest
+from clozeline.registry.models import PACKAGE
 from clozeline.registry.publishing import example_texts
-from clozeline.registry.served_model import ServedModel
+from clozeline.registry.served_model import PyfuncModel
+from clozeline.system.errors import DataError
 from tests.tiny_packages import write_answerer, write_ranker, write_tagger
 
 
-def opened(package: Path) -> ServedModel:
-    model = ServedModel()
+def opened(package: Path) -> PyfuncModel:
+    model = PyfuncModel()
     model.load_context(SimpleNamespace(artifacts={PACKAGE: str(package)}))
     return model
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ArtifactError, ParamsError
 from clozeline.registry import signature
+from clozeline.system.errors import ArtifactError, ParamsError
 from tests.tiny_packages import write_encoder
 
 

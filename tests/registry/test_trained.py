@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from clozeline import registry
-from clozeline.artifacts.start_lock import START_LOCK, StartLock
-from clozeline.errors import ArtifactError, TransientError
+from clozeline.registry import models
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.registry.trained import Trained, check_still_registered, fetch_trained, locked_champion
-from clozeline.workspace import Workspace
+from clozeline.registry.start_lock import START_LOCK, StartLock
+from clozeline.registry.trained import TrainedEncoder, check_still_registered, fetch_trained, locked_champion
+from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.workspace import Workspace
 
 NAME = "clozeline-encoder"
 WEIGHTS, INNER = "model.safetensors", "generator/config.json"
@@ -27,7 +27,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) ->
         (root / "models" / path).parent.mkdir(parents=True, exist_ok=True)
         (root / "models" / path).write_text(path)
         files[path] = root / "models" / path
-    trained = Trained(files, {"objective": "mlm"})
+    trained = TrainedEncoder(files, {"objective": "mlm"})
     publisher = Publisher(Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
     bare = shutil.copytree(encoder_package, root / "bare")
     (bare / "manifest.json").write_text((bare / "manifest.json").read_text() + "\n")
@@ -77,7 +77,7 @@ def test_an_unreachable_registry_gives_another_error_than_a_missing_champion(
 
 
 def test_servers_do_not_download_trained_files(workspace: Workspace) -> None:
-    served = registry.fetch(f"models:/{NAME}@champion", workspace).folder
+    served = models.fetch(f"models:/{NAME}@champion", workspace).folder
     model = next(folder for folder in served.parents if (folder / "MLmodel").is_file())
     assert not list(model.rglob("*.safetensors"))
 
@@ -145,7 +145,7 @@ def test_training_needs_a_champion_with_trained_files_to_continue(workspace: Wor
 
 def test_a_repeated_release_adds_missing_trained_files(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).write_text("weights")
-    trained = Trained({WEIGHTS: tmp_path / WEIGHTS}, {})
+    trained = TrainedEncoder({WEIGHTS: tmp_path / WEIGHTS}, {})
     publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
     bare = publisher.publish(workspace.root / "bare", NAME, Evidence({}, {}))
     assert not bare.trained_sha256

@@ -12,14 +12,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.params import read_params
-from clozeline.registry import Registered
-from clozeline.registry.decision import Decision
-from clozeline.registry.gates import Gate
-from clozeline.registry.history import Released
-from clozeline.reporting.files import RunFiles
-from clozeline.reporting.run import Run
+from clozeline.params.reading import read_params
+from clozeline.records.package import ExportMetrics
+from clozeline.registry.decisions import Decision, Gate, Released
+from clozeline.registry.models import Registered
+from clozeline.reporting.run import ReportedRun, RunFiles
 from clozeline.tracking.past_runs import PastRuns, StageRun
 from tests.chosen_tasks import write_params
 from tests.text_metrics import corpus_metrics, encoder_metrics, token_metrics
@@ -197,9 +194,9 @@ class Ran:
     root: Path
 
     @property
-    def run(self) -> Run:
+    def run(self) -> ReportedRun:
         params = read_params(self.root / "params.yaml")
-        return Run(
+        return ReportedRun(
             files=RunFiles(self.root),
             tasks=tuple(params.finetune),
             packages=params.export.models,
@@ -214,7 +211,7 @@ class Ran:
             built_at=BUILT_AT,
         )
 
-    def with_run(self, **changes: Any) -> Run:
+    def with_run(self, **changes: Any) -> ReportedRun:
         return replace(self.run, **changes)
 
 

@@ -5,8 +5,7 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
-from clozeline.reporting.charts import Bar, Series, bars, lines
-from clozeline.reporting.scales import Scale, thinned
+from clozeline.reporting.charts import Bar, Scale, Series, bars, lines, thinned
 
 
 def svg_of(figure: Markup) -> ElementTree.Element:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from xml.etree import ElementTree
 
-from clozeline.reporting.confusion import MOST_CLASSES, matrix
+from clozeline.reporting.tasks import MOST_CLASSES, matrix
 
 
 def cells(html: str) -> dict[tuple[str, str], int]:

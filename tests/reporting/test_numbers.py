@@ -1,6 +1,6 @@
 import pytest
 
-from clozeline.reporting.numbers import format_of
+from clozeline.reporting.run import format_of
 
 
 @pytest.mark.parametrize("end", ["low", "high"])

@@ -4,10 +4,10 @@ from datetime import datetime
 
 import pytest
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import TransientError
-from clozeline.registry.history import Released
+from clozeline.records.record import Lock
+from clozeline.registry.decisions import Released
 from clozeline.reporting.page import build
+from clozeline.system.errors import TransientError
 from clozeline.tracking.past_runs import EarlierRun, PastRuns
 from tests.reporting.conftest import METRICS, Ran, write_json
 from tests.reporting.test_page import chapter, tags_of, text_of, top

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from markupsafe import escape
 
-from clozeline.errors import TransientError
 from clozeline.reporting.page import SECTIONS, build
+from clozeline.system.errors import TransientError
 from tests.reporting.conftest import HARM, METRICS, Ran, write_json
 
 VOID = {"meta"}

@@ -5,11 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from clozeline.artifacts.lock import Lock, LockedStage
-from clozeline.cli.compare import tables
-from clozeline.reporting.side_by_side import Cell, Comparison
-from clozeline.tracking.compared_runs import ComparedRun
-from clozeline.tracking.past_runs import EarlierRun
+from clozeline.cli.keep import tables
+from clozeline.records.record import Lock, LockedStage
+from clozeline.reporting.comparison import Cell, Comparison
+from clozeline.tracking.past_runs import ComparedRun, EarlierRun
 
 STARTED = datetime(2026, 11, 20, 18, 3, tzinfo=UTC)
 NARROW = "\N{NARROW NO-BREAK SPACE}"

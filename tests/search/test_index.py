@@ -13,10 +13,10 @@ from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.inference.embedder import Embedder
+from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
-from clozeline.search.index import Query, SearchIndex
+from clozeline.lab.search import Query, SearchIndex
+from clozeline.system.errors import ArtifactError, ParamsError
 
 DOCS = {
     "torch.pad": ("torch", "Returns a tensor of the same shape.\n\nRows are padded at the end by torch.pad(x)."),

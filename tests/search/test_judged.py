@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.errors import DataError, ParamsError
-from clozeline.search.beir import JudgedQueries
-from clozeline.search.judged import Order, figures_of
+from clozeline.lab.retrieval import JudgedQueries, Order, figures_of
+from clozeline.system.errors import DataError, ParamsError
 
 DOCUMENTS = {"d1": "the tensor", "d2": "the file", "d3": "a tensor of rows", "q3": "a text"}
 QUERIES = {"q1": "tensor", "q2": "hash of a file", "q3": "a text", "q4": "nobody judged it"}

@@ -16,11 +16,10 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from clozeline.serving.uvicorn_adapter import configured
 from tests.tiny_packages import (
     write_answerer,

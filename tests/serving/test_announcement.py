@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from clozeline.cli.serve import announce
-from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models import Catalogue
 
 
 def offered(models: Catalogue, capsys: pytest.CaptureFixture[str]) -> tuple[str, object]:

@@ -4,9 +4,9 @@ import httpx
 import numpy as np
 import pytest
 
-from clozeline.inference.encoder import Encoder
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.protocols.house.fill_mask import FILLING
+from clozeline.inference.language import OpenEncoder
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.models import Catalogue
 
 
 def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Client) -> None:
@@ -39,7 +39,7 @@ def test_probabilities_are_normalized_over_the_targets(client: httpx.Client) -> 
 def test_vectors_equal_those_of_the_encoder_in_text_order(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["return the list", "a", "open the file of the list", "b"]
     served = catalogue.answering(FILLING).model
-    assert isinstance(served, Encoder)
+    assert isinstance(served, OpenEncoder)
     vectors = np.array(client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
     # Other texts in the micro-batch change the last bits.
     np.testing.assert_allclose(vectors, served.embed(texts), atol=1e-6)

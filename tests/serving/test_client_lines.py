@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.params import read_params
-from clozeline.registry import model_name
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
+from clozeline.params.reading import read_params
+from clozeline.registry.models import model_name
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.tiny_packages import write_classifier, write_completer, write_embedder, write_encoder
 
 PROJECT = Path(__file__).parents[2]

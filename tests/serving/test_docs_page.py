@@ -9,11 +9,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.protocols.house.status import live
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.http.status import live
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.browser import Browser, Scheme, running_browser
 from tests.serving.conftest import run_app
 

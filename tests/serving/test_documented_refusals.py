@@ -8,11 +8,10 @@ import httpx
 import jsonschema
 import pytest
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import OPEN_PATHS, ApiKeys
-from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.access import OPEN_PATHS, ApiKeys
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
 from tests.serving.test_openapi import documented
 

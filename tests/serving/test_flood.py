@@ -15,11 +15,10 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
-from clozeline.serving.app import create_app
-from clozeline.serving.edge import open_requests
-from clozeline.serving.edge.open_requests import MAX_OF_ONE, MAX_REQUESTS, Visit
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving import limits
+from clozeline.serving.limits import MAX_OF_ONE, MAX_REQUESTS, Visit
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -102,7 +101,7 @@ def test_open_requests_of_one_connection_are_bounded_and_health_always_answers(s
 def test_slow_bodies_do_not_block_other_clients(
     serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 2)
+    monkeypatch.setattr(limits, "MAX_REQUESTS", 2)
     begun = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
     with serving(app) as client, ExitStack() as stack:
         slow = [stack.enter_context(connection(client)) for _ in range(8)]
@@ -119,7 +118,7 @@ def test_slow_bodies_do_not_block_other_clients(
 def test_a_request_whose_body_arrives_in_parts_is_refused_too(
     serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 0)
+    monkeypatch.setattr(limits, "MAX_REQUESTS", 0)
     head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
     with serving(app) as client, connection(client) as apart:
         apart.sendall(head)
@@ -131,7 +130,7 @@ def test_a_request_whose_body_arrives_in_parts_is_refused_too(
 def test_a_refusal_under_a_model_name_has_the_error_format_of_the_protocol(
     serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 0)
+    monkeypatch.setattr(limits, "MAX_REQUESTS", 0)
     with serving(app) as client:
         refused = client.post("/models/encoder/v1/embeddings", json={"input": "a", "model": "encoder"})
         assert [client.get(f"/models/encoder{path}").status_code for path in ("/health/live", "/metrics")] == [200] * 2
@@ -142,7 +141,7 @@ def test_a_refusal_under_a_model_name_has_the_error_format_of_the_protocol(
 def test_disconnected_clients_no_longer_count_as_open_requests(
     serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 4)
+    monkeypatch.setattr(limits, "MAX_REQUESTS", 4)
     with serving(app) as client:
         for _ in range(8):
             with connection(client) as leaving:

@@ -6,13 +6,10 @@ import httpx
 import numpy as np
 import pytest
 
-from clozeline.inference.entities import Aggregation
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.protocols.house.answer import ANSWERING
-from clozeline.serving.protocols.house.classify import CLASSIFYING
-from clozeline.serving.protocols.house.tag import TAGGING
+from clozeline.inference.tagger import Aggregation
+from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING, TAGGING
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
 from tests.tiny_packages import TAGS, TOPICS
 

@@ -6,13 +6,13 @@ import httpx
 import jsonschema
 import pytest
 
-from clozeline.serving.protocols.openapi import Document
-from clozeline.serving.protocols.table import DIALECTS
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.openapi import OpenAPIDocument
 
 
 def documented() -> dict[str, Any]:
     """Return the document, built without an application."""
-    return Document(DIALECTS).whole
+    return OpenAPIDocument(DIALECTS).whole
 
 
 EXAMPLES = [

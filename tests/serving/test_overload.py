@@ -11,13 +11,12 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.question import Rows
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.queue import Admission
+from clozeline.serving.server import create_app
 from tests.serving.conftest import wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -33,13 +32,13 @@ BOUND_SECONDS = 2 * SECONDS_PER_TOKEN * MAX_WAITING_TOKENS + 3
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the encoder take 5 ms per token on any processor."""
-    rows = Encoder.rows
+    rows = OpenEncoder.rows
 
-    def slowly(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+    def slowly(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         time.sleep(SECONDS_PER_TOKEN * sum(map(len, texts)))
         return rows(self, texts, output)
 
-    monkeypatch.setattr(Encoder, "rows", slowly)
+    monkeypatch.setattr(OpenEncoder, "rows", slowly)
 
 
 @pytest.mark.usefixtures("slow")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
-from clozeline.serving.protocols.fields import MAX_TEXT_CHARACTERS, MAX_TEXTS
-from clozeline.serving.protocols.table import DIALECTS
+from clozeline.serving.http.bodies import MAX_TEXT_CHARACTERS, MAX_TEXTS
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.limits import MAX_BODY_BYTES
 from tests.serving.test_openapi import EXAMPLES
 
 JSON = {"content-type": "application/json"}

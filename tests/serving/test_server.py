@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from clozeline.registry.versions import Registry
-from clozeline.serving import KEYS_VARIABLE
-from clozeline.workspace import Workspace
+from clozeline.serving.errors import KEYS_VARIABLE
+from clozeline.system.workspace import Workspace
 from tests.own_registry import ENCODER, write_registry
 from tests.serving.conftest import Serve
 from tests.tiny_packages import write_encoder

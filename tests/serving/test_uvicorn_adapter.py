@@ -16,11 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from clozeline.serving import uvicorn_adapter
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import SECURITY_HEADERS
-from clozeline.serving.edge.open_requests import OpenRequests
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.access import SECURITY_HEADERS
+from clozeline.serving.limits import OpenRequests
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import connection
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

@@ -5,13 +5,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clozeline.choosing.zero_shot import choosing_by_cloze
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
-from clozeline.serving.protocols.house.fill_mask import FILLING
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from clozeline.serving.zero_shot import choosing_by_cloze
 from tests.serving.conftest import run_app
 from tests.tiny_packages import classifier_graph, write_package
 

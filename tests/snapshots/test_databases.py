@@ -5,11 +5,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from clozeline.errors import DataError, TransientError
-from clozeline.params import SourceParams
-from clozeline.snapshots import databases
-from clozeline.text.opening import opened
-from clozeline.text.sources import open_snapshot
+from clozeline.corpus.cleaning.portions import open_snapshot, opened
+from clozeline.corpus.sources import remote
+from clozeline.params.text import SourceParams
+from clozeline.system.errors import DataError, TransientError
 from tests.postgres_server import Postgres, running_postgres
 from tests.raw_text import take_snapshot
 from tests.text.conftest import params_of
@@ -126,8 +125,8 @@ def test_a_missing_driver_is_named(tmp_path: Path, asked) -> None:
 def test_postgresql_shows_one_state_while_others_write(
     tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(databases.PASSWORD, PASSWORD)
-    line_of, written = databases.line_of, []
+    monkeypatch.setenv(remote.PASSWORD, PASSWORD)
+    line_of, written = remote.line_of, []
 
     def writing(record):
         if not written:  # after the first row was read
@@ -137,7 +136,7 @@ def test_postgresql_shows_one_state_while_others_write(
             written.append(True)
         return line_of(record)
 
-    monkeypatch.setattr(databases, "line_of", writing)
+    monkeypatch.setattr(remote, "line_of", writing)
     params = asked(url_of(postgres))
     take_snapshot(params, Path("unread"), tmp_path / "raw")
     assert [text for text, _ in texts(tmp_path / "raw", params)] == [f"ticket {number}" for number in range(1, 5001)]
@@ -147,16 +146,16 @@ def test_postgresql_shows_one_state_while_others_write(
 def test_a_wrong_password_is_not_a_transient_error(
     tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(databases.PASSWORD, "wrong")
+    monkeypatch.setenv(remote.PASSWORD, "wrong")
     with pytest.raises(DataError, match="refuses this user") as caught:
         take_snapshot(asked(url_of(postgres)), Path("unread"), tmp_path / "raw")
-    assert databases.PASSWORD in caught.value.do
+    assert remote.PASSWORD in caught.value.do
 
 
 def test_an_unreadable_table_is_named(
     tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(databases.PASSWORD, PASSWORD)
+    monkeypatch.setenv(remote.PASSWORD, PASSWORD)
     with pytest.raises(DataError, match="refuses the query"):
         take_snapshot(asked(url_of(postgres), "SELECT * FROM secrets"), Path("unread"), tmp_path / "raw")
 

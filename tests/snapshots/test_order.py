@@ -1,5 +1,5 @@
-from clozeline.artifacts.snapshot.manifest import SnapshotFile
-from clozeline.snapshots.order import ordered
+from clozeline.corpus.sources.snapshots import ordered
+from clozeline.records.snapshot import SnapshotFile
 
 
 def file(name: str, content: str, snapshot: int = 9) -> SnapshotFile:

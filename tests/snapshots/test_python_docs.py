@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.snapshots.python_docs import STANDARD_LIBRARY, documented_modules
+from clozeline.corpus.sources.python_docs import STANDARD_LIBRARY, documented_modules
+from clozeline.system.errors import DataError
 
 MODULE = '''\
 """Module doc."""

@@ -4,10 +4,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from clozeline.artifacts.snapshot.manifest import Earlier, Snapshot, SnapshotFile
-from clozeline.snapshots import record_shards
-from clozeline.snapshots.record_shards import keep_records, line_of
-from clozeline.snapshots.store import Store
+from clozeline.corpus.sources import store
+from clozeline.corpus.sources.store import SnapshotStore, keep_records, line_of
+from clozeline.records.snapshot import Earlier, Snapshot, SnapshotFile
 
 
 class Snapshots:
@@ -21,7 +20,7 @@ class Snapshots:
     def take(self, *texts: str) -> tuple[SnapshotFile, ...]:
         self.folder = self.root / str(len(list(self.root.iterdir())))
         self.folder.mkdir()
-        files = keep_records((line_of({"text": text}) for text in texts), Store(self.folder, self.earlier))
+        files = keep_records((line_of({"text": text}) for text in texts), SnapshotStore(self.folder, self.earlier))
         manifest = Snapshot(kind="sql", place="x", revision=None, raw_bytes=0, files=files)
         paths = {file.object_name: self.folder / file.object_name for file in files}
         self.earlier = Earlier(manifest, paths)
@@ -77,7 +76,7 @@ def test_unchanged_content_is_linked_and_not_written_again(snapshots: Snapshots)
 
 
 def test_a_shard_ends_at_its_maximum_size(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_shards, "_SHARD_BYTES", 2 * len(line_of({"text": "a"})))
+    monkeypatch.setattr(store, "_SHARD_BYTES", 2 * len(line_of({"text": "a"})))
     snapshots.take("a", "b", "c")
     assert snapshots.texts() == [["a", "b"], ["c"]]
 

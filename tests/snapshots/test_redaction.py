@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.artifacts.snapshot.forgotten import Forgotten
-from clozeline.snapshots import redaction
-from clozeline.snapshots.redaction import redact
+from clozeline.corpus.sources import redaction
+from clozeline.corpus.sources.redaction import redact
+from clozeline.records.snapshot import Forgotten
 
 TEXT = "Jane Doe lives at 5 Elm Street, in the town of Oz."
 FORGOTTEN = Forgotten(key=b"key").with_text(TEXT)

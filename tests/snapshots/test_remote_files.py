@@ -8,8 +8,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from clozeline.errors import DataError, TransientError
-from clozeline.snapshots import remote_files
+from clozeline.corpus.sources import remote as remote_files
+from clozeline.system.errors import DataError, TransientError
 from tests.object_store import KEYS
 from tests.raw_text import take_snapshot
 from tests.text.conftest import params_of

@@ -6,10 +6,10 @@ from typing import BinaryIO
 
 import pytest
 
-from clozeline.artifacts.snapshot.manifest import Earlier, Snapshot
-from clozeline.errors import DataError, TransientError
-from clozeline.params import SourceParams
-from clozeline.snapshots import store
+from clozeline.corpus.sources import store
+from clozeline.params.text import SourceParams
+from clozeline.records.snapshot import Earlier, Snapshot
+from clozeline.system.errors import DataError, TransientError
 from tests.raw_text import take_snapshot
 from tests.text.conftest import params_of
 

@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
-import clozeline.params
-from clozeline.evaluation import asking
+import clozeline.params.project
+from clozeline.evaluation import groups
 
 
 def run(folder: Path) -> None:
@@ -15,7 +15,7 @@ def run(folder: Path) -> None:
     for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
         params = getattr(clozeline.params, case["class"]).model_validate(case["params"])
         paths = {name: Path(path) for name, path in case["paths"].items()}
-        with patch.object(asking, "BATCH_TOKENS", 64):  # so that both processes get batches, one of them one more
+        with patch.object(groups, "BATCH_TOKENS", 64):  # so that both processes get batches, one of them one more
             import_module(f"clozeline.stages.{case['stage']}").run(params, **paths, **case["others"])
 
 

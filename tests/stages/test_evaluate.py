@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.encoder.families import TokenIds
-from clozeline.errors import ArtifactError
-from clozeline.evaluation.asking import NUM_FOLDS
-from clozeline.evaluation.examples import NUM_EXAMPLES
-from clozeline.language_modelling import language_model
-from clozeline.params import EvaluateParams, PretrainParams
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.evaluation.detection import NUM_EXAMPLES
+from clozeline.evaluation.groups import NUM_FOLDS
+from clozeline.language import models
+from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
+from clozeline.system.errors import ArtifactError
 
 PARAMS = EvaluateParams(max_length=32, num_bootstrap_samples=100, num_pseudo_documents=6)
 TRAINING = ("return a new array of the given shape", "raise an error if the file is not there")
@@ -33,10 +33,8 @@ CONTRACT = {
 
 def encoder(params: PretrainParams, tokenizer: Path, folder: Path, vocab_size: int = 64) -> Path:
     folder.mkdir()
-    model = language_model.build(
-        params.model, params.objective, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1
-    )
-    language_model.save(model, tokenizer, folder)
+    model = models.build(params.model, params.objective, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1)
+    models.save(model, tokenizer, folder)
     return folder
 
 

@@ -8,13 +8,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertModel
 
-from clozeline.artifacts.export.manifest import read_manifest
-from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.errors import ArtifactError, DataError, ParamsError
-from clozeline.foreign.published import Published
-from clozeline.inference.embedder import Embedder
+from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
-from clozeline.params import ImportParams, Params, read_params
+from clozeline.params.delivery import ImportParams
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.records.finetune.scored_items import HeldOut
+from clozeline.records.package import read_manifest
+from clozeline.records.published import Published
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
 from tests.trained_models import PROJECT, SaveTrained
 

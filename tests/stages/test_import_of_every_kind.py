@@ -27,14 +27,14 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from clozeline.artifacts.export.manifest import read_manifest
-from clozeline.choosing.zero_shot import TEMPLATE, choosing_by_entailment, chosen
 from clozeline.cli import app, published
+from clozeline.inference.answerer import SpanSearch
 from clozeline.inference.completer import Decoding
 from clozeline.inference.package import load
-from clozeline.inference.spans import SpanSearch
-from clozeline.params import read_params
-from clozeline.workspace import Workspace
+from clozeline.params.reading import read_params
+from clozeline.records.package import read_manifest
+from clozeline.serving.zero_shot import TEMPLATE, choosing_by_entailment, chosen
+from clozeline.system.workspace import Workspace
 from tests.importing.conftest import sentence_files
 from tests.open_gates import RANDOM
 from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert
@@ -248,8 +248,8 @@ def told(project: Path, operators_made_once: None) -> str:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(project)
         patched.setattr(published, "_package", package)
-        patched.setattr("clozeline.exporting.packaging.write_sbom", lambda *_: None)
-        patched.setattr("clozeline.exporting.packaging.measure", lambda *_, **__: "at once")
+        patched.setattr("clozeline.export.packaging.write_sbom", lambda *_: None)
+        patched.setattr("clozeline.export.packaging.measure", lambda *_, **__: "at once")
         result = CliRunner().invoke(app, ["import", "model", "--no-release"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output

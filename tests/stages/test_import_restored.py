@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import BertModel
 
-from clozeline.api.editing import edit
-from clozeline.artifacts.export.manifest import FILES
-from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.foreign.published import Published
-from clozeline.importing.items_file import items_file, write_items
+from clozeline.orchestration.items_file import items_file, write_items
+from clozeline.params.editing import edit
+from clozeline.records.finetune.scored_items import HeldOut
+from clozeline.records.package import FILES
+from clozeline.records.published import Published
 from clozeline.versions import reproduce
 from clozeline.versions.reproduce import EXIT_CODES
 from tests.fine_tuning import contents

@@ -13,30 +13,26 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.export.manifest import TensorSpec, read_manifest
-from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
-from clozeline.exporting.exams.exam import Exam
-from clozeline.exporting.forms import Form, labelled
-from clozeline.exporting.sample import Sample
-from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind
-from clozeline.inference.open_model import OpenModel, Records
-from clozeline.inference.question import Question
-from clozeline.params import ClassificationParams, Params, read_params
-from clozeline.params.finetuning.sections import SECTIONS
-from clozeline.registry import CHAMPION
+from clozeline.export.exams import Exam, Sample
+from clozeline.export.forms import GraphForm, labelled
+from clozeline.export.trained import TrainedModel
+from clozeline.inference.open_model import OpenModel, Question, Records
+from clozeline.inference.package import MODEL_KINDS, ModelKind
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import SECTIONS, ClassificationParams
+from clozeline.records.package import ExportMetrics, TensorSpec, read_manifest
+from clozeline.records.package_metrics import MetricPaths, PackageMetrics
+from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.protocols.dataframes import Params as InvocationParams
-from clozeline.serving.protocols.dataframes import Sent
-from clozeline.serving.protocols.operation import Call
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.http.bodies import InvocationParams, Sent
+from clozeline.serving.http.operation import Call
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from clozeline.stages import export, finetune
-from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskReport
 from tests.clean_text import write_clean_text
@@ -83,7 +79,7 @@ def outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     return (TensorSpec(name="logits", dtype="float32", shape=("batch", 2), meaning="early and late"),)
 
 
-FORM = Form(labelled, outputs)
+FORM = GraphForm(labelled, outputs)
 
 
 def exam(model: Lateness, sample: Sample) -> Exam:
@@ -108,7 +104,7 @@ KIND = ModelKind(
     form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",
     model=Lateness,
-    tensors="clozeline.serving.protocols.tensor_kinds:LABELS",
+    tensors="clozeline.serving.http.open_inference:LABELS",
     invocations=f"{__name__}:invocations",
     says="how late a text begins",
 )

@@ -15,17 +15,15 @@ from typer.testing import CliRunner
 
 import clozeline as cz
 from clozeline.cli import app
-from clozeline.errors import ArtifactError
-from clozeline.experiments.corpus import held
-from clozeline.experiments.experiment import Experiment
-from clozeline.experiments.trainings import TaskTraining
-from clozeline.glue.tasks import glue_tasks
+from clozeline.lab.experiment import Experiment, held
+from clozeline.lab.glue_data import glue_tasks
+from clozeline.lab.sweep import TaskTraining
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from clozeline.system.errors import ArtifactError
 from tests.glue.copies import write_official
 from tests.serving.conftest import run_app
 from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK
-from clozeline.errors import ClozelineError, DataError, StorageError
-from clozeline.params import PreprocessParams, SourceParams
+from clozeline.corpus.cleaning.building import CleanWriter
+from clozeline.params.text import PreprocessParams, SourceParams
+from clozeline.records.snapshot import FORGOTTEN_LOCK
 from clozeline.stages import preprocess, snapshot
-from clozeline.text.clean_writer import CleanWriter
+from clozeline.system.errors import ClozelineError, DataError, StorageError
 
 
 def params(kind: str = "files") -> PreprocessParams:
@@ -196,7 +196,7 @@ def test_a_full_disk_is_named_and_the_old_corpus_stays(tmp_path: Path, good: Pat
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("clozeline.cluster.executors.available_cores", lambda: 1)  # tasks run in this process
+    monkeypatch.setattr("clozeline.cluster.ledger.available_cores", lambda: 1)  # tasks run in this process
     monkeypatch.setattr(CleanWriter, "append", full)
     with pytest.raises(StorageError, match="no space left while writing") as caught:
         run(params(), seed=2, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")

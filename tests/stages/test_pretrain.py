@@ -14,10 +14,10 @@ import pytest
 from ruamel.yaml import YAML
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clozeline.params import PretrainParams
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
+from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages import pretrain
-from clozeline.tokens.info import INFO_NAME, TokensInfo
-from clozeline.tokens.shards import TokenShards
 from tests.conftest import TokensMaker, counting_documents
 from tests.model_cards import card_in
 
@@ -125,7 +125,7 @@ def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without
 ) -> None:
     tokens = make_tokens(counting_documents(2500, seed=0), counting_documents(40, seed=1))
     assert len(TokensInfo.read(tokens).splits["train"].shards) == 6
-    monkeypatch.setattr("clozeline.tokens.order.WINDOW_TOKENS", 20_000)
+    monkeypatch.setattr("clozeline.language.order.WINDOW_TOKENS", 20_000)
     read: list[int] = []
     monkeypatch.setattr(TokenShards, "read_ahead", lambda shards, ordinals: read.extend(ordinals))
     for folder, num_workers in (("alone", 0), ("workers", 2)):

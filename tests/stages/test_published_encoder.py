@@ -13,7 +13,8 @@ from ruamel.yaml import YAML
 from tokenizers import Tokenizer
 from transformers import AutoModel, BertModel
 
-from clozeline.params import Params, read_params
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
 from clozeline.stages import tokenize
 from tests.clean_text import write_clean_text
 from tests.fine_tuning import fine_tune, metrics_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from tests.clean_text import write_clean_text
 from tests.ports import held_ports
 from tests.stages import in_two_processes

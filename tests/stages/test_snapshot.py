@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
-from clozeline.artifacts.lock import Lock
+from clozeline.records.record import Lock
 from clozeline.versions import reproduce
 from clozeline.versions.objects import Objects
 from clozeline.versions.reproduce import AGAIN, outcome_of

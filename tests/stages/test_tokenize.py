@@ -17,16 +17,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.cluster.ledger import Done
-from clozeline.errors import ArtifactError, DataError, TransientError
-from clozeline.params import TokenizeParams
-from clozeline.records.files.identity import identity_of
+from clozeline.language.shards import TokenShards
+from clozeline.params.text import TokenizeParams
+from clozeline.records.reading.streams import identity_of
+from clozeline.records.reading.tokens import TokensInfo, documents_path
 from clozeline.stages import tokenize
-from clozeline.tokenizing import partitions, shards
-from clozeline.tokenizing.document_keys import write_document_keys
+from clozeline.system.errors import ArtifactError, DataError, TransientError
+from clozeline.tokenizing import shards
+from clozeline.tokenizing import shards as partitions
 from clozeline.tokenizing.earlier_ids import EarlierIds
+from clozeline.tokenizing.packing import write_document_keys
 from clozeline.tokenizing.shards import ShardItem
-from clozeline.tokens.info import TokensInfo, documents_path
-from clozeline.tokens.shards import TokenShards
 
 _RUN = """
 import sys
@@ -163,7 +164,7 @@ def test_processes_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run(clean, tmp_path / "one")
     assert len(partitions.partitions_of(clean / "train.parquet")) > 1
     monkeypatch.setattr(tokenize, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr("clozeline.cluster.executors.available_cores", lambda: 2)
+    monkeypatch.setattr("clozeline.cluster.ledger.available_cores", lambda: 2)
     run(clean, tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 

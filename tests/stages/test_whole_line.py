@@ -15,8 +15,8 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.lock import Lock
-from clozeline.workspace import Workspace
+from clozeline.records.record import Lock
+from clozeline.system.workspace import Workspace
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
 from tests.prefect_databases import PutDatabase
 from tests.process_states import is_alive, wait_for

@@ -10,13 +10,12 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from clozeline.api.editing import edit
-from clozeline.cli import app
-from clozeline.errors import ParamsError
-from clozeline.params import read_params
-from clozeline.starter import project
-from clozeline.starter.stage_graph import PIN, graph_elsewhere, own_graph
-from clozeline.storage.fingerprints import sha256_of
+from clozeline.cli import app, project
+from clozeline.params.editing import edit
+from clozeline.params.reading import read_params
+from clozeline.stages.calling.calls import PIN, graph_elsewhere, own_graph
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ParamsError
 from clozeline.versions.graph import read_stage_graph
 
 PROJECT = Path(__file__).parents[2]
@@ -39,7 +38,7 @@ IMPORTED = {
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project of the template `lines`, with its text."""
     folder = tmp_path_factory.mktemp("init") / "own"
-    project.create(folder, "lines")
+    project.create_project(folder, "lines")
     (folder / "sentences.txt").write_text("the cat sat on the mat\n" * 3, encoding="utf-8")
     return folder
 
@@ -138,21 +137,21 @@ def test_its_workflow_is_one_of_github(made: Path) -> None:
 def test_files_of_another_project_are_kept(made: Path) -> None:
     before = (made / "params.yaml").read_bytes()
     with pytest.raises(ParamsError, match="already has files of a project"):
-        project.create(made, "mlm")
+        project.create_project(made, "mlm")
     assert (made / "params.yaml").read_bytes() == before
 
 
 def test_an_upgrade_writes_pin_and_stages_and_leaves_the_params(tmp_path: Path) -> None:
-    project.create(tmp_path, "mlm")
+    project.create_project(tmp_path, "mlm")
     (tmp_path / "params.yaml").write_text("pretrain: {steps: 700}\n", encoding="utf-8")
     for name in ("dvc.yaml", PIN):
         (tmp_path / name).write_text("old\n", encoding="utf-8")
-    project.upgrade(tmp_path)
+    project.upgrade_project(tmp_path)
     assert read(tmp_path / "dvc.yaml") == graph_elsewhere()
     assert "clozeline==" in (tmp_path / PIN).read_text(encoding="utf-8")
     assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == "pretrain: {steps: 700}\n"
     with pytest.raises(ParamsError, match="is not a project"):
-        project.upgrade(tmp_path / "none")
+        project.upgrade_project(tmp_path / "none")
 
 
 def test_dvc_runs_an_import_of_a_project_without_its_other_stages(made: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.storage.arrays import CHUNK, DiskArrays, chunks, gathered, mapped
+from clozeline.system.arrays import CHUNK, DiskArrays, chunks, gathered, mapped
 
 
 def own_bytes() -> int:

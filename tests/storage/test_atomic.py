@@ -9,9 +9,9 @@ from types import FrameType
 
 import pytest
 
-from clozeline.errors import StorageError
-from clozeline.storage import atomic
-from clozeline.storage.atomic import remove_folder, replacing_file, replacing_folder
+from clozeline.system import files
+from clozeline.system.errors import StorageError
+from clozeline.system.files import remove_folder, replacing_file, replacing_folder
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
@@ -52,12 +52,12 @@ def test_a_folder_exists_at_every_moment_of_its_replacement(tmp_path: Path) -> N
     path, other = tmp_path / "folder", tmp_path / "other"
     path.mkdir()
     other.mkdir()
-    can_swap = atomic._exchange(path, other)  # some file systems cannot swap names
+    can_swap = files._exchange(path, other)  # some file systems cannot swap names
     missing: list[str] = []
     looked_in: set[str] = set()
 
     def look(frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
-        if frame.f_code.co_filename != atomic.__file__:
+        if frame.f_code.co_filename != files.__file__:
             return None
         looked_in.add(frame.f_code.co_name)
         missing.extend(() if path.exists() else (f"{frame.f_code.co_name}, line {frame.f_lineno}",))
@@ -79,7 +79,7 @@ def test_a_failing_move_restores_the_old_folder_without_an_atomic_swap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, rename = tmp_path / "folder", Path.replace
-    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     for text in ("first", "second"):
         with replacing_folder(path) as beside:
             (beside / "one").write_text(text)

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.storage import beside
-from clozeline.storage.atomic import replacing_file, replacing_folder
-from clozeline.storage.beside import held_beside
+from clozeline.system import files
+from clozeline.system.files import held_beside, replacing_file, replacing_folder
 
 WRITER = """
 import sys
 from pathlib import Path
-from clozeline.storage.atomic import replacing_file, replacing_folder
+from clozeline.system.files import replacing_file, replacing_folder
 path = Path(sys.argv[2])
 with {"file": replacing_file, "folder": replacing_folder}[sys.argv[1]](path) as beside:
     (beside if sys.argv[1] == "file" else beside / "one").write_text("whole")
@@ -99,7 +98,7 @@ def test_a_folder_removed_before_it_is_locked_is_created_again(tmp_path: Path, m
         make(folder, **options)
         if not taken:
             taken.append(folder)
-            beside._remove_abandoned(folder)
+            files._remove_abandoned(folder)
 
     monkeypatch.setattr(Path, "mkdir", make_and_lose)
     with held_beside(tmp_path / "out") as ours:

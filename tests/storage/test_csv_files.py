@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.storage.csv_files import write_csv, write_records
+from clozeline.system.files import write_csv, write_records
 
 
 def test_csv_rows_survive_a_round_trip(tmp_path: Path) -> None:

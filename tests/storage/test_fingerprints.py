@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import clozeline
-from clozeline.storage.fingerprints import code_of, fingerprint
+from clozeline.system.content import code_of, fingerprint
 
 
 def test_changed_params_or_code_give_another_fingerprint(tmp_path: Path) -> None:
@@ -17,10 +17,17 @@ def test_changed_params_or_code_give_another_fingerprint(tmp_path: Path) -> None
 
 
 def test_the_code_hash_covers_only_the_named_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = ["__init__.py", "errors.py", "params/data.py", "encoder/rows.py", "tokens/rows.py", "tokens/info.py"]
+    inside = [
+        "__init__.py",
+        "errors.py",
+        "params/text.py",
+        "encoder/rows.py",
+        "language/shards.py",
+        "records/reading/tokens.py",
+    ]
     for name in inside:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
-    found = [file.relative_to(tmp_path).as_posix() for file in code_of(["tokens/rows.py", "encoder"])]
-    assert found == ["tokens/rows.py", "encoder/rows.py"]
+    found = [file.relative_to(tmp_path).as_posix() for file in code_of(["language/shards.py", "encoder"])]
+    assert found == ["language/shards.py", "encoder/rows.py"]

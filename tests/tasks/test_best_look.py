@@ -9,14 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.artifacts.finetune.plots import ScoredLook
-from clozeline.errors import TrainingError
-from clozeline.tasks.best_look import BestLook, Plan, best_of
-from clozeline.training.callbacks import Callback
-from clozeline.training.checkpoint import Checkpoints
-from clozeline.training.hardware import Hardware
+from clozeline.records.finetune.task_metrics import ScoredLook
+from clozeline.system.errors import TrainingError
+from clozeline.tasks.training import BestLook, ValidationPlan, best_of
+from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.loop import Loop
-from clozeline.training.state import Batch
+from clozeline.training.micro_batches import Hardware
+from clozeline.training.state import Batch, Callback
 
 STEPS_PER_EPOCH = 4
 NUM_EPOCHS = 5
@@ -61,7 +60,7 @@ def training(
         hardware=Hardware.plain(),
         seed=0,
     )
-    plan = Plan(STEPS_PER_EPOCH, NUM_EPOCHS, looks_per_epoch, checkpoint_every_steps, patience)
+    plan = ValidationPlan(STEPS_PER_EPOCH, NUM_EPOCHS, looks_per_epoch, checkpoint_every_steps, patience)
     return BestLook(loop, plan, lambda: score(model, next(asked)), learning_rate=0.1), model
 
 
@@ -156,8 +155,8 @@ def test_validation_passes_are_evenly_spaced_and_close_each_epoch(tmp_path: Path
     looks, _ = run(tmp_path, weight_sum, looks_per_epoch=2)
     assert [look.step for look in looks] == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
     assert [look.epoch for look in looks[:3]] == [0.5, 1.0, 1.5]
-    assert Plan(5, 1, 3, None, None).look_steps == [2, 4, 5]
-    assert Plan(1, 2, 7, None, None).look_steps == [1, 2]
+    assert ValidationPlan(5, 1, 3, None, None).look_steps == [2, 4, 5]
+    assert ValidationPlan(1, 2, 7, None, None).look_steps == [1, 2]
 
 
 def test_a_training_without_improvement_stops_and_keeps_the_best_weights(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.records.words.shingles import contamination, in_batches
 from clozeline.tasks.task import TaskReport
-from clozeline.words.contamination import contamination, in_batches
 from tests.every_kind import EACH, Case, prepare, record, text_of, write_records
 
 SHARING = [(kind, case) for kind, case in EACH if kind in ("question_answering", "similarity")]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
+from clozeline.tasks.rows import EncodedBatch, TargetedBatch
 
 IDS_BL = torch.arange(12).reshape(4, 3)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.records.words.shingles import contamination, in_batches
 from clozeline.tasks.kinds import KINDS
-from clozeline.words.contamination import contamination, in_batches
 from tests.every_kind import CASES, EACH, Case, prepare, record, write_records
 from tests.fine_tuning import without_card
 

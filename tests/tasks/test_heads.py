@@ -6,9 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from clozeline.encoder.families import FAMILIES, HeadKind, TokenIds
-from clozeline.errors import ArtifactError
-from clozeline.language_modelling import language_model
+from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.families.layout import HeadKind, TokenIds
+from clozeline.language import models
+from clozeline.system.errors import ArtifactError
 from clozeline.tasks import heads
 from tests.small_encoders import ParamsMaker
 
@@ -25,7 +26,7 @@ KINDS: tuple[HeadKind, ...] = (
 def test_a_task_head_leaves_the_encoders_hidden_states_unchanged(
     family: str, kind: HeadKind, params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
 ) -> None:
-    trained = language_model.build(params_of(family), "mlm", ids, seed=3).eval()
+    trained = models.build(params_of(family), "mlm", ids, seed=3).eval()
     trained.save(tmp_path)
     built = heads.build(tmp_path, kind, 0, {})
     input_ids_BL = torch.arange(5, 25).view(2, 10)
@@ -39,7 +40,7 @@ def test_a_task_head_leaves_the_encoders_hidden_states_unchanged(
 def test_an_encoder_that_lacks_a_weight_is_refused_by_its_name(
     kind: HeadKind, params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
 ) -> None:
-    language_model.build(params_of("bert"), "mlm", ids, seed=3).save(tmp_path)
+    models.build(params_of("bert"), "mlm", ids, seed=3).save(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -53,7 +54,7 @@ def test_a_causal_encoder_whose_head_would_read_the_first_token_is_refused(
     family: str, params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
 ) -> None:
     """That token sees no other, so every text would get the same label."""
-    language_model.build(params_of(family), "clm", ids, seed=3).save(tmp_path)
+    models.build(params_of(family), "clm", ids, seed=3).save(tmp_path)
     with pytest.raises(ArtifactError, match="causal") as caught:
         heads.build(tmp_path, "text-classification", 0, {})
     assert "family modernbert" in str(caught.value)
@@ -63,7 +64,7 @@ def test_a_causal_encoder_whose_head_would_read_the_first_token_is_refused(
 def test_a_causal_modernbert_classifies_at_its_last_token(
     params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
 ) -> None:
-    language_model.build(params_of("modernbert"), "clm", ids, seed=3).save(tmp_path)
+    models.build(params_of("modernbert"), "clm", ids, seed=3).save(tmp_path)
     model = heads.build(tmp_path, "text-classification", 0, {"id2label": {0: "a", 1: "b"}})
     text, other = torch.tensor([[2, 10, 11, 12, 3]]), torch.tensor([[2, 10, 11, 20, 3]])
     with torch.inference_mode():

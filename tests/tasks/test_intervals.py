@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 
-from clozeline.tasks.intervals import bootstrap_interval, wilson_interval
+from clozeline.records.finetune.statistics import bootstrap_interval, wilson_interval
 
 
 @given(num_trials=st.integers(1, 5000), share=st.floats(0, 1))

@@ -1,7 +1,7 @@
 """Claim: every kind of task has its knobs, and its examples are chosen as a person would choose them."""
 
-from clozeline.artifacts.finetune.shown_item import ShownItem
-from clozeline.params.finetuning import SECTIONS
+from clozeline.params.tasks import SECTIONS
+from clozeline.records.finetune.task_metrics import ShownItem
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import shown
 

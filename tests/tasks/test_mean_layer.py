@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoModel, AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
 
-from clozeline.encoder.heads import mean_over_tokens
-from clozeline.language_modelling import language_model
+from clozeline.encoder.layers import mean_over_tokens
+from clozeline.language import models
 from clozeline.tasks import heads
-from clozeline.tasks.classification import head as classifier
-from clozeline.tasks.encoded import EncodedBatch
+from clozeline.tasks import heads as classifier
+from clozeline.tasks.rows import EncodedBatch
 from tests.tiny_models import small_bert
 
 LABELS = ("x", "y", "z")
@@ -30,7 +30,7 @@ def bert_of(layers: int) -> BertConfig:
 def test_the_head_of_bert_reads_the_mean_over_real_tokens(save_trained, tmp_path: Path) -> None:
     torch.manual_seed(0)
     encoder = save_trained(BertForMaskedLM(bert_of(2)))
-    model = classifier.build(encoder, LABELS, 1)
+    model = classifier.build_classifier(encoder, LABELS, 1)
     assert model.config.num_hidden_layers == 3
     with torch.inference_mode():
         hidden_BLH = AutoModel.from_pretrained(encoder).eval()(INPUT_IDS_BL, MASK_BL).last_hidden_state
@@ -42,10 +42,10 @@ def test_the_head_of_bert_reads_the_mean_over_real_tokens(save_trained, tmp_path
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert"])
 def test_stock_classes_give_the_same_answers(family, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
-    encoder = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
+    encoder = models.build(params_of(family), "mlm", ids, seed=0).eval()
     (tmp_path / "encoder").mkdir()
-    language_model.save(encoder, tiny_tokenizer, tmp_path / "encoder")
-    model = classifier.build(tmp_path / "encoder", LABELS, 1)
+    models.save(encoder, tiny_tokenizer, tmp_path / "encoder")
+    model = classifier.build_classifier(tmp_path / "encoder", LABELS, 1)
     assert model.config.num_hidden_layers == encoder.config.num_hidden_layers + 1
     heads.save(model, tmp_path / "encoder", 48, tmp_path / "saved")
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
@@ -56,7 +56,7 @@ def test_stock_classes_give_the_same_answers(family, params_of, ids, tiny_tokeni
 
 def test_every_matrix_of_the_layer_can_be_trained(save_trained) -> None:
     torch.manual_seed(0)
-    model = classifier.build(save_trained(BertForMaskedLM(bert_of(1))), LABELS, 1)
+    model = classifier.build_classifier(save_trained(BertForMaskedLM(bert_of(1))), LABELS, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):  # some gradients start once another matrix is no longer 0
         optimizer.zero_grad()
@@ -68,5 +68,5 @@ def test_every_matrix_of_the_layer_can_be_trained(save_trained) -> None:
 
 
 def test_a_mean_that_the_family_has_itself_needs_no_layer(small_encoder: Path) -> None:
-    before = language_model.load(small_encoder).config.num_hidden_layers
-    assert classifier.build(small_encoder, LABELS, 1).config.num_hidden_layers == before
+    before = models.load(small_encoder).config.num_hidden_layers
+    assert classifier.build_classifier(small_encoder, LABELS, 1).config.num_hidden_layers == before

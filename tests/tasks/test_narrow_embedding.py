@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from clozeline.encoder.families import FAMILIES
-from clozeline.language_modelling import language_model
-from clozeline.tasks import depths
-from clozeline.tasks.classification import head as classifier
+from clozeline.language import models
+from clozeline.tasks import adapters
+from clozeline.tasks import heads as classifier
+from clozeline.tasks.adapters import NarrowEmbedding, narrow, widen
 from clozeline.tasks.heads import TaskModel
-from clozeline.tasks.narrow_embedding import NarrowEmbedding, narrow, widen
 
 LABELS = ("x", "y")
 ROWS = torch.tensor([[2, 10, 11, 3], [2, 12, 10, 3]])
@@ -28,9 +28,9 @@ Built = Callable[[], TaskModel]
 @pytest.fixture(params=sorted(FAMILIES))
 def built(request, params_of, ids, tiny_tokenizer, tmp_path: Path) -> Built:
     """Function that returns the same classifier at each call."""
-    encoder = language_model.build(params_of(request.param), "mlm", ids, seed=0)
-    language_model.save(encoder, tiny_tokenizer, tmp_path)
-    return lambda: classifier.build(tmp_path, LABELS, 1)
+    encoder = models.build(params_of(request.param), "mlm", ids, seed=0)
+    models.save(encoder, tiny_tokenizer, tmp_path)
+    return lambda: classifier.build_classifier(tmp_path, LABELS, 1)
 
 
 def train(model: TaskModel, weight_decay: float = 0.0) -> None:
@@ -87,7 +87,7 @@ def test_a_checkpoint_of_a_narrow_embedding_is_restored(built: Built) -> None:
 
 
 def frozen(model: TaskModel) -> None:
-    depths.freeze(model, 1)
+    adapters.freeze(model, 1)
 
 
 def tied(model: TaskModel) -> None:

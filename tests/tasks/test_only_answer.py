@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from clozeline.tasks.question_answering import on_contexts
+from clozeline.tasks.question_answering import contexts
 from clozeline.tasks.task import only_answer
 from tests.every_kind import EACH, Case, prepare, record, write_records
 
@@ -28,7 +28,7 @@ def test_a_model_with_zero_weights_is_reported_to_give_a_constant_answer(
     with torch.no_grad():
         for weight in task.model.parameters():
             weight.zero_()
-    monkeypatch.setattr(on_contexts, "_margin", lambda questions, found: -math.inf)
+    monkeypatch.setattr(contexts, "_margin", lambda questions, found: -math.inf)
     report = task.test()
     assert report.only_answer is not None
 

@@ -9,14 +9,12 @@ import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
-from clozeline.errors import ArtifactError, ParamsError, TrainingError
-from clozeline.params import SimilarityParams, read_params
-from clozeline.params.finetuning import SECTIONS
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.encoded import EncodedBatch
-from clozeline.tasks.opening import answers, opened_for
-from clozeline.tasks.similarity import head as embedder
-from clozeline.tasks.task import TaskInputs
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import SECTIONS, SimilarityParams, whole_task
+from clozeline.system.errors import ArtifactError, ParamsError, TrainingError
+from clozeline.tasks import heads as embedder
+from clozeline.tasks.rows import EncodedBatch
+from clozeline.tasks.task import TaskInputs, answers, opened_for
 from tests.named_knobs import is_knob_of, named_in
 from tests.tiny_models import small_modernbert
 
@@ -29,7 +27,7 @@ def inputs_of(encoder: Path, max_length: int = 64) -> TaskInputs:
 
 
 def test_the_tokenizer_of_the_encoder_is_opened(small_encoder: Path) -> None:
-    opened = opened_for(embedder.build(small_encoder, 1), inputs_of(small_encoder))
+    opened = opened_for(embedder.build_embedder(small_encoder, 1), inputs_of(small_encoder))
     assert opened.tokenizer.encode("the model").ids[0] == opened.special_ids.cls
 
 
@@ -38,12 +36,12 @@ def test_the_tokenizer_of_another_model_is_refused(save_trained: Callable[[Any],
     config.vocab_size = 20
     other = save_trained(ModernBertForMaskedLM(config))
     with pytest.raises(ArtifactError, match="the tokenizer has 85 tokens, the embedding only 20"):
-        opened_for(embedder.build(other, 1), inputs_of(other))
+        opened_for(embedder.build_embedder(other, 1), inputs_of(other))
 
 
 def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
     with pytest.raises(ParamsError, match="`max_length: 65`"):
-        opened_for(embedder.build(small_encoder, 1), inputs_of(small_encoder, max_length=65))
+        opened_for(embedder.build_embedder(small_encoder, 1), inputs_of(small_encoder, max_length=65))
 
 
 def asked_for(most_rows: int, num_rows: int, model: Any) -> list[list[int]]:
@@ -66,7 +64,7 @@ def asked_for(most_rows: int, num_rows: int, model: Any) -> list[list[int]]:
 def test_a_batch_too_large_for_memory_and_all_later_ones_are_evaluated_in_parts(
     small_encoder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = embedder.build(small_encoder, 1)
+    model = embedder.build_embedder(small_encoder, 1)
     assert asked_for(8, 19, model) == [[*range(8)], [*range(8, 16)], [16, 17, 18]]
     assert caplog.text == ""
     in_parts = asked_for(3, 19, model)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from clozeline.errors import TrainingError
-from clozeline.params.finetuning import SECTIONS
+from clozeline.params.tasks import SECTIONS
+from clozeline.system.errors import TrainingError
 from clozeline.tasks.task import Task
 from clozeline.tasks.training import prepare_training
-from clozeline.training.callbacks import Callback
-from clozeline.training.out_of_memory import remedies
+from clozeline.training.micro_batches import remedies
+from clozeline.training.state import Callback
 from tests.every_kind import CASES, inputs_of, prepare, record, write_records
 from tests.memory_limit import run_alone
 from tests.named_knobs import is_knob_of, named_in

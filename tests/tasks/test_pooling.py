@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clozeline.tasks.pooling import mean_of_tokens
+from clozeline.encoder.layers import mean_of_tokens
 
 
 @pytest.mark.parametrize("padding", [0.0, 9.0, -1e4])

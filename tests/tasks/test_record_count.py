@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from clozeline.params import read_params
-from clozeline.params.finetuning import SECTIONS
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.classification import selection
-from clozeline.tasks.classification.labelled import Labelled, fields_of
-from clozeline.tasks.question_answering import questions
-from clozeline.tasks.question_answering.squad import read_squad
-from clozeline.tasks.similarity import pairs
-from clozeline.tasks.similarity.tables import readers as tables
-from clozeline.tasks.sources import records_of
-from clozeline.tasks.tagging import sentences
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import SECTIONS, whole_task
+from clozeline.tasks.classification import data as selection
+from clozeline.tasks.files import records_of
+from clozeline.tasks.formats import Labelled, fields_of, read_squad
+from clozeline.tasks.formats import pair_readers as tables
+from clozeline.tasks.question_answering import data as questions
+from clozeline.tasks.similarity import data as pairs
+from clozeline.tasks.tagging import data as sentences
 
 DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.records.files.streams import lines_of
-from clozeline.tasks.records import TABLES, Record, read_records
+from clozeline.records.reading.streams import lines_of
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import TABLES, LabelledRecord, read_records
 
 
 class Labelled(NamedTuple):
@@ -99,7 +99,10 @@ def test_a_kind_of_task_may_add_its_own_file_format(tmp_path: Path) -> None:
 
     def words(file, fields):
         assert dict(fields) == {"text_field": "body"}
-        return (Record({"body": line.split()}, f"{file}, line {n}") for n, line in enumerate(lines_of(file), start=1))
+        return (
+            LabelledRecord({"body": line.split()}, f"{file}, line {n}")
+            for n, line in enumerate(lines_of(file), start=1)
+        )
 
     records = list(read_records(path, {"text_field": "body"}, {".words": words}))
     assert [record.strings("body") for record in records] == [["one", "two"], ["three"]]
@@ -107,7 +110,7 @@ def test_a_kind_of_task_may_add_its_own_file_format(tmp_path: Path) -> None:
 
 
 def test_values_are_converted_to_their_type_or_refused() -> None:
-    record = Record({"score": "4.5", "none": "", "words": ["a", "b"], "mixed": ["a", 1], "odd": "four"}, "here")
+    record = LabelledRecord({"score": "4.5", "none": "", "words": ["a", "b"], "mixed": ["a", 1], "odd": "four"}, "here")
     assert (record.number("score"), record.number("none")) == (4.5, None)
     assert record.strings("words") == ["a", "b"]
     for refused in (lambda: record.number("odd"), lambda: record.strings("mixed"), lambda: record.strings("score")):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.params import FinetuneParams, read_params
-from clozeline.params.finetuning import HubParams, SplitsParams
-from clozeline.tasks import sources
-from clozeline.tasks.sources import at_commit, hub_commit, records_of
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import FinetuneParams, HubParams, SplitsParams
+from clozeline.system.errors import DataError
+from clozeline.tasks import files
+from clozeline.tasks.files import at_commit, hub_commit, records_of
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"].model_copy(update={"splits": None})
 FIELDS = {"text_field": "body", "label_field": "topic"}
@@ -70,7 +70,7 @@ def test_without_configured_splits_only_the_training_split_of_the_hub_is_read(hu
 def test_a_hub_dataset_is_read_at_its_first_resolved_commit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sources, "commit_of", lambda split: None if Path(split.dataset).exists() else "0a" * 20)
+    monkeypatch.setattr(files, "commit_of", lambda split: None if Path(split.dataset).exists() else "0a" * 20)
     on_hub = PARAMS.model_copy(update={"hub": HubParams(dataset="someone/something")})
     pinned = at_commit(on_hub, hub_commit(on_hub))
     assert pinned.hub == HubParams(dataset="someone/something", revision="0a" * 20)

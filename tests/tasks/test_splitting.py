@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from clozeline.records.files.identity import identity_of
-from clozeline.tasks.splitting import count_seen, strictest
+from clozeline.records.reading.streams import identity_of
+from clozeline.tasks.selection import count_seen, strictest
 from tests.clean_text import write_clean_text
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.tasks.text_rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
-from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.tasks.rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from tests.tiny_models import SENTENCES
 
 LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)

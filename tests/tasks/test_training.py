@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import clozeline
-from clozeline.tasks.encoded import EncodedBatch
-from clozeline.tasks.seeds import train_each
+from clozeline.tasks.kinds import train_each
+from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.task import Task
 from clozeline.tasks.training import prepare_training
-from clozeline.training.callbacks import Callback
+from clozeline.training.state import Callback
 from tests.every_kind import CASES, EACH, Case, inputs_of, prepare, record, write_records
 from tests.fine_tuning import keep_last_weights
 from tests.tiny_models import small_bert
@@ -70,12 +70,12 @@ def table_of(task: Any) -> torch.Tensor:
     return table
 
 
-@pytest.mark.parametrize("changed", ["tasks/heads.py", "tokenizer/folder.py", "words/shingles.py"])
+@pytest.mark.parametrize("changed", ["tasks/heads.py", "tokenizing/tokenizer/folder.py", "records/words/shingles.py"])
 def test_editing_code_that_a_kind_uses_renames_its_checkpoints(
     changed: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
-    for place in ("artifacts/finetune/model/held_out.py", changed):
+    for place in ("records/finetune/scored_items.py", changed):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch()
     kind, (case, *_) = "classification", CASES["classification"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clozeline.params import PreprocessParams, SourceParams
+from clozeline.params.text import PreprocessParams, SourceParams
 from tests.words.conftest import words
 
 __all__ = ["params_of", "words"]

@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 
 from clozeline.cluster.ledger import Ledger
-from clozeline.machine.workers import Workers
-from clozeline.records.files.meter import Meter
-from clozeline.storage.fingerprints import sha256_of
-from clozeline.text import batches
-from clozeline.text.batches import ReadText, code_of_batches, prepared
-from clozeline.text.documents import DropReason
-from clozeline.text.files import read_blocks
-from clozeline.text.from_records import TextFields
-from clozeline.text.line_formats import JsonBlock, LineSettings
-from clozeline.text.preparation import PreparationSettings, PreparedBatch, prepare
-from clozeline.text.raw_files import RawFile, RawText, Reading
-from clozeline.text.texts_on_disk import read_texts
-from clozeline.text.wikipedia import WikiPage
-from clozeline.words.shingles import Banding
+from clozeline.corpus.cleaning import preparation
+from clozeline.corpus.cleaning.documents import DropReason, FileReading, RawFile, RawText, TextFields
+from clozeline.corpus.cleaning.line_formats import JsonBlock, LineSettings
+from clozeline.corpus.cleaning.preparation import (
+    PreparationSettings,
+    PreparedBatch,
+    ReadText,
+    code_of_batches,
+    prepare,
+    prepared,
+    read_texts,
+)
+from clozeline.corpus.cleaning.wikipedia import WikiPage
+from clozeline.records.reading.streams import Meter, read_blocks
+from clozeline.records.words.shingles import Banding
+from clozeline.system.content import sha256_of
+from clozeline.system.workers import Workers
 
 SETTINGS = PreparationSettings(20, 500, decode_entities=True, banding=Banding.finding(0.5))
 
@@ -32,14 +35,14 @@ def documents(words: Callable[[int, int], str]) -> list[str]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 5_000)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._BATCH_BYTES", 5_000)
 
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of units of each batch that is computed."""
     sizes: list[int] = []
-    monkeypatch.setattr(batches, "prepare", lambda batch: sizes.append(len(batch.units)) or prepare(batch))
+    monkeypatch.setattr(preparation, "prepare", lambda batch: sizes.append(len(batch.units)) or prepare(batch))
     return sizes
 
 
@@ -49,7 +52,7 @@ def run(documents: list[str], folder: Path, settings: PreparationSettings = SETT
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(f"{document}\n" for document in documents))
     file = RawFile(path, path.name, "source", sha256=sha256_of(path))
-    raw = RawText((file,), Reading("files", "text", None, "line"), path.stat().st_size)
+    raw = RawText((file,), FileReading("files", "text", None, "line"), path.stat().st_size)
     ledger = Ledger(folder, code_of_batches(settings), Workers(None, 1))
     records = list(prepared(raw, settings, ledger, ReadText()))
     assert sum(record.stored_bytes for record in records) == pytest.approx(raw.total_bytes, abs=len(records))
@@ -117,9 +120,9 @@ def test_other_settings_recompute_all_batches(documents, computed, tmp_path: Pat
 
 def test_other_code_or_package_versions_recompute_all_batches(documents, computed, tmp_path: Path, monkeypatch) -> None:
     run(documents, tmp_path / "kept")
-    monkeypatch.setattr(batches, "_CODE", ("text",))
+    monkeypatch.setattr(preparation, "_CODE", ("text",))
     run(documents, tmp_path / "kept")
-    monkeypatch.setattr(batches, "versions_used", lambda: {"ftfy": "0"})
+    monkeypatch.setattr(preparation, "versions_used", lambda: {"ftfy": "0"})
     run(documents, tmp_path / "kept")
     assert sum(computed) == 3 * len(documents)
 
@@ -138,7 +141,7 @@ def test_the_identity_of_a_block_depends_on_its_label_and_not_on_its_location(tm
 
 
 def test_the_first_block_of_a_file_has_another_identity_than_equal_later_lines(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 10)
+    monkeypatch.setattr("clozeline.records.reading.streams._BLOCK_BYTES", 10)
     content = b'{"text": "some"}\n' * 2
     one, two = (block(tmp_path / "one", content, number=number) for number in (0, 1))
     assert one.block.content == two.block.content

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.text.cleaning import ALTERATIONS, alterations, clean, split_long
+from clozeline.corpus.cleaning.preparation import ALTERATIONS, alterations, clean, split_long
 
 INVISIBLE = "[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
 STEPS: Mapping[str, str] = {

@@ -9,17 +9,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.artifacts.preprocess.clean_text import DOC_ID, TEXT, columns_of, file_of, files_in, num_rows
-from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
-from clozeline.contract.text_profile import sample_of
-from clozeline.errors import DataError
-from clozeline.machine.workers import worker_processes
-from clozeline.params import PreprocessParams
-from clozeline.records.files.identity import identity_of
-from clozeline.tasks.records import read_records
-from clozeline.text import buckets
-from clozeline.text.corpus import build_corpus
-from clozeline.text.sources import names_in_source, open_snapshot
+from clozeline.corpus.cleaning import buckets
+from clozeline.corpus.cleaning.building import build_corpus
+from clozeline.corpus.cleaning.portions import names_in_source, open_snapshot
+from clozeline.params.text import PreprocessParams
+from clozeline.records.clean_text import DOC_ID, TEXT, CorpusMetrics, columns_of, file_of, files_in, num_rows
+from clozeline.records.reading.streams import identity_of
+from clozeline.stages.calling.text_profile import sample_of
+from clozeline.system.errors import DataError
+from clozeline.system.workers import worker_processes
+from clozeline.tasks.files import read_records
 from tests.raw_text import take_snapshot
 
 SPLITS = ("train", "validation", "holdout")
@@ -131,9 +130,9 @@ def test_the_output_does_not_depend_on_the_number_of_workers(
 ) -> None:
     path = write_lines(tmp_path, texts)
     alone = build(path, tmp_path / "alone", params_of())
-    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 5_000)
-    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 10_000)
-    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 20_000)
+    monkeypatch.setattr("clozeline.records.reading.streams._BLOCK_BYTES", 5_000)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._BATCH_BYTES", 10_000)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._PORTION_BYTES", 20_000)
     many = build(path, tmp_path / "many", params_of(), num_workers=num_workers)
     assert many == alone
     assert digests(tmp_path / "many") == digests(tmp_path / "alone")
@@ -166,9 +165,9 @@ def test_the_output_does_not_depend_on_the_size_of_portions_and_batches(
 ) -> None:
     path = write_lines(tmp_path, texts)
     build(path, tmp_path / "large", params_of())
-    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 1_000)
-    monkeypatch.setattr("clozeline.text.portions._MAX_BATCH_UNITS", 1)
-    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 3_000)
+    monkeypatch.setattr("clozeline.records.reading.streams._BLOCK_BYTES", 1_000)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._MAX_BATCH_UNITS", 1)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._PORTION_BYTES", 3_000)
     build(path, tmp_path / "small", params_of())
     assert digests(tmp_path / "large") == digests(tmp_path / "small")
 
@@ -176,8 +175,8 @@ def test_the_output_does_not_depend_on_the_size_of_portions_and_batches(
 def test_the_output_does_not_depend_on_batches_kept_by_earlier_runs(
     tmp_path, params_of, texts, words, monkeypatch
 ) -> None:
-    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 2_000)
-    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 10_000)
+    monkeypatch.setattr("clozeline.records.reading.streams._BLOCK_BYTES", 2_000)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._BATCH_BYTES", 10_000)
     build(write_lines(tmp_path, texts[:300]), tmp_path / "before", params_of(), work=tmp_path / "kept")
     path = write_lines(tmp_path, texts)
     grown = build(path, tmp_path / "grown", params_of(), work=tmp_path / "kept")

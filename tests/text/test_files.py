@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.text.cleaning import clean
-from clozeline.text.documents import Document
-from clozeline.text.files import open_files, read_files
-from clozeline.text.raw_files import RawFile, Reading
+from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile
+from clozeline.corpus.cleaning.portions import open_files, read_files
+from clozeline.corpus.cleaning.preparation import clean
+from clozeline.system.errors import DataError
 
 
 def read(path, params) -> list[Document]:
@@ -184,7 +183,7 @@ def test_bad_records_are_set_aside_with_place_and_reason_if_asked(tmp_path, para
     path.write_bytes(content)
     with pytest.raises(DataError):
         read(path, params_of())
-    source = read_files([RawFile(path, name, name, quarantines=True)], Reading.of(params_of().source))
+    source = read_files([RawFile(path, name, name, quarantines=True)], FileReading.of(params_of().source))
     documents = [document for unit in source.units for document in unit.documents()]
     assert [document.text.strip() for document in documents if not document.dropped] == ["good"] * 2
     bad = {int(re.search(r"line (\d+)", it.place)[1]): it.reason for document in documents if (it := document.bad)}
@@ -196,7 +195,7 @@ def test_bad_records_are_set_aside_with_place_and_reason_if_asked(tmp_path, para
 def test_a_number_in_place_of_a_text_is_set_aside_in_parquet_too(tmp_path, params_of) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": [1, 2]}), path)
-    source = read_files([RawFile(path, "x.parquet", "x", quarantines=True)], Reading.of(params_of().source))
+    source = read_files([RawFile(path, "x.parquet", "x", quarantines=True)], FileReading.of(params_of().source))
     assert [document.bad.place.rpartition(", ")[2] for document in source.units] == ["row 1", "row 2"]
 
 
@@ -262,7 +261,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path, params_of) -> None:
 
 
 def test_an_endless_paragraph_is_refused_before_it_fills_the_memory(tmp_path, params_of, monkeypatch) -> None:
-    monkeypatch.setattr("clozeline.text.line_formats._MAX_DOCUMENT_CHARACTERS", 100)
+    monkeypatch.setattr("clozeline.corpus.cleaning.line_formats._MAX_DOCUMENT_CHARACTERS", 100)
     path = tmp_path / "x.txt"
     path.write_text("a sentence on its line\n" * 10)
     with pytest.raises(DataError, match=r"x\.txt: a paragraph is longer than 100 characters") as caught:

@@ -6,10 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.text.documents import Document
-from clozeline.text.opening import opened
-from clozeline.text.sources import open_snapshot
+from clozeline.corpus.cleaning.documents import Document
+from clozeline.corpus.cleaning.portions import open_snapshot, opened
+from clozeline.system.errors import DataError
 from tests.raw_text import take_snapshot
 
 

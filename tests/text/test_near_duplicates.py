@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from clozeline.cluster.ledger import Ledger
-from clozeline.machine.workers import Workers
-from clozeline.text import candidates, near_duplicates
-from clozeline.text.near_duplicates import Edges, similar_pairs
-from clozeline.text.sketched_buckets import SketchedBucket, write_bucket_sketches
-from clozeline.text.sketches import Sketches
-from clozeline.words.shingles import Banding, shingle_sets
+from clozeline.corpus.cleaning import near_duplicates
+from clozeline.corpus.cleaning import near_duplicates as candidates
+from clozeline.corpus.cleaning.buckets import SketchedBucket, write_bucket_sketches
+from clozeline.corpus.cleaning.near_duplicates import Edges, Sketches, similar_pairs
+from clozeline.records.words.shingles import Banding, shingle_sets
+from clozeline.system.workers import Workers
 
 
 def sketch(folder: Path, texts: list[str], order: list[int] | None = None) -> Sketches:

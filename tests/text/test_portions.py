@@ -13,30 +13,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.cluster.ledger import Ledger
-from clozeline.errors import DataError
-from clozeline.machine.workers import Workers
-from clozeline.records.files.meter import Meter
-from clozeline.records.files.streams import read_blocks
-from clozeline.storage.fingerprints import sha256_of
-from clozeline.text.batches import ReadText, prepared
-from clozeline.text.documents import Document
-from clozeline.text.opening import opened
-from clozeline.text.portions import cut_portions, portions_of, units_of
-from clozeline.text.preparation import PreparationSettings
-from clozeline.text.raw_files import RawFile, RawText, Reading
-from clozeline.words.shingles import Banding
+from clozeline.corpus.cleaning.documents import Document, FileReading, RawFile, RawText
+from clozeline.corpus.cleaning.portions import cut_portions, opened, portions_of, units_of
+from clozeline.corpus.cleaning.preparation import PreparationSettings, ReadText, prepared
+from clozeline.records.reading.streams import Meter, read_blocks
+from clozeline.records.words.shingles import Banding
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import DataError
+from clozeline.system.workers import Workers
 from tests.text.test_wikipedia import HEAD, TAIL, page
 
-READING = Reading("files", "text", None, "paragraph")
+READING = FileReading("files", "text", None, "paragraph")
 LINES = [json.dumps({"text": f"{number % 17 * 'é'} text {number}"}) + "\n" * (1 + number % 3) for number in range(60)]
 SETTINGS = PreparationSettings(1, 500, decode_entities=True, banding=Banding.finding(0.5))
 
 
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", 300)
-    monkeypatch.setattr("clozeline.text.portions._BATCH_BYTES", 100)
-    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 40)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._PORTION_BYTES", 300)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._BATCH_BYTES", 100)
+    monkeypatch.setattr("clozeline.records.reading.streams._BLOCK_BYTES", 40)
 
 
 def raw_file(path: Path, content: bytes, *, quarantines: bool = False) -> RawFile:
@@ -44,7 +40,7 @@ def raw_file(path: Path, content: bytes, *, quarantines: bool = False) -> RawFil
     return RawFile(path, path.name, path.name, quarantines, sha256_of(path))
 
 
-def documents_in_portions(files: list[RawFile], work: Path, reading: Reading = READING) -> list[Document]:
+def documents_in_portions(files: list[RawFile], work: Path, reading: FileReading = READING) -> list[Document]:
     ledger = Ledger(work, "code", Workers(None, 1))
     batches = [batch for portion in cut_portions(portions_of(files, reading), ledger) for batch in portion.batches]
     return [document for batch in batches for unit in units_of(batch) for document in unit.documents()]
@@ -130,7 +126,7 @@ def test_ranges_of_a_dump_hold_each_page_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion_bytes: int, stream_bytes: int | None
 ) -> None:
     """Whatever the streams of a bz2 file are: those of a parallel compressor end within a page, or within its tag."""
-    monkeypatch.setattr("clozeline.text.portions._PORTION_BYTES", portion_bytes)
+    monkeypatch.setattr("clozeline.corpus.cleaning.portions._PORTION_BYTES", portion_bytes)
     content = dump_of(25)
     file = raw_file(tmp_path / "d.xml", in_streams(content, stream_bytes) if stream_bytes else content)
     reading = replace(READING, kind="wikipedia-xml")
@@ -161,7 +157,7 @@ def test_a_plain_file_of_json_lines_is_not_copied_and_not_read_again(
     assert not any(b" text 1" in path.read_bytes() for path in pickles)
     names: list[str] = []
     monkeypatch.setattr(
-        "clozeline.text.portions.opened",
+        "clozeline.corpus.cleaning.portions.opened",
         lambda some, reading: names.extend(file.name for file in some) or opened(some, reading),
     )
     again = list(prepared(RawText(files, READING, 0), SETTINGS, ledger, ReadText()))

@@ -4,18 +4,18 @@ from typing import get_args
 
 import pytest
 
-from clozeline.errors import ArtifactError
-from clozeline.params import SourceParams
-from clozeline.snapshots import docstrings
-from clozeline.snapshots.python_docs import documented_modules
-from clozeline.text import sources
-from clozeline.text.documents import Document, DropReason
-from clozeline.text.opening import KINDS, opened
+from clozeline.corpus.cleaning import portions
+from clozeline.corpus.cleaning.documents import Document, DropReason
+from clozeline.corpus.cleaning.portions import KINDS, opened
+from clozeline.corpus.sources import python_docs
+from clozeline.corpus.sources.python_docs import documented_modules
+from clozeline.params.text import SourceParams
+from clozeline.system.errors import ArtifactError
 from tests.raw_text import take_snapshot
 
 
 def documents(raw: Path, params: SourceParams) -> list[Document]:
-    text = sources.open_snapshot(raw, params)
+    text = portions.open_snapshot(raw, params)
     return [document for unit in opened(text.files, text.reading).units for document in unit.documents()]
 
 
@@ -35,11 +35,11 @@ def test_docstrings_keep_library_title_and_entities(tmp_path: Path, params_of, m
     broken = tmp_path / "broken.py"
     broken.write_text("print 'Python 2'")
     modules.append(replace(modules[0], path=broken, name="json.broken"))
-    monkeypatch.setattr(docstrings, "documented_modules", lambda lock: modules)
+    monkeypatch.setattr(python_docs, "documented_modules", lambda lock: modules)
     params = params_of(kind="python-docs", path="lock.txt").source
     (tmp_path / "lock.txt").touch()
     take_snapshot(params, tmp_path / "lock.txt", tmp_path / "raw")
-    text = sources.open_snapshot(tmp_path / "raw", params)
+    text = portions.open_snapshot(tmp_path / "raw", params)
     source = opened(text.files, text.reading)
     found = [document for unit in source.units for document in unit.documents()]
     assert not text.decode_entities
@@ -54,7 +54,7 @@ def test_a_snapshot_of_another_source_is_refused(tmp_path: Path, params_of) -> N
     (tmp_path / "notes.txt").write_text("a note")
     take_snapshot(params_of(path="theirs").source, tmp_path / "notes.txt", tmp_path / "raw")
     with pytest.raises(ArtifactError, match="snapshot of another source") as caught:
-        sources.open_snapshot(tmp_path / "raw", params_of(path="ours").source)
+        portions.open_snapshot(tmp_path / "raw", params_of(path="ours").source)
     assert "theirs" in str(caught.value)
     assert "ours" in str(caught.value)
 
@@ -72,4 +72,4 @@ def test_an_incomplete_snapshot_is_refused(tmp_path: Path, params_of, fault: str
     }
     damage[fault]()
     with pytest.raises(ArtifactError, match="not a complete snapshot"):
-        sources.open_snapshot(raw, params_of().source)
+        portions.open_snapshot(raw, params_of().source)

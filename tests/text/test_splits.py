@@ -4,11 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.text.documents import DropReason
-from clozeline.text.near_duplicates import Edges
-from clozeline.text.sketches import Sketches
-from clozeline.text.splits import (
+from clozeline.corpus.cleaning.documents import DropReason
+from clozeline.corpus.cleaning.near_duplicates import Edges, Sketches
+from clozeline.corpus.cleaning.splits import (
     FULL_GROUP,
     HOLDOUT,
     KEPT,
@@ -18,11 +16,12 @@ from clozeline.text.splits import (
     TRAIN,
     TWO_SPLITS,
     VALIDATION,
-    Decision,
+    SplitDecision,
     SplitShares,
     check_sides,
     decide,
 )
+from clozeline.system.errors import DataError
 
 SHARES = SplitShares(validation=0.2, holdout=0.3)
 DRAWS = {VALIDATION: 0.1, HOLDOUT: 0.4, TRAIN: 0.9}
@@ -33,7 +32,7 @@ def edges(*found: tuple[int, int, float]) -> Edges:
     return Edges(columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64), columns[:, 2], len(found))
 
 
-def decided(drawn: Sequence[int], *found: tuple[int, int, float], parents: Sequence[int] = ()) -> Decision:
+def decided(drawn: Sequence[int], *found: tuple[int, int, float], parents: Sequence[int] = ()) -> SplitDecision:
     """Return the decision on texts whose content draws the splits `drawn`; `found` are (earlier, later, similarity)."""
     count = len(drawn)
     numbers, draw_N = np.arange(count), np.array([DRAWS[side] for side in drawn])

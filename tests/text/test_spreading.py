@@ -5,13 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from clozeline.records.files.identity import content_key
-from clozeline.text import spreading
-from clozeline.text.batches import BatchRecord
-from clozeline.text.buckets import bucket_starts, num_buckets_for
-from clozeline.text.preparation import PREPARED, BatchCounts
-from clozeline.text.spreading import SPREAD, spread, spread_items
-from clozeline.text.texts_on_disk import read_texts, write_texts
+from clozeline.corpus.cleaning import buckets as spreading
+from clozeline.corpus.cleaning.buckets import SPREAD, bucket_starts, num_buckets_for, spread, spread_items
+from clozeline.corpus.cleaning.preparation import PREPARED, BatchCounts, BatchRecord, read_texts, write_texts
+from clozeline.records.reading.streams import content_key
 
 NUM_BUCKETS = 16
 

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.text.documents import Document, DropReason
-from clozeline.text.raw_files import RawFile, Reading
-from clozeline.text.wikipedia import read_dumps
+from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile
+from clozeline.corpus.cleaning.wikipedia import read_dumps
+from clozeline.system.errors import DataError
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
   <siteinfo><namespaces>
@@ -41,7 +40,7 @@ DUMP = (
 
 
 def read(path: Path, params) -> list[Document]:
-    source = read_dumps(files_of(path), Reading.of(params.source))
+    source = read_dumps(files_of(path), FileReading.of(params.source))
     return [document for unit in source.units for document in unit.documents()]
 
 
@@ -84,7 +83,7 @@ def test_an_incomplete_dump_is_refused_by_name(tmp_path, params_of, content: byt
 def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path, params_of) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
-    pages = read_dumps(files_of(path), Reading.of(params_of().source)).units
+    pages = read_dumps(files_of(path), FileReading.of(params_of().source)).units
     assert next(pages).documents()[0].text == "one"
     assert next(pages).size_bytes == 400_000
     with pytest.raises(DataError, match="after 2 pages"):
@@ -94,7 +93,7 @@ def test_pages_are_yielded_before_the_end_of_the_dump_is_read(tmp_path, params_o
 def test_read_pages_are_released_from_memory(tmp_path, params_of) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("Page", "word " * 20_000) * 200 + TAIL)
-    units = read_dumps(files_of(path), Reading.of(params_of().source)).units
+    units = read_dumps(files_of(path), FileReading.of(params_of().source)).units
     tracemalloc.start()
     assert sum(1 for _ in units) == 200
     _, peak_bytes = tracemalloc.get_traced_memory()

@@ -1,6 +1,6 @@
 import pytest
 
-from clozeline.text.wikitext import plain_text
+from clozeline.corpus.cleaning.wikipedia import plain_text
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from clozeline.errors import ArtifactError, DataError
-from clozeline.params import TokenizeParams
-from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
-from clozeline.tokenizing.frequent_words import Texts
+from clozeline.params.text import TokenizeParams
+from clozeline.system.errors import ArtifactError, DataError
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing.vocabularies import learn
+from clozeline.tokenizing.words import CountedTexts
 
 
 @pytest.fixture
-def folder(params: TokenizeParams, partitions: list[Texts], tmp_path: Path) -> Path:
+def folder(params: TokenizeParams, partitions: list[CountedTexts], tmp_path: Path) -> Path:
     (tmp_path / "tokenizer").mkdir()
     save(learn(params, partitions), tmp_path / "tokenizer")
     return tmp_path / "tokenizer"
@@ -154,7 +154,7 @@ def test_truncation_and_padding_of_the_given_tokenizer_are_ignored(tmp_path: Pat
 def test_a_tokenizer_trained_here_is_used_unchanged_without_transformers(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     program = (
-        "import sys; from pathlib import Path; from clozeline.tokenizer.folder import save_existing; "
+        "import sys; from pathlib import Path; from clozeline.tokenizing.tokenizer.folder import save_existing; "
         "save_existing(sys.argv[1], Path(sys.argv[2])); assert 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, str(folder), str(tmp_path / "taken")], check=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import TokenizeParams
-from clozeline.tokenizing.frequent_words import Texts
+from clozeline.params.text import TokenizeParams
+from clozeline.tokenizing.words import CountedTexts
 
 _SYLLABLES = ["ka", "to", "mi", "re", "su", "lon", "ber", "étà", "ñu", "ge", "shi", "vo", "tri", "ple"]
 _SYLLABLES += ["½x", "straße", "東", "京"]
@@ -43,7 +43,7 @@ class MadeTexts:
 
 
 @pytest.fixture
-def partitions(texts: list[str]) -> list[Texts]:
+def partitions(texts: list[str]) -> list[CountedTexts]:
     """The texts in three partitions."""
     return [MadeTexts(texts[:50]), MadeTexts(texts[50:51]), MadeTexts(texts[51:])]
 

@@ -9,16 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from clozeline.artifacts.preprocess.clean_text import SCHEMA
 from clozeline.cluster.ledger import Ledger
-from clozeline.machine.workers import Workers
-from clozeline.records.files.identity import identity_of
-from clozeline.tokenizer.folder import OpenTokenizer, frame_with_special_tokens, save
-from clozeline.tokenizing import encoding, packing, partitions
+from clozeline.records.clean_text import SCHEMA
+from clozeline.records.reading.streams import identity_of
+from clozeline.system.workers import Workers
+from clozeline.tokenizing import encoding, packing
+from clozeline.tokenizing import shards as partitions
 from clozeline.tokenizing.earlier_ids import EarlierIds
+from clozeline.tokenizing.encoding import WordCache
 from clozeline.tokenizing.packing import Packed, pack
-from clozeline.tokenizing.partitions import partitions_of
-from clozeline.tokenizing.word_cache import WordCache
+from clozeline.tokenizing.shards import partitions_of
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, frame_with_special_tokens, save
 
 TEXTS = [f"word{number} and word{number % 7} of {number * number}" for number in range(300)]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from clozeline.tokenizing import frequent_words
-from clozeline.tokenizing.frequent_words import (
+from clozeline.tokenizing import words
+from clozeline.tokenizing.words import (
     NUM_CODE_POINTS,
-    BucketItem,
     CountItem,
     FrequentWords,
+    WordBucketItem,
     add_characters,
     count_bucket,
     count_partition,
@@ -46,7 +46,7 @@ def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int
             count_partition(CountItem(ordinal, texts, CUTS_AT_PUNCTUATION, num_buckets), counts[-1])
         for bucket in range(num_buckets):
             sums.append(new_folder(Path(name) / f"bucket {bucket}"))
-            count_bucket(BucketItem(tuple(counts), "", bucket, most_words), sums[-1])
+            count_bucket(WordBucketItem(tuple(counts), "", bucket, most_words), sums[-1])
         return merged(sums, most_words)
 
 
@@ -68,7 +68,7 @@ def test_the_requested_number_of_words_comes_most_frequent_first(
 
 
 def test_words_that_are_rare_at_first_are_counted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frequent_words, "_MOST_ROWS", 4)
+    monkeypatch.setattr(words, "_MOST_ROWS", 4)
     batches = [[f"the cat odd{number}"] for number in range(50)] + [["odd7 " * 60, "zz " * 55]]
     assert as_pairs(counted([batches[:20], batches[20:]], 4, 3)) == [("odd7", 61), ("zz", 55), ("cat", 50), ("the", 50)]
 
@@ -94,8 +94,8 @@ def test_texts_for_a_trainer_hold_each_word_as_often_as_it_occurs(partitions: li
 
 
 def test_texts_for_a_trainer_are_short_and_come_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frequent_words, "_CHARACTERS_A_TEXT", 10)
-    monkeypatch.setattr(frequent_words, "_TEXTS_A_BATCH", 2)
+    monkeypatch.setattr(words, "_CHARACTERS_A_TEXT", 10)
+    monkeypatch.setattr(words, "_TEXTS_A_BATCH", 2)
     shown = list(FrequentWords.of({"word": 5, "longer": 1, "than": 1, "a": 1, "text": 1}).as_texts())
     assert max(map(len, shown)) == 2
     assert all(len(text) <= 10 for batch in shown for text in batch)

@@ -6,16 +6,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.artifacts.preprocess.clean_text import DOC_ID, SCHEMA, TEXT
-from clozeline.tokenizing import partitions
-from clozeline.tokenizing.partitions import partitions_of
+from clozeline.records.clean_text import DOC_ID, SCHEMA, TEXT
+from clozeline.tokenizing import shards
+from clozeline.tokenizing.shards import partitions_of
 
 KEYS = [f"{number * 41:08x}00" for number in range(0, 100_000_000, 1_000_000)]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "_PARTITION_BYTES", 2000)
+    monkeypatch.setattr(shards, "_PARTITION_BYTES", 2000)
 
 
 def write(path: Path, keys: list[str], row_group: int = 3, texts: list[str] | None = None) -> Path:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.cluster.ledger import Ledger
-from clozeline.machine.workers import Workers
+from clozeline.system.workers import Workers
 from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, write_shards
 from tests.written_shards import write_documents
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from clozeline.tokenizing.unigram import Lattice, learn_scores
+from clozeline.tokenizing.vocabularies import Lattice, learn_scores
 
 PROBABILITY = {"a": 0.2, "b": 0.15, "c": 0.05, "ab": 0.3, "bc": 0.1, "abc": 0.1, "ca": 0.1}
 WORDS = ["abc", "a", "cabab", "abcabc", "bcx"]

@@ -9,14 +9,14 @@ import sys
 import pytest
 from tokenizers import Tokenizer, trainers
 
-from clozeline.errors import DataError
-from clozeline.params import TokenizeParams
+from clozeline.params.text import TokenizeParams
+from clozeline.system.errors import DataError
 from clozeline.tokenizing import vocabularies
-from clozeline.tokenizing.frequent_words import Texts
 from clozeline.tokenizing.vocabularies import learn
+from clozeline.tokenizing.words import CountedTexts
 from tests.tokenizing.conftest import MadeTexts
 
-Partitions = list[Texts]
+Partitions = list[CountedTexts]
 
 _LEARN_ELSEWHERE = """
 import hashlib, json, sys

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from clozeline.tokenizing import word_cache
-from clozeline.tokenizing.word_cache import WordCache
-from clozeline.words.as_bytes.hashing import word_hashes
+from clozeline.records.words.bytes import word_hashes
+from clozeline.tokenizing import encoding as word_cache
+from clozeline.tokenizing.encoding import WordCache
 from tests.odd_texts import ALGORITHMS, learned_tokenizer, odd_text
 
 

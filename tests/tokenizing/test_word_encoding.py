@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from clozeline.tokenizing import word_encoding
-from clozeline.tokenizing.word_encoding import encode_each, encode_joined
+from clozeline.tokenizing import encoding
+from clozeline.tokenizing.encoding import encode_each, encode_joined
 
 ODD = "=\u0338?{`aéb東E\u0301\x00\x1f\x85\u200b▁'ﷺ½¨,.(0१\ufffd\U0001f600İΣς[]"
 words = st.lists(st.text(st.sampled_from(ODD + "abab"), max_size=8), max_size=9)
@@ -31,8 +31,8 @@ def test_words_encoded_together_have_the_ids_of_single_words(
     tokenizer: Tokenizer, words: list[str], at_a_time: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(word_encoding, "_JOINED_WORDS", at_a_time)
-        patched.setattr(word_encoding, "_WORDS_AT_A_TIME", 2 * at_a_time)
+        patched.setattr(encoding, "_JOINED_WORDS", at_a_time)
+        patched.setattr(encoding, "_WORDS_AT_A_TIME", 2 * at_a_time)
         joined, each = encode_joined(tokenizer, words), encode_each(tokenizer, words)
     assert joined.tokens_N.tolist() == each.tokens_N.tolist()
     assert joined.lengths_D.tolist() == each.lengths_D.tolist()

@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.params import MaskingParams
-from clozeline.tokens.masking import Masked, Masker, Vocabulary, evaluation_folds
-from clozeline.tokens.spelling import Spelling
+from clozeline.language.masking import Masked, Masker, Vocabulary, evaluation_folds
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import MaskingParams
+from clozeline.system.errors import ParamsError
 
 VOCABULARY = Vocabulary(size=1000, mask_id=4, special_ids=frozenset(range(5)) | {500})
 NUM_TOKENS = 200_000

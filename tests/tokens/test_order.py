@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.tokens.order import Block, Epoch, Turn, cursor, shuffled_plan, sorted_plan
+from clozeline.language.order import Block, Epoch, Turn, cursor, shuffled_plan, sorted_plan
+from clozeline.system.errors import DataError
 from tests.tokens.test_rows import many_rows
 
 
@@ -69,7 +69,7 @@ def test_batches_can_start_anywhere() -> None:
 @pytest.mark.parametrize("rows_at_a_time", [100, 1 << 15])
 def test_the_order_does_not_depend_on_the_sort_chunk_size(monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int) -> None:
     length_R = many_rows().length_R
-    monkeypatch.setattr("clozeline.tokens.order._ROWS_AT_A_TIME", rows_at_a_time)
+    monkeypatch.setattr("clozeline.language.order._ROWS_AT_A_TIME", rows_at_a_time)
     random = np.random.Generator(np.random.Philox(key=[1, 0]))
     order_R = random.permutation(len(length_R))
     pool_R = np.cumsum(length_R[order_R] + 2) // (64 * 512)
@@ -91,7 +91,7 @@ def block_of(row: int, blocks: Sequence[Block]) -> int:
 @pytest.fixture
 def windows_of_five_blocks(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     blocks = blocks_of(many_rows().length_R)
-    monkeypatch.setattr("clozeline.tokens.order.WINDOW_TOKENS", sum(block.num_tokens for block in blocks) // 4)
+    monkeypatch.setattr("clozeline.language.order.WINDOW_TOKENS", sum(block.num_tokens for block in blocks) // 4)
     return blocks
 
 

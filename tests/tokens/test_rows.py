@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from clozeline.tokens.rows import Boundary, Rows, gather
+from clozeline.language.shards import Boundary, Rows, gather
 
 BOUNDARY = Boundary(cls_id=2, sep_id=3, pad_id=0)
 
@@ -66,7 +66,7 @@ def test_positions_count_from_the_start_of_the_document_not_of_the_row() -> None
 
 def test_rows_do_not_depend_on_how_many_documents_are_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = many_rows()
-    monkeypatch.setattr("clozeline.tokens.rows._DOCUMENTS_AT_A_TIME", 7)
+    monkeypatch.setattr("clozeline.language.shards._DOCUMENTS_AT_A_TIME", 7)
     parts = many_rows()
     assert (whole.document_R == parts.document_R).all()
     assert (whole.start_R == parts.start_R).all()

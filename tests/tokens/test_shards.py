@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.errors import ArtifactError
-from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
-from clozeline.tokens.info import TokensInfo, dtype_for
-from clozeline.tokens.shards import TokenShards
+from clozeline.language.shards import TokenShards
+from clozeline.records.reading.tokens import SpecialIds, TokensInfo, dtype_for
+from clozeline.system.errors import ArtifactError
 from tests.written_shards import write_documents
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from clozeline.errors import ArtifactError
-from clozeline.params import TokenizeParams
-from clozeline.tokenizer.folder import save
-from clozeline.tokenizing.frequent_words import Texts
+from clozeline.language.spelling import Spelling
+from clozeline.params.text import TokenizeParams
+from clozeline.system.errors import ArtifactError
+from clozeline.tokenizing.tokenizer.folder import save
 from clozeline.tokenizing.vocabularies import learn
-from clozeline.tokens.spelling import Spelling
+from clozeline.tokenizing.words import CountedTexts
 
 TEXT = "Don't re-read naïve (unbelievable) 12monkeys, under_score… Привет мир—да हिन्दी भाषा 東京タワー !!!"
 WORDS = ["Don", "'", "t", "re", "-", "read", "naïve", "(", "unbelievable", ")", "12monkeys", ",", "under", "_", "score"]
@@ -104,7 +104,7 @@ def test_each_token_of_a_script_without_spaces_is_a_word() -> None:
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_words_of_our_own_tokenizers_are_correct_in_every_text(
-    algorithm: str, texts: list[str], partitions: list[Texts]
+    algorithm: str, texts: list[str], partitions: list[CountedTexts]
 ) -> None:
     """P9."""
     tokenizer = learn(tokenize_params(algorithm), partitions)
@@ -112,7 +112,9 @@ def test_words_of_our_own_tokenizers_are_correct_in_every_text(
         assert_words_are_right(tokenizer, text)
 
 
-def test_word_boundaries_of_wordpiece_follow_its_continuation_marks(texts: list[str], partitions: list[Texts]) -> None:
+def test_word_boundaries_of_wordpiece_follow_its_continuation_marks(
+    texts: list[str], partitions: list[CountedTexts]
+) -> None:
     """P9: the same as the words that `tokenizers` itself counts."""
     tokenizer = learn(tokenize_params("wordpiece"), partitions)
     for text in texts[:50]:
@@ -183,7 +185,7 @@ def test_a_vocabulary_without_continuation_marks_has_no_word_boundaries() -> Non
     assert not spelled({"type": "BPE", "vocab": {"one": 0, "two": 1}, "merges": []}).marks_words
 
 
-def test_a_tokenizer_folder_gives_the_ids_of_its_tokenizer(tmp_path: Path, partitions: list[Texts]) -> None:
+def test_a_tokenizer_folder_gives_the_ids_of_its_tokenizer(tmp_path: Path, partitions: list[CountedTexts]) -> None:
     save(learn(tokenize_params("wordpiece"), partitions), tmp_path)
     spelling = Spelling.open(tmp_path)
     assert spelling.ids == Tokenizer.from_file(str(tmp_path / "tokenizer.json")).get_vocab(with_added_tokens=True)

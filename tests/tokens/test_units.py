@@ -6,12 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.params import MaskingParams
-from clozeline.tokens.draws import Stream, first_uniform, second_uniform, token_hashes
-from clozeline.tokens.masking import Masked, Masker, Vocabulary
-from clozeline.tokens.spelling import Spelling
-from clozeline.tokens.units import span_unit
+from clozeline.language.draws import Stream, first_uniform, second_uniform, token_hashes
+from clozeline.language.masking import Masked, Masker, Vocabulary, span_unit
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import MaskingParams
+from clozeline.system.errors import ParamsError
 
 VOCABULARY = Vocabulary(size=100, mask_id=4, special_ids=frozenset(range(5)))
 NUM_DOCUMENTS, LENGTH = 5000, 40

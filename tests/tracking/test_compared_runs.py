@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from clozeline.errors import ArtifactError
-from clozeline.tracking.compared_runs import compared_runs, comparison_address
+from clozeline.system.errors import ArtifactError
+from clozeline.tracking.past_runs import compared_runs, comparison_address
 from tests.tracking.test_past_runs import address, end_with, execute, open_run, write_lock
 
 __all__ = ["address"]

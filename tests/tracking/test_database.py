@@ -7,13 +7,12 @@ import pytest
 from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.export.manifest import read_manifest
-from clozeline.errors import ArtifactError
-from clozeline.registry import ROLLED_BACK, fetch
+from clozeline.records.package import read_manifest
+from clozeline.registry.models import ROLLED_BACK, fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
-from clozeline.tracking.database import EXPERIMENT, experiment_id, prepare
-from clozeline.tracking.mlflow_adapter import every
-from clozeline.workspace import Workspace
+from clozeline.system.errors import ArtifactError
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.mlflow import EXPERIMENT, every, experiment_id, prepare
 
 NAME = "clozeline-encoder"
 URI = f"models:/{NAME}@champion"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 
-from clozeline.artifacts.lock import LockedPath, LockedStage
-from clozeline.errors import ArtifactError
-from clozeline.tracking.database import prepare
-from clozeline.tracking.flow_run import FlowRun, StageRecord
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.records.record import LockedPath, LockedStage
+from clozeline.system.errors import ArtifactError
+from clozeline.tracking.delivery import WORKSPACE
+from clozeline.tracking.mlflow import prepare
+from clozeline.tracking.runs import FlowRun, StageRecord
 from tests.mlflow_outbox import delivered, run_of, runs_of
 
 TAGS = {WORKSPACE: "ours"}

@@ -13,7 +13,7 @@ from mlflow.db import commands
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from clozeline.tracking.mlflow_adapter import (
+from clozeline.tracking.mlflow import (
     _LOADED_AS,
     _OUTDATED,
     PARENT_RUN,
@@ -92,7 +92,7 @@ def test_mlflow_has_no_call_that_changes_a_stored_address() -> None:
 def test_a_serving_install_without_psutil_opens_a_database(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['psutil'] = None\n"
-        "from clozeline.tracking.database import prepare\n"
+        "from clozeline.tracking.mlflow import prepare\n"
         f"print(len(prepare('sqlite:///{tmp_path / 'mlflow.db'}').search_experiments()))"
     )
     opened = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)

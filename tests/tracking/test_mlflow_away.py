@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.lock import LockedStage
-from clozeline.tracking import run_logger
-from clozeline.tracking.flow_run import FlowRun, StageRecord
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.records.record import LockedStage
+from clozeline.tracking.delivery import WORKSPACE
+from clozeline.tracking.run_logger import run_logger
+from clozeline.tracking.runs import FlowRun, StageRecord
 from tests.mlflow_outbox import delivered, runs_of
 from tests.mlflow_server import MlflowServer
 

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.lock import LockedStage
-from clozeline.tracking.delivery import Delivery
-from clozeline.tracking.flow_run import FlowRun, StageRecord
-from clozeline.tracking.machine import MachineMetrics
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.records.record import LockedStage
+from clozeline.tracking.delivery import WORKSPACE, Delivery
 from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.tracking.past_runs import attach
-from clozeline.tracking.stage_log import OutboxRunLogger
+from clozeline.tracking.runs import FlowRun, StageRecord
+from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
 from tests.mlflow_outbox import delivered, run_of, runs_of
 
 TAGS = {WORKSPACE: "ours"}

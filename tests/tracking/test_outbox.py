@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Metric
 
-from clozeline.tracking.database import prepare
-from clozeline.tracking.delivery import Delivery, DeliveryThread
-from clozeline.tracking.flow_run import deliver_waiting
-from clozeline.tracking.mlflow_messages import WORKSPACE, MlflowRuns
-from clozeline.tracking.outbox import Dataset, Outbox, TrackedRun
+from clozeline.tracking.delivery import WORKSPACE, Delivery, DeliveryThread, MlflowRuns
+from clozeline.tracking.mlflow import prepare
+from clozeline.tracking.outbox import Outbox, StageDataset, TrackedRun
+from clozeline.tracking.runs import deliver_waiting
 from tests.killed_writes import is_killed
 from tests.mlflow_outbox import delivered, run_of, runs_of
 
@@ -49,7 +48,7 @@ def fill(outbox: Outbox, tmp_path: Path) -> None:
         outbox.add_points("stage", {"loss": step}, step)
     outbox.add_file("stage", file)
     outbox.add_file("stage", file, "plots/pretrain")
-    datasets = (Dataset(name="data", digest="0" * 32, source="{}", profile="{}"),)
+    datasets = (StageDataset(name="data", digest="0" * 32, source="{}", profile="{}"),)
     outbox.end("stage", "FINISHED", params={"steps": "3"}, figures={"top1": 0.5}, tags={"c": "d"}, datasets=datasets)
     outbox.end("flow", "FINISHED", tags={"e": "f"})
 

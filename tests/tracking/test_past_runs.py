@@ -10,12 +10,12 @@ import pytest
 from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError
-from clozeline.tracking.flow_run import FlowRun, StageRecord
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.records.record import Lock
+from clozeline.system.errors import ArtifactError
+from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, Outbox, Status
 from clozeline.tracking.past_runs import attach, past_runs
+from clozeline.tracking.runs import FlowRun, StageRecord
 from tests.mlflow_outbox import run_of
 
 TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.tracking import RunLoggers, run_logger
-from clozeline.tracking.database import prepare
-from clozeline.tracking.delivery import Delivery
-from clozeline.tracking.machine import MachineMetrics
-from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.delivery import WORKSPACE, Delivery
+from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, TrackedRun
-from clozeline.tracking.stage_log import OutboxRunLogger
+from clozeline.tracking.run_logger import RunLoggers, run_logger
+from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
 from tests.mlflow_outbox import delivered, run_of
 
 

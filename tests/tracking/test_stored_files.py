@@ -7,10 +7,10 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError, TransientError
-from clozeline.registry import Registered
+from clozeline.records.record import Lock
+from clozeline.registry.models import Registered
 from clozeline.registry.publishing import Publisher
+from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.tracking.stored_files import lock_of, num_bytes_of, remove_files_of
 from tests.object_store import BUCKET, ObjectStore
 

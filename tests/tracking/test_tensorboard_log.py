@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.errors import ClozelineError
-from clozeline.tracking import run_logger
+from clozeline.system.errors import ClozelineError
 from clozeline.tracking.outbox import OUTBOX
-from clozeline.tracking.tensorboard_log import TENSORBOARD
+from clozeline.tracking.run_logger import run_logger
+from clozeline.tracking.tensorboard import TENSORBOARD
 
 Points = dict[str, list[tuple[str, float, int]]]
 

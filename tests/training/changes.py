@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 
 
 def changed(params: PretrainParams, **changes: Any) -> PretrainParams:

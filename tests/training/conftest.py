@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from tests.training.prepared import Prepare
 
 

@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from clozeline.params import PretrainParams
-from clozeline.training.callbacks import Callback
+from clozeline.params.pretraining import PretrainParams
 from clozeline.training.curves import CurvePoint
+from clozeline.training.state import Callback
 from tests.training import two_ranks
 
 DIES = "DIES_AT_STEP"

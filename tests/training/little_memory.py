@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from tests.memory_limit import with_little_and_with_enough
 from tests.training.changes import changed

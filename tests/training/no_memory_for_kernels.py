@@ -6,7 +6,7 @@ import sys
 import torch
 from torch.nn.functional import gelu
 
-from clozeline.training.out_of_memory import noting_shortage
+from clozeline.training.micro_batches import noting_shortage
 from tests.memory_limit import at_most_more
 
 

@@ -1,6 +1,6 @@
 """Params of any optimizer, for the tests of its formula and of its effect on a model."""
 
-from clozeline.params import OptimizerParams
+from clozeline.params.model import OptimizerParams
 from clozeline.training.optimizers import OPTIMIZERS
 
 KINDS = sorted(OPTIMIZERS)

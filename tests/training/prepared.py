@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretrained, Pretraining
-from clozeline.training.callbacks import Callback
+from clozeline.training.state import Callback
 from tests.training.changes import changed
 
 

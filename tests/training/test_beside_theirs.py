@@ -12,19 +12,16 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
 
-from clozeline.errors import ParamsError, TrainingError
-from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch
-from clozeline.params import PretrainParams
+from clozeline.language.objectives import OBJECTIVES, TargetBatch
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.losses import TargetLoss
-from clozeline.training.callbacks import Callback
+from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.training.curves import CurvePoint
 from clozeline.training.distribution import Processes
-from clozeline.training.hardware import Hardware
-from clozeline.training.micro_batches import MicroBatches
-from clozeline.training.precision import Precision
-from clozeline.training.state import Batch, State
+from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
+from clozeline.training.state import Batch, Callback, State
 from clozeline.training.steps import Steps
 from tests.training.changes import changed
 from tests.training.theirs import ours_of, rows_of, stock_of, trainer

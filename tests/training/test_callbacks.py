@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.language_modelling.batches import Split
-from clozeline.params import PretrainParams
+from clozeline.language.objectives import Split, unigram_entropy
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.shown_examples import ShownExamples
-from clozeline.tokens.frequencies import unigram_entropy
-from clozeline.tokens.shards import TokenShards
-from clozeline.training.callbacks import Callback, Callbacks, PlateauWarning
+from clozeline.pretraining.watching import ShownExamples
 from clozeline.training.curves import CurvePoint, Look
-from clozeline.training.state import State
+from clozeline.training.state import Callback, Callbacks, PlateauWarning, State
 
 
 def points(losses: list[float]) -> list[CurvePoint]:

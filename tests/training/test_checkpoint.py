@@ -11,8 +11,8 @@ from typing import BinaryIO
 import pytest
 import torch
 
-from clozeline.errors import ArtifactError
-from clozeline.training.checkpoint import SHARDS, Checkpoints
+from clozeline.system.errors import ArtifactError
+from clozeline.training.checkpoints import SHARDS, Checkpoints
 
 
 def checkpoints(work: Path, name: str = "one") -> Checkpoints:
@@ -177,7 +177,7 @@ FILL_DISK = """
 import resource, sys
 from pathlib import Path
 import torch
-from clozeline.training.checkpoint import Checkpoints
+from clozeline.training.checkpoints import Checkpoints
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
 Checkpoints.of(Path(sys.argv[1]), "one", keep=2).save(10, {"weights": torch.zeros(1_000_000)})
 """

@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language_modelling.objectives import DetectionBatch
-from clozeline.params import PretrainParams
-from clozeline.pretraining import compilation
+from clozeline.language import models
+from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language.objectives import DetectionBatch, unigram_entropy
+from clozeline.params.pretraining import PretrainParams
+from clozeline.pretraining import job as compilation
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.losses import DetectionLoss
-from clozeline.pretraining.shown_parts import ShownParts
-from clozeline.tokens.frequencies import unigram_entropy
-from clozeline.training.callbacks import Callback
+from clozeline.pretraining.watching import ShownParts
 from clozeline.training.curves import CurvePoint, Look
+from clozeline.training.state import Callback
 
 WEIGHT = 50.0
 Prepare = Callable[..., Pretraining]
@@ -82,7 +81,7 @@ def test_the_loss_equals_that_of_the_electra_paper(prepare: Prepare) -> None:
     is_fixed_V = torch.zeros(64, dtype=torch.bool)
     is_fixed_V[:5] = True
     with torch.no_grad():
-        logits_TV = language_model.target_logits(model, batch)
+        logits_TV = models.target_logits(model, batch)
         ids_BL = batch.text_ids_BL.clone()
         ids_BL.view(-1)[batch.slot_T] = draw(logits_TV, batch.uniform_T, is_fixed_V)
         is_real_BL = batch.text_ids_BL != 0

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from clozeline.encoder.families import FAMILIES, LAYOUTS
-from clozeline.errors import ParamsError
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
+from clozeline.system.errors import ParamsError
 from clozeline.training.distribution import Processes
 from tests.training import two_ranks
 from tests.training.changes import changed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from tests.ports import held_ports
 from tests.toy_project import PROJECT
 from tests.training import dying_node, two_ranks

@@ -5,17 +5,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.errors import ArtifactError, TrainingError
-from clozeline.params import OptimizerParams
-from clozeline.training.callbacks import Callback
-from clozeline.training.checkpoint import Checkpoints
+from clozeline.params.model import OptimizerParams
+from clozeline.system.errors import ArtifactError, TrainingError
+from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.curves import CurvePoint, Look, Quality
 from clozeline.training.distribution import Processes
-from clozeline.training.hardware import Hardware
-from clozeline.training.looks import Looks
-from clozeline.training.loop import Loop
+from clozeline.training.loop import Looks, Loop
+from clozeline.training.micro_batches import Hardware
 from clozeline.training.optimizers import build_optimizer
-from clozeline.training.state import Batch, Scored
+from clozeline.training.state import Batch, Callback, Scored
 from clozeline.training.steps import Steps
 
 OPTIMIZER = OptimizerParams(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clozeline.language_modelling.objectives import DetectionBatch, TargetBatch
+from clozeline.language.objectives import DetectionBatch, TargetBatch
 from clozeline.training.micro_batches import MicroBatches
 
 CPU = torch.device("cpu")

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from clozeline.training.optimizers import build_optimizer
-from clozeline.training.optimizers.muon import orthogonalize
+from clozeline.training.optimizers import build_optimizer, orthogonalize
 from tests.training.optimizer_params import (
     BETA1,
     BETA2,

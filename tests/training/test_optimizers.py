@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozeline.encoder.families import FAMILIES, TokenIds
-from clozeline.errors import ParamsError
-from clozeline.language_modelling import language_model
-from clozeline.params import OptimizerParams, PretrainParams
+from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.language import models
+from clozeline.params.model import OptimizerParams
+from clozeline.params.pretraining import PretrainParams
+from clozeline.system.errors import ParamsError
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer, scale_learning_rates
 from tests.training.changes import changed
 from tests.training.optimizer_params import DECAY, KINDS, LEARNING_RATE, MATRIX_LEARNING_RATE, params_of
@@ -95,7 +97,7 @@ def test_in_every_family_only_norms_and_biases_have_no_weight_decay(
 ) -> None:
     """P24."""
     shape = changed(tiny_pretraining, model__family=family).model
-    model = language_model.build(shape, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=0)
+    model = models.build(shape, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=0)
     decaying = {
         id(parameter)
         for group in build_optimizer(model, params_of("adamw")).param_groups

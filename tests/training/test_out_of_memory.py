@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.errors import TrainingError
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.losses import TargetLoss
-from clozeline.training.micro_batches import MicroBatches
-from clozeline.training.out_of_memory import noting_shortage, remedies
+from clozeline.system.errors import TrainingError
+from clozeline.training.micro_batches import MicroBatches, noting_shortage, remedies
 from tests.memory_limit import run_alone
 from tests.named_knobs import is_knob_of, named_in
 from tests.training.changes import changed

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from clozeline.errors import ParamsError
-from clozeline.training.precision import Precision, Requested
+from clozeline.system.errors import ParamsError
+from clozeline.training.micro_batches import Precision, Requested
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 NO_BF16: Mapping[str, bool] = MappingProxyType({"avx2": True, "avx512_bf16": False, "amx_bf16": False})

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.training.hardware import Hardware
-from clozeline.training.randomness import begin_step
+from clozeline.training.micro_batches import Hardware
 from clozeline.training.state import Batch
-from clozeline.training.steps import Steps
+from clozeline.training.steps import Steps, begin_step
 
 CPU = torch.device("cpu")
 

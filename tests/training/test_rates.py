@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from clozeline.params import OptimizerParams
+from clozeline.params.model import OptimizerParams
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer, scale_learning_rates
 
 

@@ -9,11 +9,11 @@ from typing import BinaryIO
 import pytest
 import torch
 
-from clozeline.params import PretrainParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
-from clozeline.training.callbacks import Callback
 from clozeline.training.curves import CurvePoint
+from clozeline.training.state import Callback
 from tests.training.prepared import Prepare, largest_difference, weights_of
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from clozeline.params import ScheduleParams
-from clozeline.training.schedule import DECAYS, Schedule
+from clozeline.params.model import ScheduleParams
+from clozeline.training.optimizers import DECAYS, Schedule
 
 KINDS = sorted(DECAYS)
 FALLING = sorted(set(DECAYS) - {"constant"})

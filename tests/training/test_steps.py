@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.errors import TrainingError
-from clozeline.language_modelling.objectives import TargetBatch
+from clozeline.language.objectives import TargetBatch
+from clozeline.system.errors import TrainingError
 from clozeline.training.distribution import Processes, Sharding
-from clozeline.training.hardware import Hardware
-from clozeline.training.micro_batches import MicroBatches
-from clozeline.training.precision import Precision
+from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
 from clozeline.training.state import Batch
 from clozeline.training.steps import Steps
 

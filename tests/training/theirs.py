@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PrinterCallback, Trainer, TrainingArguments
 
-from clozeline.encoder.model import Model
-from clozeline.language_modelling.objectives import TargetBatch
+from clozeline.encoder.model import EncoderModel
+from clozeline.language.objectives import TargetBatch
 
 
 def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any = None, **arguments: Any) -> Trainer:
@@ -40,9 +40,9 @@ def stock_of(model: Any, folder: Path) -> Any:
     return AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True).train()
 
 
-def ours_of(stock: Any) -> Model:
+def ours_of(stock: Any) -> EncoderModel:
     """Return our model with the weights of `stock`, by our names and in our order."""
-    return Model.loaded(stock.config, "mlm", stock.state_dict())[0]
+    return EncoderModel.loaded(stock.config, "mlm", stock.state_dict())[0]
 
 
 def rows_of(batch: TargetBatch) -> list[dict[str, Tensor]]:

@@ -15,14 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.language_modelling.objectives import TargetBatch
-from clozeline.params import PretrainParams
+from clozeline.language.objectives import TargetBatch
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.judging import Judge
-from clozeline.pretraining.losses import TargetLoss
-from clozeline.training.callbacks import Callback
+from clozeline.pretraining.losses import Judge, TargetLoss
 from clozeline.training.curves import Quality
-from clozeline.training.state import Scored, State
+from clozeline.training.state import Callback, Scored, State
 
 
 class Start(Callback):

@@ -13,14 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from onnx import numpy_helper
 
-from clozeline.artifacts.export.manifest import FILES, read_manifest, record_of
-from clozeline.artifacts.finetune.model.held_out import TEST_FILE, HeldOut, write_test_items
-from clozeline.artifacts.paired_figures import NATS_PER_BYTE
 from clozeline.inference.completer import Completer
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
-from clozeline.trial.token_loss import TextLosses, losses_of
-from clozeline.trial.trial import IncomparableError, TrialItems, try_both
+from clozeline.orchestration.trials import IncomparableError, TextLosses, TrialItems, losses_of, try_both
+from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, write_test_items
+from clozeline.records.limits import NATS_PER_BYTE
+from clozeline.records.package import FILES, read_manifest, record_of
 from tests.tiny_packages import LABELS, write_classifier, write_completer, write_embedder, write_encoder
 
 TEXTS = [f"return the {word} of {other}" for word in ("list", "file") for other in "abcdefghijklmnop"]
@@ -100,14 +99,14 @@ def test_perplexities_are_per_token_of_the_champion(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_each = (TextLosses(np.ones(2), np.full(2, 50), num_tokens, num_tokens) for num_tokens in (10, 5))
-    monkeypatch.setattr("clozeline.trial.trial.losses_of", lambda *_, **__: next(of_each))
+    monkeypatch.setattr("clozeline.orchestration.trials.losses_of", lambda *_, **__: next(of_each))
     package = encoder_in(tmp_path / "encoder")
     assert try_both(package, package, items_of(tmp_path)).champion_bytes_per_token == 20
 
 
 def test_the_loss_is_over_every_token_masked_once(tmp_path: Path) -> None:
     model = load(encoder_in(tmp_path / "encoder"), precision="fp32")
-    assert isinstance(model, Encoder)
+    assert isinstance(model, OpenEncoder)
     text = "return the list of files"
     (read,) = model.tokenize([text])
     expected = 0.0
@@ -148,7 +147,7 @@ def test_the_better_causal_model_is_found_on_the_same_text(texts: Path, tmp_path
 
 def test_long_texts_count_in_full_and_unknown_tokens_are_charged(tmp_path: Path) -> None:
     model = load(encoder_in(tmp_path / "encoder"), precision="fp32")
-    assert isinstance(model, Encoder)
+    assert isinstance(model, OpenEncoder)
     long = "return the list of files " * 9
     assert losses_of(model, [long], longest=16).num_targets == len(model.tokenizer.ids_of(long))
     known, unknown = (losses_of(model, [text], longest=16) for text in ("the list", "the \u4e2d\u6587"))

@@ -15,8 +15,8 @@ from dvc.lock import LockError, make_lock
 from dvc.repo import Repo
 from dvc.rwlock import RWLockFileCorruptedError
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import StorageError
+from clozeline.records.record import Lock
+from clozeline.system.errors import StorageError
 from clozeline.versions import reproduce
 from clozeline.versions.graph import fingerprint, read_stage_graph
 from clozeline.versions.objects import Objects

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.storage.sweep import Store, sweep
+from clozeline.records.record import Lock
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.sweep import SweptStore, sweep
 from clozeline.versions import remote
-from clozeline.versions.garbage import dvc_stores
-from clozeline.versions.objects import Objects
+from clozeline.versions.objects import Objects, dvc_stores
 from tests.object_store import BUCKET, ObjectStore
 from tests.swept_project import DVC_YAML, PAGES, outcomes
 from tests.toy_project import make_toy
@@ -45,7 +44,7 @@ def one(template: Path) -> Lock:
     return Lock.read(template.parent / "one")
 
 
-def swept(root: Path, *locks: Lock, before: datetime = NO_AGE, shared: bool = False) -> dict[str, Store]:
+def swept(root: Path, *locks: Lock, before: datetime = NO_AGE, shared: bool = False) -> dict[str, SweptStore]:
     with dvc_stores(root, locks, before, shared=shared) as stores:
         sweep(stores)
     return {store.name: store for store in stores}

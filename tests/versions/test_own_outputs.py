@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ParamsError
-from clozeline.versions.own_outputs import refuse_own_outputs
+from clozeline.system.errors import ParamsError
+from clozeline.versions.project import refuse_own_outputs
 
 OUTS = ("models/encoder", "models/tokenizer", "metrics/pretrain.json")
 

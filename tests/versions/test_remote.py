@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError, ParamsError, TransientError
+from clozeline.records.record import Lock
+from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.versions import remote, reproduce
 from clozeline.versions.objects import Objects
 from tests.object_store import BUCKET, ObjectStore

@@ -5,12 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clozeline.words.contamination import (
-    MIN_CONTAINED_SHINGLES,
-    SIMILARITY,
-    Contamination,
-    contamination,
-)
+from clozeline.records.words.shingles import MIN_CONTAINED_SHINGLES, SIMILARITY, Contamination, contamination
 
 SENTENCE = "return a new array of the given shape and type filled with zeros unless the caller asks for something else"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.words import shingles
-from clozeline.words.as_bytes.hashing import word_hashes
-from clozeline.words.shingles import Banding, ShingleSets, plain_sets, shingle_sets
+from clozeline.records.words import shingles
+from clozeline.records.words.bytes import word_hashes
+from clozeline.records.words.shingles import Banding, ShingleSets, plain_sets, shingle_sets
 
 BANDING = Banding.finding(0.5)
 

@@ -4,44 +4,75 @@ import logging
 import os
 import platform
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Final
 
 import typer
 
 from clozeline.cli import (
-    ablate,
-    choosing,
-    compare,
+    ask,
     demo,
     evaluate,
-    forget,
-    gc,
-    glue,
-    init,
-    lineage,
+    experiments,
+    keep,
     plan,
-    predict,
+    project,
     published,
     release,
-    remote,
-    report,
     run,
-    search,
     serve,
-    sign,
     stage,
     status,
-    sweep,
-    tag_and_answer,
-    torchrun,
-    ui,
 )
-from clozeline.cli.extras import telling_of_extras
-from clozeline.cli.usage import Verbs
-from clozeline.errors import ClozelineError
-from clozeline.machine.garbage import collect_rarely
+from clozeline.cli.verbs import Verbs, telling_of_extras
+from clozeline.system.errors import ClozelineError
+from clozeline.system.machine import collect_rarely
+
+VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
+    {
+        "Make a model": (
+            project.init,
+            project.params,
+            run.run,
+            plan.plan,
+            experiments.ablate,
+            experiments.sweep,
+            demo.demo,
+            published.import_,
+            release.release,
+            release.rollback,
+            release.history,
+        ),
+        "Use a model": (
+            ask.fill,
+            ask.complete,
+            ask.embed,
+            ask.classify,
+            ask.choose,
+            ask.tag,
+            ask.answer,
+            evaluate.search,
+            evaluate.evaluate,
+            experiments.glue,
+            serve.serve,
+            release.sign,
+            release.lineage,
+        ),
+        "Look at it": (
+            keep.report,
+            keep.compare,
+            status.status,
+            keep.gc,
+            keep.forget,
+            status.ui,
+        ),
+        "Called by dvc.yaml": (stage.stage,),
+    }
+)
+"""Panel of `--help` → its verbs, in order; a function that Python would not let us name as its verb ends in `_`."""
 
 app = typer.Typer(
     cls=Verbs,
@@ -50,34 +81,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-for verbs in (
-    init,
-    run,
-    plan,
-    ablate,
-    sweep,
-    demo,
-    published,
-    release,
-    remote,
-    predict,
-    choosing,
-    tag_and_answer,
-    search,
-    evaluate,
-    glue,
-    serve,
-    sign,
-    lineage,
-    report,
-    compare,
-    status,
-    gc,
-    forget,
-    ui,
-    stage,
-):
-    verbs.add_to(app)
+for panel, verbs in VERBS.items():
+    for verb in verbs:
+        app.command(name=verb.__name__.rstrip("_"), rich_help_panel=panel)(verb)
+app.add_typer(keep.remote, name="remote", rich_help_panel="Make a model")
 
 
 def _show_version(is_asked: bool) -> None:
@@ -107,8 +114,8 @@ def main() -> None:
     except ClozelineError as error:
         if not error.is_reported:
             typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-        if torchrun.is_inside():
-            torchrun.end_at_once(error.exit_code)
+        if stage.is_inside():
+            stage.end_at_once(error.exit_code)
         sys.exit(error.exit_code)
 
 

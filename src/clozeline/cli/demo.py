@@ -9,24 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clozeline.progress import ProgressBar
+from clozeline.system.progress import ProgressBar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from clozeline.demo.lesson import Lesson
-    from clozeline.pretraining.questions import Answer, Question
-    from clozeline.training.callbacks import Callback
+    from clozeline.cli.lesson import Lesson
+    from clozeline.pretraining.watching import ShownAnswer, ShownQuestion
     from clozeline.training.curves import CurvePoint
+    from clozeline.training.state import Callback
+
 
 _STEPS = {"mlm": 600, "clm": 300}
 """About a minute on two cores; under clm every token is a target. Steps, not seconds, so that runs are reproducible."""
 _ASKED = {"mlm": "it learns to predict hidden tokens", "clm": "it learns to predict the next token"}
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Make a model")(demo)
 
 
 def demo(
@@ -51,9 +48,10 @@ def demo(
     """
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from clozeline.cli import lesson
+    from clozeline.cli import lesson as corpus
     from clozeline.cli.plan_tables import show
-    from clozeline.demo import corpus, lesson
-    from clozeline.params import read_params
+    from clozeline.params.reading import read_params
 
     params = read_params(Path("params.yaml"))
     num_steps = steps or _STEPS[mode]
@@ -63,9 +61,9 @@ def demo(
         typer.echo(_beginning(mode, own.is_there))
         logging.getLogger("clozeline.stages").setLevel(logging.WARNING)
         given = own if own.is_there else corpus.standard_library(params, folder)
-        short = lesson.short(params.pretrain, mode, num_steps)
+        short_training = lesson.short(params.pretrain, mode, num_steps)
         with ProgressBar("train", num_steps) as bar:
-            learned = lesson.teach(short, given, seed, folder / "work", [_watch(bar)])
+            learned = lesson.teach(short_training, given, seed, folder / "work", [_watch(bar)])
     show(_report(learned, mode))
 
 
@@ -75,7 +73,7 @@ def _beginning(mode: str, is_own: bool) -> str:
 
 
 def _watch(bar: ProgressBar) -> "Callback":
-    from clozeline.training.callbacks import Callback
+    from clozeline.training.state import Callback
 
     class Watch(Callback):
         def on_point(self, point: "CurvePoint") -> None:
@@ -102,7 +100,7 @@ def _report(learned: "Lesson", mode: str) -> "Iterator[RenderableType]":
     )
 
 
-def _answers(question: "Question", before: "Answer", after: "Answer") -> "Table":
+def _answers(question: "ShownQuestion", before: "ShownAnswer", after: "ShownAnswer") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,17 +1,35 @@
-"""`clozeline evaluate`: how good a model is, and whether it is better than another."""
+"""`clozeline evaluate`: how good a model is, and whether it is better than another.
+
+Results of `clozeline evaluate`, as tables for people or as one JSON object for programs.
+
+`clozeline search`: find functions of the installed libraries by what they do.
+"""
 
 import os
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic_core import to_json
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
 
-from clozeline.api.knobs import renamed
-from clozeline.errors import DataError, ParamsError
+from clozeline.cli.tables import table_of
+from clozeline.params.reading import renamed
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
+from clozeline.system.machine import available_cores
 
 if TYPE_CHECKING:
-    from clozeline.contest.contender import Asking
-    from clozeline.params import SourceParams
+    from clozeline.evaluation.measuring import EncoderFigures
+    from clozeline.inference.language import Embedder
+    from clozeline.lab.contest import ContestAsking, Judgement, PairedTest
+    from clozeline.lab.retrieval import MeanOverQueries
+    from clozeline.lab.search import By, SearchHit
+    from clozeline.params.text import SourceParams
+
 
 _OPTIONS = {
     "source.text_field": "--text-field",
@@ -23,10 +41,6 @@ _OPTIONS = {
 
 _SEED, _MAX_LENGTH = 0, 128
 """Defaults outside a project."""
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Use a model")(evaluate)
 
 
 def evaluate(
@@ -75,12 +89,11 @@ def evaluate(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
     if text is None and blimp is None:
         raise _nothing_asked()
-    from clozeline.cli import evaluate_tables
-    from clozeline.contest.judgement import Questions, judge_models
+    from clozeline.lab.contest import ContestQuestions, judge_models
 
     how, family = _how(estimator, max_length)
     source = source_of(text, text_field, one_document_per, pattern)
-    questions = Questions(
+    questions = ContestQuestions(
         text, source, blimp, how, is_length_given=max_length is not None, num_samples=samples, family=family
     )
     names = [model] if against is None else [model, against]
@@ -88,7 +101,7 @@ def evaluate(
         judgement = judge_models(names, questions, scores)
     except DataError as error:
         raise renamed(error, _OPTIONS.get) from error
-    evaluate_tables.show(judgement, as_json=as_json)
+    show(judgement, as_json=as_json)
 
 
 def _nothing_asked() -> ParamsError:
@@ -100,13 +113,13 @@ def _nothing_asked() -> ParamsError:
     )
 
 
-def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[Asking, str | None]":
+def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[ContestAsking, str | None]":
     """Return the settings and the family of your own encoder, in a project those of params.yaml, so that the figures
     match stage `evaluate`.
     """
-    from clozeline.contest.contender import Asking
-    from clozeline.evaluation.asking import BATCH_TOKENS, NUM_FOLDS
-    from clozeline.params import read_params
+    from clozeline.evaluation.groups import BATCH_TOKENS, NUM_FOLDS
+    from clozeline.lab.contest import ContestAsking
+    from clozeline.params.reading import read_params
 
     seed, length = _SEED, _MAX_LENGTH
     family = None
@@ -114,7 +127,7 @@ def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[A
         params = read_params(file)
         seed, length = params.seed, params.evaluate.max_length
         family = params.pretrain.model.family
-    how = Asking(
+    how = ContestAsking(
         estimator=estimator,
         seed=seed,
         num_folds=NUM_FOLDS,
@@ -131,7 +144,7 @@ def source_of(
     pattern: str = "**/*",
 ) -> "SourceParams":
     """Return the params with which the text room reads a file or folder."""
-    from clozeline.params import SourceParams
+    from clozeline.params.text import SourceParams
 
     return SourceParams(
         kind="files",
@@ -146,3 +159,257 @@ def source_of(
         subset=None,
         revision=None,
     )
+
+
+_SIGNIFICANT = 0.05
+_ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
+_PAIRS = "of the pairs"
+_CAUSAL = "each token predicted from those before it"
+_OTHER_TOKENS = (
+    "Their tokens differ: perplexity and top-1 do not compare. Nats per byte do, but favour a tokenizer with shorter"
+    " tokens: while one token is hidden, the model sees the rest of its word."
+)
+_NOT_ALIKE = (
+    "One model sees both sides of each token, the other only the tokens before it: these figures do not say which is"
+    " better."
+)
+
+
+def show(judgement: "Judgement", *, as_json: bool) -> None:
+    """Print the judgement to standard output."""
+    if as_json:
+        typer.echo(to_json(judgement, inf_nan_mode="null"))
+        return
+    console = Console()
+    for table in _judgement_tables(judgement):
+        console.print(table, soft_wrap=isinstance(table, str))
+
+
+def _judgement_tables(judgement: "Judgement") -> Iterator[RenderableType]:
+    if judgement.models[0].text:
+        yield _text_table(judgement)
+    if judgement.comparison:
+        yield _verdict(judgement, judgement.comparison.nats_per_byte, "nats per byte", is_low_better=True)
+    if judgement.models[0].blimp:
+        yield _blimp_table(judgement)
+    if judgement.blimp_accuracy:
+        yield _verdict(judgement, judgement.blimp_accuracy, _PAIRS, is_low_better=False)
+
+
+def _text_table(judgement: "Judgement") -> Table:
+    found = [model.text for model in judgement.models if model.text]
+    masked = _ESTIMATORS[judgement.how.estimator].format(num_folds=judgement.how.num_folds)
+    ways = dict.fromkeys(_CAUSAL if model.objective == "clm" else masked for model in judgement.models)
+    asked = "; ".join(ways)
+    title = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes; {asked}"
+    title += f"; rows of {judgement.how.max_length} tokens"
+    rows = [
+        ("nats per byte", *(_interval(figures, "nats_per_byte", "{:.4f}") for figures in found)),
+        ("tokens", *(f"{figures.validation_tokens:,}" for figures in found)),
+        ("unknown tokens", *(f"{figures.unknown_tokens:,}" for figures in found)),
+    ]
+    if judgement.same_tokens:
+        rows += [
+            ("perplexity", *(_interval(figures, "perplexity", "{:.2f}") for figures in found)),
+            ("top-1", *(_interval(figures, "top1", "{:.1%}") for figures in found)),
+            ("top-5", *(f"{figures.top5:.1%}" for figures in found)),
+        ]
+    rows.append(("calibration error", *(f"{model.expected_calibration_error:.4f}" for model in judgement.models)))
+    table = table_of(title, *_heads(judgement), rows=rows)
+    notes = [] if judgement.same_tokens else [_OTHER_TOKENS]
+    table.caption = "\n".join(notes if judgement.asked_alike else [*notes, _NOT_ALIKE]) or None
+    return table
+
+
+def _blimp_table(judgement: "Judgement") -> Table:
+    found = [model.blimp for model in judgement.models if model.blimp]
+    title = f"Accuracy on {found[0].overall.num_pairs:,} minimal pairs; chance is 50 %"
+    of_phenomena = zip(*(figures.phenomena for figures in found), strict=True)
+    rows = ((f"{of[0].name} ({of[0].num_pairs:,})", *(f"{one.accuracy:.1%}" for one in of)) for of in of_phenomena)
+    table = table_of(title, *_heads(judgement), rows=rows)
+    table.add_section()
+    table.add_row("mean of paradigms", *(f"{figures.accuracy:.1%}" for figures in found))
+    table.add_row("undecided pairs", *(f"{figures.overall.num_ties:,}" for figures in found))
+    return table
+
+
+def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_better: bool) -> str:
+    first, second = (escape(name) for name in _columns(judgement))
+    summary = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
+    summary += f"p = {test.p_value:.4f}: "
+    if not (judgement.asked_alike or unit == _PAIRS):
+        return summary + "but one sees both sides of a token, the other one side"
+    if test.p_value >= _SIGNIFICANT:
+        return summary + "no significant difference on these texts"
+    return summary + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"
+
+
+def _interval(figures: "EncoderFigures", name: str, form: str) -> str:
+    figure, low, high = (form.format(getattr(figures, f"{name}{end}")) for end in ("", "_low", "_high"))
+    return f"{figure} ({low}-{high})"
+
+
+def _columns(judgement: "Judgement") -> Sequence[str]:
+    return [model.name for model in judgement.models]
+
+
+def _heads(judgement: "Judgement") -> Sequence[str]:
+    return ["", *(f">{escape(name)}" for name in _columns(judgement))]
+
+
+_PACKAGE = "dist/docsearch"
+_CLEAN = Path("data/clean")
+_KEPT = Path("work/search")
+_SCORES = {"both": "score", "meaning": "cosine", "words": "BM25"}
+
+
+def search(
+    queries: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each."),
+    ] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
+    library: Annotated[
+        str | None, typer.Option(help="Search only this library, such as numpy; `python` is the standard library.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="A folder of dist/, or a registry URI (models:/NAME@ALIAS).")
+    ] = _PACKAGE,
+    by: Annotated[
+        Literal["both", "meaning", "words"],
+        typer.Option(help="meaning: cosine of the model's vectors; words: BM25; both: a weighted sum."),
+    ] = "both",
+    beir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Measure the search on judged queries instead: a folder in BEIR's layout."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per query, each on its own line.")
+    ] = False,
+) -> None:
+    """Find functions of the installed libraries by what they do, not by their names.
+
+    The exported `docsearch` model embeds every docstring once. That takes about a minute; the vectors stay in
+    work/search until the model or the text changes. The default score combines meaning and words, because each finds
+    functions that the other misses. Write a query like a docstring: "Return the sorted values", not "sort".
+
+    With --beir, documents and queries are those of the folder (corpus.jsonl, queries.jsonl, qrels/test.tsv; as
+    BEIR's archives have them), and the command prints nDCG@10 and recall@10 of the model, of BM25 and of both, with
+    95 % intervals, also of the difference to BM25, paired by query.
+
+    Prints a table in a terminal; otherwise, tab-separated query, rank, score, library, name, summary.
+
+    Examples:
+
+    - `clozeline search "Remove duplicate rows from a table."`
+    - `clozeline search "Wait until a file exists." --library python --top-k 3`
+    - `clozeline search "Compute a hash of a file." --by meaning --json`
+    - `clozeline search --beir data/scifact -m dist/minilm`
+    """
+    if beir is not None or not queries:
+        _measure(model, beir, queries or [], as_json=as_json)
+        return
+    _answer(model, queries, top_k, library, by, as_json=as_json)
+
+
+def _answer(model: str, queries: Sequence[str], top_k: int, library: str | None, by: "By", *, as_json: bool) -> None:
+    from clozeline.cli.tables import AnswerForm, printer
+    from clozeline.lab.search import Query, SearchIndex
+
+    embedder, folder, name = _opened(model)
+    index = SearchIndex.open(embedder, folder, _CLEAN, _KEPT / name)
+    if library is not None and library not in index.libraries:
+        raise ParamsError(
+            f"there is no library {library} in the text",
+            given=library,
+            expected=f"one of: {', '.join(index.libraries)}",
+            do="choose one of these, or leave --library out",
+        )
+    vectors_QH = embedder.embed(queries, truncate=True)
+    asked = [Query(query, vector_H) for query, vector_H in zip(queries, vectors_QH, strict=True)]
+    answers = [index.nearest(query, top_k, library, by) for query in asked]
+    printer(as_json, AnswerForm(("query", "found"), _lines, partial(_found_tables, _SCORES[by])))(queries, answers)
+
+
+def _measure(place: str, beir: Path | None, queries: Sequence[str], *, as_json: bool) -> None:
+    """Print the figures of the search on the folder `beir`."""
+    if beir is None or queries:
+        raise ParamsError(
+            "there is nothing to search for" if beir is None else "--beir takes its queries from the folder",
+            given="no query" if beir is None else queries[0],
+            expected="queries, or --beir with a folder in BEIR's layout",
+            do='ask for example `clozeline search "Remove duplicate rows from a table."`',
+        )
+    from clozeline.lab.retrieval import JudgedQueries, retrieval
+
+    judged = JudgedQueries.open(beir)
+    found = retrieval(_opened(place)[0], judged)
+    if as_json:
+        typer.echo(found.model_dump_json())
+        return
+    from rich.console import Console
+
+    from clozeline.cli.tables import table_of
+
+    title = f"{beir}: {found.num_queries:,} queries, {found.num_documents:,} documents"
+    columns = ("method", ">nDCG@10", ">recall@10", ">nDCG@10 minus BM25", ">recall@10 minus BM25")
+    measured = ((one.method, (one.ndcg_at_10, one.recall_at_10)) for one in found.methods)
+    rows = ((method, *map(_in_percent, both), *map(_lead, both)) for method, both in measured)
+    Console().print(table_of(title, *columns, rows=rows))
+
+
+def _in_percent(found: "MeanOverQueries") -> str:
+    return f"{100 * found.value:.1f} ({100 * found.interval.low:.1f} to {100 * found.interval.high:.1f})"
+
+
+def _lead(found: "MeanOverQueries") -> str:
+    return "" if found.lead is None else f"{100 * found.lead.low:+.1f} to {100 * found.lead.high:+.1f}"
+
+
+def _opened(place: str) -> "tuple[Embedder, Path, str]":
+    """Return the model, its folder and its name."""
+    from clozeline.inference.language import Embedder
+    from clozeline.inference.package import load
+    from clozeline.records.package import FILES
+    from clozeline.registry.sources import REGISTRY_SCHEME, ModelSource, fetched
+
+    if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
+        raise ArtifactError(
+            f"{place} is not a model to search with",
+            given=f"no {place}/{FILES.manifest}",
+            expected="the exported model of the task docsearch",
+            do="run `dvc repro export@docsearch` (or `make run`), or name another embedder with --model",
+        )
+    source = ModelSource.parse(place)
+    folder = fetched(source).folder
+    model = load(folder, num_threads=available_cores())
+    if not isinstance(model, Embedder):
+        raise ParamsError(
+            f"{place} is a model for another task",
+            given=f"a model of the task {model.manifest.task}",
+            expected="a model that turns texts into vectors",
+            do="leave --model out, or name an embedder",
+        )
+    return model, folder, source.name
+
+
+def _lines(queries: Sequence[str], answers: "Sequence[Sequence[SearchHit]]") -> Iterator[Sequence[object]]:
+    for query, found in zip(queries, answers, strict=True):
+        for rank, one in enumerate(found, start=1):
+            yield query, rank, one.score, one.library, one.name, one.summary
+
+
+def _found_tables(
+    score: str, queries: Sequence[str], answers: "Sequence[Sequence[SearchHit]]"
+) -> "Iterator[RenderableType]":
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    for query, found in zip(queries, answers, strict=True):
+        yield Text(query, style="bold")
+        table = Table("library", "name", "summary")
+        table.add_column(score, justify="right")
+        for one in found:
+            table.add_row(escape(one.library), escape(one.name), escape(one.summary), f"{one.score:.3f}")
+        yield table

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clozeline.api.knobs import in_params, with_keys
-from clozeline.cli.start import with_start_folder
-from clozeline.errors import ClozelineError, ParamsError
+from clozeline.cli.stage import with_start_folder
 from clozeline.params.model import FAMILY_NAMES, Size
 from clozeline.params.pretraining import WITHOUT_START, Objective
+from clozeline.params.reading import in_params, with_keys
+from clozeline.system.errors import ClozelineError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.params import ExportParams, Params, PretrainParams
+    from clozeline.params.delivery import ExportParams
+    from clozeline.params.pretraining import PretrainParams
+    from clozeline.params.project import Params
+
 
 _TOKENS = Path("data/tokens")
 _PARAMS = Path("params.yaml")
@@ -79,10 +82,6 @@ TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Options that a table other than the plan of one training depends on; any other option would have no effect on it."""
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Make a model")(plan)
-
-
 def plan(
     family: Annotated[
         str | None, typer.Option(help=f"Overrides params.yaml: {', '.join(FAMILY_NAMES)}, or `module:build`.")
@@ -111,7 +110,7 @@ def plan(
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from clozeline.cli import plan_tables
-    from clozeline.params import read_params
+    from clozeline.params.reading import read_params
 
     options = {
         "--family": family,
@@ -181,7 +180,7 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
     """
     from pydantic import ValidationError
 
-    from clozeline.params import PretrainParams
+    from clozeline.params.pretraining import PretrainParams
 
     given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
     tree: dict[str, Any] = params.model_dump()
@@ -212,7 +211,7 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
 def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
     """Return the vocabulary size of the existing tokens, else of the checkpoint to start from, else of `tokenize`."""
     from clozeline.pretraining.starting import token_ids
-    from clozeline.tokens.info import INFO_NAME, TokensInfo
+    from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 
     if (_TOKENS / INFO_NAME).is_file():
         return TokensInfo.read(_TOKENS).vocab_size
@@ -227,7 +226,7 @@ def with_budget_in_tokens(params: "PretrainParams") -> "PretrainParams":
     Raises:
         ParamsError: there are no tokens yet.
     """
-    from clozeline.tokens.info import INFO_NAME, TokensInfo
+    from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 
     if params.epochs is None or params.steps is not None or params.tokens is not None:
         return params
@@ -244,7 +243,7 @@ def with_budget_in_tokens(params: "PretrainParams") -> "PretrainParams":
 
 def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     from clozeline.cli import plan_tables
-    from clozeline.planning.plan import zoo
+    from clozeline.planning.costs import zoo
 
     # Warnings about knobs that a family ignores are useful only if a single family is chosen.
     logging.getLogger("clozeline.encoder").setLevel(logging.ERROR)
@@ -254,7 +253,7 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
 def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", family: str | None) -> Iterable[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.serving import check_served, of_params, served_families, serving_cost
-    from clozeline.progress import track
+    from clozeline.system.progress import track
 
     if family:
         check_served(family)
@@ -272,7 +271,7 @@ def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", 
 def _published(names: Sequence[str], export: "ExportParams") -> Iterable[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.serving import of_published, serving_cost
-    from clozeline.progress import track
+    from clozeline.system.progress import track
 
     _quiet()
     costs = {name: serving_cost(partial(of_published, name), export) for name in track(names, "measure", len(names))}
@@ -287,11 +286,10 @@ def _quiet() -> None:
 def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.advice import Situation
-    from clozeline.planning.memory import device_bytes
-    from clozeline.planning.plan import Plan
+    from clozeline.planning.costs import TrainingPlan, device_bytes
 
-    planned = Plan.of(with_budget_in_tokens(params), vocab_size)
+    planned = TrainingPlan.of(with_budget_in_tokens(params), vocab_size)
     memory = device_bytes()
     speed = planned.time() if timing and planned.memory.total < memory else None
     name = partial(with_keys, path=_PARAMS, place="pretrain", section=params)
-    return plan_tables.plan_tables(Situation(planned, speed, memory), name)
+    return plan_tables.tables_of_plan(Situation(planned, speed, memory), name)

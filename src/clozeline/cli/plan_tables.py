@@ -13,12 +13,13 @@ from ruamel.yaml import YAML
 from clozeline.cli.tables import table_of
 from clozeline.planning.advice import Situation, advise
 from clozeline.planning.chooser import CHOICES, as_tree, combine
-from clozeline.planning.counting import ParameterCount
-from clozeline.planning.footprint import BATCH_TEXTS, TEXT_TOKENS
+from clozeline.planning.costs import ParameterCount
+from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS
 
 if TYPE_CHECKING:
-    from clozeline.encoder.sizes import Shape
+    from clozeline.encoder.architecture import Shape
     from clozeline.planning.serving import GraphCost
+
 
 _MIB, _GIB = 2**20, 2**30
 _PLAIN_WIDTH = 160
@@ -45,7 +46,7 @@ def show(tables: Iterable[Any]) -> None:
         console.print(table)
 
 
-def plan_tables(situation: Situation, name: Callable[[str], str] = str) -> Sequence[RenderableType]:
+def tables_of_plan(situation: Situation, name: Callable[[str], str] = str) -> Sequence[RenderableType]:
     """Return the tables of a plan. `name` translates the keys in the advice into the user's names."""
     lines = [name(line) for line in advise(situation)]
     advice = [Text(f"• {line}") for line in lines] or [Text("• No problem found with this training.")]

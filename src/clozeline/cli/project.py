@@ -1,58 +1,180 @@
-"""The project in which a verb is called."""
+"""Create a project in a folder of its own, with the running Clozeline as its pinned one.
 
-import logging
+`clozeline init`, `clozeline params`: a project of one's own, and all of its params.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
 
-from clozeline.cluster.address import reachable_cluster
-from clozeline.errors import ParamsError
-from clozeline.params import read_params
-from clozeline.workspace import Workspace, set_defaults
+import typer
+from ruamel.yaml import YAML
 
+from clozeline.params.reading import params_in, read_tree
+from clozeline.registry.wheel import write_wheel
+from clozeline.stages.calling.calls import PIN, graph_elsewhere
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ParamsError
+from clozeline.system.files import replacing_file
 
-def project_here() -> Workspace:
-    """Return the project in the current folder, with the tools' settings in the environment.
-
-    Call it before importing Prefect or MLflow: both read their settings at import.
-
-    Raises:
-        ParamsError: the current folder is not a project.
-    """
-    workspace = Workspace(Path.cwd())
-    for name in ("dvc.yaml", "params.yaml"):
-        if not (workspace.root / name).is_file():
-            raise ParamsError(
-                "this folder is not a Clozeline project",
-                given=f"no {name} in {workspace.root}",
-                expected="dvc.yaml and params.yaml",
-                do="change to the folder of the project (`cd`), or make one: `clozeline init FOLDER`",
-            )
-    set_defaults(workspace)
-    for chatty in ("aiobotocore", "alembic", "botocore", "httpx", "dvc"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of each retry of an MLflow call
-    return workspace
-
-
-def sound_project_here() -> Workspace:
-    """Return `project_here()` with a checked params.yaml, before a server or flow starts and reports the fault as well.
-
-    Raises:
-        ParamsError: the current folder is not a project, or its params cannot be used.
-    """
-    workspace = project_here()
-    read_params(workspace.root / "params.yaml")
-    return workspace
+Template = Literal["mlm", "clm", "adapt", "published", "lines"]
+TEMPLATES: Final = get_args(Template)
+WHEELS: Final = "wheels"
+_HERE: Final = Path(__file__).parents[1] / "starter"
+_IN_IMAGES: Final = {
+    "infra/Dockerfile": (
+        (
+            "RUN pip install -r requirements.lock -r infra/ray.lock\nCOPY . ./\nRUN pip install --no-deps -e .\n",
+            "COPY wheels ./wheels\n"
+            'RUN pip install -c requirements.lock -r infra/ray.lock "$(ls wheels/clozeline-*.whl)[train,flows]"\n'
+            "COPY . ./\n",
+        ),
+        (
+            "COPY pyproject.toml README.md LICENSE ./\nCOPY src ./src\nRUN pip install -c requirements.lock .\n",
+            "COPY wheels ./wheels\nRUN pip install -c requirements.lock wheels/clozeline-*.whl\n",
+        ),
+    ),
+    "infra/Dockerfile.dockerignore": (("!src\n", "!wheels\n"),),
+}
+"""File → texts of our own images, which install a checkout, and what replaces them."""
+_LINK_TO_DOCS: Final = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
 
 
-def project_to_run() -> Workspace:
-    """Return `sound_project_here()` once the cluster answers, if there is one.
-
-    A flow would start each stage again and again, for minutes: a scheduled one waits for a cluster that comes back.
+def create_project(folder: Path, template: Template) -> None:
+    """Write the files of a new project into `folder`, made if it is missing.
 
     Raises:
-        ParamsError: as `sound_project_here`; or `CLOZELINE_CLUSTER` names no cluster.
-        TransientError: the cluster does not answer.
+        ParamsError: a file of the project is already there; nothing was written.
+        StorageError: the disk is full.
     """
-    workspace = sound_project_here()
-    reachable_cluster()
-    return workspace
+    contents = {**dict(_files()), "params.yaml": template_file(template).read_text(encoding="utf-8")}
+    if there := sorted(name for name in (*contents, "dvc.yaml", PIN) if (folder / name).exists()):
+        raise ParamsError(
+            f"{folder} already has files of a project",
+            given=", ".join(there[:5]),
+            expected="a new or empty folder, or a folder with your text alone",
+            do=f"choose another folder, or run `clozeline init {folder} --upgrade` to pin the running Clozeline there",
+        )
+    for name, text in contents.items():
+        _write(folder / name, text)
+    (folder / "infra/postgres/create-databases.sh").chmod(0o755)
+    pin(folder)
+
+
+def upgrade_project(folder: Path) -> None:
+    """Pin the running Clozeline in a project that `create` made, and write its dvc.yaml again.
+
+    Raises:
+        ParamsError: the folder is no such project.
+    """
+    if not (folder / WHEELS).is_dir() or not (folder / "params.yaml").is_file():
+        raise ParamsError(
+            f"{folder} is not a project that `clozeline init` made",
+            given=f"no {WHEELS}/ or no params.yaml there",
+            expected="params.yaml, dvc.yaml and wheels/",
+            do=f"create a project: `clozeline init {folder}`",
+        )
+    pin(folder)
+
+
+def template_file(template: Template) -> Path:
+    """Return the params that a new project begins with: one of our configs/."""
+    return _HERE / "configs" / f"{template}.yaml"
+
+
+def pin(folder: Path) -> None:
+    """Write the wheel of the running Clozeline, requirements.lock and dvc.yaml."""
+    wheels = folder / WHEELS
+    wheels.mkdir(parents=True, exist_ok=True)
+    for old in wheels.glob("clozeline-*.whl"):
+        old.unlink()
+    wheel = write_wheel(wheels)
+    pins = [line for line in (_HERE / PIN).read_text(encoding="utf-8").splitlines() if line]
+    own = f"# The next line is {WHEELS}/{wheel.name}, sha256 {sha256_of(wheel)}.\nclozeline=={version('clozeline')}\n"
+    _write(folder / PIN, own + "\n".join(pins) + "\n")
+    yaml = YAML()
+    yaml.width = 1 << 20
+    with replacing_file(folder / "dvc.yaml") as beside, beside.open("w", encoding="utf-8") as stream:
+        stream.write("# Written by `clozeline init`; `clozeline init . --upgrade` writes it again.\n")
+        yaml.dump(graph_elsewhere(), stream)
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    """Yield path and content of each file. In our package a leading dot is `dot.`, and no file ends in `.py`."""
+    root = _HERE / "files"
+    for file in sorted(path for path in root.rglob("*") if path.is_file()):
+        parts = [f".{part.removeprefix('dot.')}" if part.startswith("dot.") else part
+                 for part in file.relative_to(root).parts]  # fmt: skip
+        name = "/".join(parts).removesuffix("_")
+        text = file.read_text(encoding="utf-8")
+        for ours, theirs in _IN_IMAGES.get(name, ()):
+            assert ours in text, f"{name} is written otherwise"
+            text = text.replace(ours, theirs)
+        yield name, _LINK_TO_DOCS.sub(r"docs/\1 of Clozeline", text)  # a project has no such pages
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+_PARAMS = Path("params.yaml")
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder of the project, made if it is missing.")],
+    template: Annotated[
+        Template,
+        typer.Option(
+            help="mlm: fills blanks; clm: continues text; adapt: trains a published encoder further; published: takes "
+            "it as it is; lines: a sentence in each line of one file."
+        ),
+    ] = "mlm",
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Pin the running Clozeline in a project that is there already.")
+    ] = False,
+) -> None:
+    """Create a project: params, stages, flows, infra, Makefile, a test, and the pinned Clozeline.
+
+    Examples:
+
+    `clozeline init my-encoder`                     a masked encoder of the files in my-encoder/my-texts
+
+    `clozeline init my-encoder --template lines`    of my-encoder/sentences.txt
+
+    `clozeline init . --upgrade`                    after `pip install` of another wheel of Clozeline
+    """
+
+    if upgrade:
+        upgrade_project(folder)
+        typer.echo(f"{folder / 'requirements.lock'} pins the running Clozeline. Next: `clozeline run`")
+        return
+    create_project(folder, template)
+    source = read_tree(folder / _PARAMS)["preprocess"]["source"]["path"]
+    into = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    typer.echo(f"{folder} is a project. Put your text at {folder / source}, then: `{into}clozeline run`")
+    if template == "published":
+        typer.echo(f"Or take a model as it is, without text: `{into}clozeline import NAME-OR-FOLDER`")
+
+
+def params(
+    out: Annotated[Path | None, typer.Option(help="File to write; the default is standard output.")] = None,
+) -> None:
+    """Print every knob of the project: params.yaml, completed with the defaults.
+
+    A file gets the values as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
+
+    Example: `clozeline params`
+    """
+    from clozeline.params.reading import write_complete, write_yaml
+
+    tree = read_tree(_PARAMS)
+    found = params_in(tree, _PARAMS)
+    if out is None:
+        write_yaml(tree, sys.stdout)
+    else:
+        write_complete(found, out)

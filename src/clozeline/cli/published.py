@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from clozeline.api.editing import edit
-from clozeline.cli.endings import ending_orderly
-from clozeline.cli.project import project_to_run
-from clozeline.errors import ParamsError
-from clozeline.params import ImportParams, Params, read_params
-from clozeline.storage.atomic import replacing_file
-from clozeline.workspace import Workspace
+from clozeline.cli.verbs import ending_orderly, project_to_run
+from clozeline.params.delivery import ImportParams
+from clozeline.params.editing import edit
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ParamsError
+from clozeline.system.files import replacing_file
+from clozeline.system.workspace import Workspace
 
 if TYPE_CHECKING:
-    from clozeline.artifacts.finetune.model.held_out import HeldOut
-    from clozeline.foreign.published import Published
-    from clozeline.importing.checkpoint import Described
+    from clozeline.orchestration.importing import Described
+    from clozeline.records.finetune.scored_items import HeldOut
+    from clozeline.records.published import Published
+
 
 _ASKED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -35,10 +37,6 @@ _ASKED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts."""
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command(name="import", rich_help_panel="Make a model")(import_)
 
 
 def import_(
@@ -80,9 +78,9 @@ def import_(
     - `clozeline import google-bert/bert-base-uncased --task feature-extraction`
     """
     workspace = project_to_run()
-    from clozeline.foreign.published import resolved
-    from clozeline.importing.checkpoint import described
-    from clozeline.importing.items_file import items_file, write_items
+    from clozeline.orchestration.importing import described
+    from clozeline.orchestration.items_file import items_file, write_items
+    from clozeline.records.published import resolved
 
     earlier = read_params(params_file := workspace.root / "params.yaml")
     called = _name(name or Path(model).resolve().name, earlier)
@@ -112,7 +110,7 @@ def _say_next(found: "Described", called: str, *, is_proven_on_own: bool) -> Non
 
 def _check_opens(entry: Mapping[str, Any]) -> None:
     """Refuse a model that lacks weights, or tokens that it needs, before a stage starts."""
-    from clozeline.exporting.trained import opened_published
+    from clozeline.export.trained import opened_published
 
     with opened_published(ImportParams.model_validate(entry)):
         pass
@@ -147,7 +145,7 @@ def _as_before_if_it_fails(before: Contents) -> Iterator[None]:
 
 def _package(workspace: Workspace, called: str) -> None:
     from clozeline.flows.pipeline import pipeline
-    from clozeline.orchestration.temporary_server import ensure_prefect_server
+    from clozeline.orchestration.servers import ensure_prefect_server
 
     ensure_prefect_server(workspace)
     pipeline(workspace.root, only=f"import@{called}")
@@ -164,7 +162,7 @@ def _release(workspace: Workspace, called: str, before: Contents | None) -> None
     """
     from clozeline.cli import summary
     from clozeline.flows.release import release
-    from clozeline.orchestration.releasing import ReleaseRefusedError
+    from clozeline.orchestration.release import ReleaseRefusedError
 
     try:
         releases = release(workspace.root, only=called)
@@ -223,8 +221,7 @@ def _items(
     found: "Described", text: Path | None, labelled: Path | None, names: Mapping[str, Any]
 ) -> "Sequence[HeldOut]":
     from clozeline.cli.evaluate import source_of
-    from clozeline.importing.built_in import built_in_items
-    from clozeline.importing.own_items import items_of_records, items_of_texts
+    from clozeline.orchestration.import_items import built_in_items, items_of_records, items_of_texts
 
     if labelled is not None:
         return items_of_records(labelled, found.task, found.labels, reads_pairs=found.reads_pairs, names=names)
@@ -234,8 +231,8 @@ def _items(
 
 
 def _without_forgotten(items: "Sequence[HeldOut]", workspace: Workspace) -> "Sequence[HeldOut]":
-    from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, Forgotten
-    from clozeline.importing.items_file import without
+    from clozeline.orchestration.items_file import without
+    from clozeline.records.snapshot import FORGOTTEN_LOCK, Forgotten
 
     forgotten = Forgotten.read(workspace.root / FORGOTTEN_LOCK)
     return without(items, lambda text: forgotten.cut(text) != text)

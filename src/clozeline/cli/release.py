@@ -1,23 +1,29 @@
-"""`clozeline release`, `rollback` and `history`: which version of a model is the champion."""
+"""`clozeline release`, `rollback` and `history`: which version of a model is the champion.
 
+`clozeline sign`: a signature that a server can require.
+
+`clozeline lineage`: the origins of a model.
+"""
+
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clozeline.cli.endings import ending_orderly
-from clozeline.cli.project import project_here, sound_project_here
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.params import read_params
+from clozeline.cli.verbs import ending_orderly, project_here, sound_project_here
+from clozeline.params.reading import read_params
+from clozeline.system.errors import ArtifactError, ParamsError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.tree import Tree
+
+    from clozeline.registry.lineage import Ancestor, Trace
     from clozeline.registry.versions import Registry
 
+
 _PANEL = "Make a model"
-
-
-def add_to(app: typer.Typer) -> None:
-    for verb in (release, rollback, history):
-        app.command(rich_help_panel=_PANEL)(verb)
 
 
 def release(
@@ -43,8 +49,8 @@ def release(
     with ending_orderly():
         from clozeline.cli import summary
         from clozeline.flows.release import release as release_all
-        from clozeline.orchestration.releasing import require_registry
-        from clozeline.orchestration.temporary_server import ensure_prefect_server
+        from clozeline.orchestration.release import require_registry
+        from clozeline.orchestration.servers import ensure_prefect_server
 
         require_registry(workspace, read_params(workspace.root / "params.yaml"))  # before a server is started
         ensure_prefect_server(workspace)
@@ -119,9 +125,9 @@ def _registered_model(model: str) -> "tuple[str, Registry]":
         ArtifactError: the registry has other models, but not this one.
     """
     workspace = project_here()
-    from clozeline.registry import CHAMPION, MODEL_PREFIX, model_name
+    from clozeline.registry.models import CHAMPION, MODEL_PREFIX, model_name
     from clozeline.registry.versions import Registry
-    from clozeline.workspace import tracking_uri
+    from clozeline.system.workspace import tracking_uri
 
     name = model if model.startswith(MODEL_PREFIX) else model_name(model)
     registry = Registry.open(tracking_uri(workspace))
@@ -134,3 +140,105 @@ def _registered_model(model: str) -> "tuple[str, Registry]":
             do="correct the name, or release that model first (`clozeline release`)",
         )
     return name, registry
+
+
+def sign(
+    model: Annotated[str, typer.Argument(help="A folder of dist/, or models:/NAME@ALIAS or …/VERSION.")],
+    key: Annotated[Path, typer.Option(exists=True, help="SSH key; its .pub file if ssh-agent holds the private half.")],
+) -> None:
+    """Sign a model, so that `clozeline serve --require-signature` serves it.
+
+    The signature of a folder is in the file FOLDER.sig, that of a registered version in its tag. A release signs what
+    it registers if CLOZELINE_SIGNING_KEY names a key.
+
+    Example: `clozeline sign models:/clozeline-encoder@champion --key ~/.ssh/id_ed25519`
+    """
+    from clozeline.registry.sources import REGISTRY_SCHEME
+
+    place = _in_the_registry(model, key) if model.startswith(REGISTRY_SCHEME) else _beside(Path(model), key)
+    typer.echo(f"signed: the signature is in {place}. Next: clozeline serve {model} --require-signature FILE")
+
+
+def _beside(folder: Path, key: Path) -> str:
+    from clozeline.records.package import read_manifest, verify
+    from clozeline.registry.signature import sign, signature_file
+    from clozeline.system.files import replacing_file
+
+    verify(folder, read_manifest(folder))
+    file = signature_file(folder)
+    signature = sign(folder, key)
+    with replacing_file(file) as written:
+        written.write_text(signature, encoding="utf-8")
+    return str(file)
+
+
+def _in_the_registry(uri: str, key: Path) -> str:
+    from clozeline.registry import models
+    from clozeline.registry.signature import sign
+    from clozeline.registry.versions import Registry
+    from clozeline.system.workspace import Workspace, tracking_uri
+
+    found = models.fetch(uri)
+    versions = Registry.open(tracking_uri(Workspace(Path.cwd())))
+    versions.tag(found.version, models.SIGNATURE, sign(found.folder, key))
+    return f"the registry, as a tag of {found.version}"
+
+
+def lineage(
+    uri: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model: models:/NAME@ALIAS or …/VERSION.")],
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Check the hash of every file on the way; name each that is missing or differs."),
+    ] = False,
+) -> None:
+    """Trace a registered model back to the raw text, by the hashes of the dvc.lock that it was released with.
+
+    Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
+    """
+    workspace = project_here()
+    from clozeline.registry import lineage as verification
+    from clozeline.registry.lineage import trace
+
+    traced = trace(uri, workspace)
+    tree = as_tree(traced)
+    wide_enough(tree).print(tree)
+    if verify:
+        num_checked = verification.verify(traced, workspace)
+        typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
+        if traced.forgotten:
+            typer.echo(
+                f"forgotten: {', '.join(sorted(traced.forgotten))}; a text in them was removed by `clozeline forget`"
+            )
+
+
+def wide_enough(tree: "Tree") -> "Console":
+    """Return a console as wide as the longest line: a hash that is cut short is useless."""
+    from rich.console import Console
+
+    console = Console()
+    unlimited = console.options.update(max_width=sys.maxsize)
+    return Console(width=max(console.width, console.measure(tree, options=unlimited).maximum))
+
+
+def as_tree(traced: "Trace") -> "Tree":
+    """Return the whole lineage as a tree; repeated ancestors are not expanded again."""
+    from rich.tree import Tree
+
+    tree = Tree(traced.uri)
+    version = tree.add(f"{traced.version}, package sha256 {traced.version.package_sha256[:12]}")
+    run = version.add(f"MLflow run {traced.version.run_id}, git commit {traced.commit or '(not in a checkout)'}")
+    _add(run, traced, traced.origin, set())
+    return tree
+
+
+def _add(tree: "Tree", traced: "Trace", ancestor: "Ancestor", listed: set[str]) -> None:
+    of_source = "a source, copied by snapshot" if ancestor.has_copy else "a source"
+    made_by = f"made by {ancestor.stage}" if ancestor.stage else of_source
+    if ancestor.path in listed:
+        tree.add(f"{ancestor.path} (see above)")
+        return
+    listed.add(ancestor.path)
+    state = ", forgotten" if ancestor.path in traced.forgotten else ""
+    branch = tree.add(f"{ancestor.path}  md5 {ancestor.md5}, {made_by}{state}")
+    for parent in ancestor.parents:
+        _add(branch, traced, parent, listed)

@@ -8,16 +8,11 @@ from typing import Annotated
 
 import typer
 
-from clozeline.api.editing import assignments, changes_in, edit
-from clozeline.cli.endings import ending_orderly
-from clozeline.cli.project import project_here, project_to_run
-from clozeline.errors import ClozelineError, TransientError
-from clozeline.tracking.tensorboard_log import require_tensorboard
-from clozeline.workspace import Workspace
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Make a model")(run)
+from clozeline.cli.verbs import ending_orderly, project_here, project_to_run
+from clozeline.params.editing import assignments, changes_in, edit
+from clozeline.system.errors import ClozelineError, TransientError
+from clozeline.system.workspace import Workspace
+from clozeline.tracking.tensorboard import require_tensorboard
 
 
 def run(
@@ -58,9 +53,9 @@ def run(
         from clozeline.cli import summary
         from clozeline.flows.pipeline import pipeline
         from clozeline.flows.release import release as release_all
-        from clozeline.orchestration.releasing import Release, ReleaseRefusedError
-        from clozeline.orchestration.temporary_server import ensure_prefect_server
-        from clozeline.reporting import report
+        from clozeline.orchestration.release import Release, ReleaseRefusedError
+        from clozeline.orchestration.servers import ensure_prefect_server
+        from clozeline.reporting import page
 
         ensure_prefect_server(workspace)
         stages = pipeline(workspace.root, refresh=refresh)
@@ -74,7 +69,7 @@ def run(
             except TransientError as error:
                 failure = error
         summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
-        report.write(workspace, datetime.now(UTC))
+        page.write(workspace, datetime.now(UTC))
         if failure:
             failure.is_reported = False  # show the error again below the tables
             raise failure

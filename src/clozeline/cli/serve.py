@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clozeline.cli.asking import PrecisionOption
-from clozeline.serving import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
-from clozeline.serving.scheduling.admission import MAX_WAITING_TOKENS
+from clozeline.cli.ask import PrecisionOption
+from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
+from clozeline.serving.queue import MAX_WAITING_TOKENS
 
 if TYPE_CHECKING:
-    from clozeline.serving.edge.access import ApiKeys
-    from clozeline.serving.edge.hosts import AllowedHosts
-    from clozeline.serving.models.catalogue import Catalogue
-    from clozeline.serving.models.sources import ModelSource
+    from clozeline.registry.sources import ModelSource
+    from clozeline.serving.access import AllowedHosts, ApiKeys
+    from clozeline.serving.models import Catalogue
+
 
 QueueTokensOption = Annotated[
     int,
@@ -75,10 +75,6 @@ TracesOption = Annotated[
 _LOG = logging.getLogger(__name__)
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(name="serve", rich_help_panel="Use a model")(serve)
-
-
 def serve(
     models: Annotated[
         list[str] | None,
@@ -124,11 +120,11 @@ def serve(
     --timeout (or the longest x-timeout-ms of a client, at most 600 s). A second Ctrl+C answers with 503; the exit code
     is 130.
     """
-    from clozeline.machine.cores import available_cores
-    from clozeline.serving.edge.access import first_key_in_shell
-    from clozeline.serving.models.service import Capacity
-    from clozeline.serving.scheduling.admission import Admission
-    from clozeline.serving.server import Settings, run
+    from clozeline.serving.access import first_key_in_shell
+    from clozeline.serving.models import Capacity
+    from clozeline.serving.queue import Admission
+    from clozeline.serving.server import ServerSettings, run
+    from clozeline.system.machine import available_cores
 
     _set_up_log(is_in_fleet=fleet)
     sources = _sources(models, require_signature)
@@ -137,14 +133,13 @@ def serve(
     admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
     key = first_key_in_shell(api_keys_file) if keys.digests else None
-    settings = Settings(host, port, capacity, precision, keys, hosts, watch, traces)
+    settings = ServerSettings(host, port, capacity, precision, keys, hosts, watch, traces)
     run(sources, settings, partial(announce, key=key))
 
 
 def _access(host: str, keys_file: Path | None, more_hosts: list[str]) -> "tuple[ApiKeys, AllowedHosts]":
     """Return the accepted keys and host names. Without keys, a server for other machines logs a warning."""
-    from clozeline.serving.edge.access import ApiKeys
-    from clozeline.serving.edge.hosts import AllowedHosts
+    from clozeline.serving.access import AllowedHosts, ApiKeys
 
     keys, hosts = ApiKeys.read(keys_file), AllowedHosts.of(host, more_hosts)
     if not keys.digests and hosts.by_address:
@@ -154,7 +149,7 @@ def _access(host: str, keys_file: Path | None, more_hosts: list[str]) -> "tuple[
 
 def _sources(models: list[str] | None, signers: Path | None) -> "list[ModelSource]":
     from clozeline.registry.signature import require_allowed_signers
-    from clozeline.serving.models.sources import default_sources, parse_sources
+    from clozeline.registry.sources import default_sources, parse_sources
 
     allowed_signers = require_allowed_signers(signers) if signers else None
     sources = parse_sources(models) if models else default_sources()
@@ -167,7 +162,7 @@ def _in_fleet(sources: "list[ModelSource]", watch: float) -> "list[ModelSource]"
     Raises:
         ParamsError: the served models cannot change together with those of other servers.
     """
-    from clozeline.errors import ParamsError
+    from clozeline.system.errors import ParamsError
 
     unfit = [one.place for one in sources if not one.is_champion and (one.is_alias or one.is_missing)]
     if unfit or watch == 0 or not any(source.is_champion for source in sources):
@@ -183,9 +178,9 @@ def _in_fleet(sources: "list[ModelSource]", watch: float) -> "list[ModelSource]"
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     """Print what is served, where, and how to try it; `key` is the shell expression for a required API key."""
-    from clozeline.serving.models.catalogue import ANY
-    from clozeline.serving.protocols.openapi import answered_examples
-    from clozeline.serving.protocols.table import DIALECTS
+    from clozeline.serving.http.endpoint import DIALECTS
+    from clozeline.serving.http.openapi import answered_examples
+    from clozeline.serving.models import ANY
 
     rows = [("model", "answers", "version", "from")]
     for served in catalogue:
@@ -206,7 +201,7 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
 
 def _set_up_log(*, is_in_fleet: bool) -> None:
     """Stamp each line. No tool sends telemetry or logs on its own: the watcher says once that the registry is away."""
-    from clozeline.workspace import quiet_tools
+    from clozeline.system.workspace import quiet_tools
 
     _tell_when()
     if is_in_fleet:  # a poll that fails is soon followed by the next one

@@ -1,4 +1,7 @@
-"""`clozeline status`: where the project stands, and what to type next."""
+"""`clozeline status`: where the project stands, and what to type next.
+
+`clozeline ui`: the web pages of MLflow and Prefect over this project's own databases.
+"""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -6,17 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clozeline.cli.project import project_here
+from clozeline.cli.verbs import project_here
 
 if TYPE_CHECKING:
-    from clozeline.orchestration.project_status import ModelStatus, ProjectStatus
-    from clozeline.orchestration.scheduled_runs import ScheduledRun
+    from clozeline.orchestration.status import ModelStatus, ProjectStatus, ScheduledRun
+
 
 _GB = 1e9
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command(rich_help_panel="Look at it")(status)
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record.")] = False) -> None:
@@ -31,7 +30,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     `clozeline status --json`
     """
     workspace = project_here()
-    from clozeline.orchestration.project_status import project_status
+    from clozeline.orchestration.status import project_status
 
     found = project_status(workspace)
     typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(_lines(found)))
@@ -79,3 +78,19 @@ def _run(run: "ScheduledRun") -> Iterator[str]:
 
 def _local(time: datetime) -> str:
     return f"{time.astimezone():%Y-%m-%d %H:%M}"
+
+
+PortOption = Annotated[int, typer.Option(min=1, max=65535)]
+
+
+def ui(mlflow_port: PortOption = 5000, prefect_port: PortOption = 4200) -> None:
+    """Show runs, curves, and the registry (MLflow) and flow runs and schedules (Prefect), on this machine only.
+
+    Ctrl-C ends both.
+
+    Example: `clozeline ui --mlflow-port 5001`
+    """
+    workspace = project_here()
+    from clozeline.orchestration.servers import serve_until_interrupted
+
+    serve_until_interrupted(workspace, mlflow_port=mlflow_port, prefect_port=prefect_port, say=typer.echo)

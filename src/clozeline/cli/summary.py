@@ -9,18 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
-from clozeline.artifacts.finetune.task_metrics import TaskMetrics
-from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.cli.tables import table_of
-from clozeline.params import ClassificationParams, FinetuneParams, Params, SimilarityParams, read_params
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ClassificationParams, FinetuneParams, SimilarityParams
+from clozeline.records.evaluation import EncoderMetrics
+from clozeline.records.finetune.task_metrics import TaskMetrics
+from clozeline.records.package_metrics import MetricPaths, PackageMetrics
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
-from clozeline.workspace import Workspace, tracking_uri
+from clozeline.system.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
-    from clozeline.orchestration.pipeline_run import StageResult
-    from clozeline.orchestration.releasing import Release
+    from clozeline.orchestration.pipeline import StageResult
+    from clozeline.orchestration.release import Release
+
 
 _NEXT_VERBS = {
     "report --open": "open reports/report.html, all results on one page",

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-from clozeline.errors import ParamsError, TransientError
+from clozeline.system.errors import ParamsError, TransientError
 
 VARIABLE: Final = "CLOZELINE_CLUSTER"
 STORE: Final = "CLOZELINE_CLUSTER_STORE"

@@ -1,4 +1,6 @@
-"""Ledger of tasks: what each was computed from, and the hashes of what it wrote. A recorded task never runs twice.
+"""Records of tasks in a store: the files that a task wrote, each with its size and its sha256.
+
+Ledger of tasks: what each was computed from, and the hashes of what it wrote. A recorded task never runs twice.
 
 A task writes files into a folder of its own. Its record is written last; then the folder gets its name, which is the
 key of the task: a digest of its function, of the code, and of its inputs. A killed writer leaves no folder of that
@@ -6,28 +8,82 @@ name, and two writers of one task write the same bytes. A record whose files are
 
 Where workers and this process share no folder, records and files are in a store as well: a task first fetches the files
 that it reads, and stores what it wrote, its record last. Then the folder of the ledger is a cache.
+
+The executor of a stage: processes of this machine, or the cluster that the environment names.
 """
 
 import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, TypeVar
 
-from clozeline.cluster.store import RECORD, Store, StoredFile, StoreWorkers
-from clozeline.cluster.stored_records import StoredRecord, place_of, put_by_hash
-from clozeline.machine.workers import Workers
-from clozeline.progress import track
-from clozeline.storage.atomic import storage_faults_named
-from clozeline.storage.fingerprints import sha256_of
+from clozeline.cluster.address import reachable_cluster
+from clozeline.cluster.store import RECORD, FetchedFile, SharedStore, StoreWorkers
+from clozeline.system.content import sha256_of
+from clozeline.system.files import storage_faults_named
+from clozeline.system.machine import available_cores
+from clozeline.system.progress import track
+from clozeline.system.workers import Workers, worker_processes
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """A task whose files are in the store."""
+
+    told: Mapping[str, Any]
+    files: tuple[FetchedFile, ...]
+    """The record is the last one."""
+
+    @classmethod
+    def read(cls, store: SharedStore, folder: Path) -> "StoredRecord | None":
+        """Return the record of the task whose files belong into `folder`; None if it is missing or damaged, or does
+        not last."""
+        content = store.read(f"{place_of(folder)}/{RECORD}") or b""
+        try:
+            found = cls.of(folder, content)
+            return found if found.told["lasting"] else None
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    @classmethod
+    def of(cls, folder: Path, content: bytes) -> "StoredRecord":
+        """Raises:
+        ValueError, TypeError or KeyError: the content is not that of a record.
+        """
+        told, place = json.loads(content), place_of(folder)
+        sizes = {**told["bytes"], RECORD: len(content)}
+        hashes = {**told["sha256"], RECORD: sha256(content).hexdigest()}
+        return cls(
+            told,
+            tuple(
+                FetchedFile(folder / name, f"{place}/{name}", sizes[name], hashes[name], told["task"])
+                for name in hashes
+            ),
+        )
+
+
+def place_of(folder: Path) -> str:
+    """Return the folder of a task in the store: its path from the name of the ledger's folder on."""
+    return "/".join(folder.parts[-3:])
+
+
+def put_by_hash(path: Path, place: str, store: SharedStore) -> FetchedFile:
+    """Put a file that no task wrote into a folder of the store, unless it is there."""
+    digest, size = sha256_of(path), path.stat().st_size
+    target = f"{place}/{digest}"
+    if store.sizes(target).get(target) != size:
+        store.put(path, target)
+    return FetchedFile(path, target, size, digest, "this machine")
+
 
 _KEY_BYTES: Final = 16
 _TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY)
@@ -62,7 +118,7 @@ class Item(Protocol):
 
 
 @dataclass(frozen=True)
-class Record:
+class FinishedTask:
     """A task that is done."""
 
     key: str
@@ -71,7 +127,7 @@ class Record:
     facts: Any
     is_found: bool
     """Whether an earlier attempt or run had done it."""
-    stored: tuple[StoredFile, ...] = ()
+    stored: tuple[FetchedFile, ...] = ()
     """Its files, if they are in a store."""
 
 
@@ -88,18 +144,18 @@ class Ledger:
     code: str
     """Fingerprint of the code and the settings that decide what tasks write."""
     workers: Workers
-    _stored: dict[Path, StoredFile] = field(default_factory=dict, init=False)
+    _stored: dict[Path, FetchedFile] = field(default_factory=dict, init=False)
     """Files that are in the store, by their paths."""
     _sizes: dict[str, int] = field(default_factory=dict, init=False)
     """Sizes of the files that earlier runs left in the store."""
 
     @property
-    def store(self) -> Store | None:
+    def store(self) -> SharedStore | None:
         return self.workers.store if isinstance(self.workers, StoreWorkers) else None
 
     def run(
         self, function: Function[AnyItem], items: Iterable[AnyItem], read: Sequence[str] = ("*",)
-    ) -> Iterator[Record]:
+    ) -> Iterator[FinishedTask]:
         """Yield the record of each task in order; only those that are not recorded run.
 
         Args:
@@ -120,7 +176,7 @@ class Ledger:
 
     def run_all(
         self, function: Function[AnyItem], items: Sequence[AnyItem], description: str, read: Sequence[str] = ("*",)
-    ) -> list[Record]:
+    ) -> list[FinishedTask]:
         """Return the record of each task, and show the progress."""
         records = self.run(function, items, read)
         return list(track(records, description, len(items), lambda: self.workers.note))
@@ -153,7 +209,7 @@ class Ledger:
         key = blake2b(told.encode(), digest_size=_KEY_BYTES).hexdigest()
         return _Task(function, item, self.code, key, self.folder / key[:2] / key, self.store)
 
-    def _found(self, task: "_Task") -> Record | None:
+    def _found(self, task: "_Task") -> FinishedTask | None:
         if self.store is None:
             return record_in(task.path)
         if not self._sizes:
@@ -164,7 +220,7 @@ class Ledger:
         self.store.remove([f"{place_of(task.path)}/{RECORD}"] if found else [])  # a file is cut or gone
         return None
 
-    def _here(self, record: Record, read: Sequence[str]) -> Record:
+    def _here(self, record: FinishedTask, read: Sequence[str]) -> FinishedTask:
         """Fetch what this process reads of a task."""
         for file in record.stored:
             self._stored[file.path] = file
@@ -179,7 +235,7 @@ class Ledger:
         paths = dict.fromkeys(task.item.reads)
         return replace(task, files=tuple(file for path in paths if (file := self._file(path, self.store))))
 
-    def _file(self, path: Path, store: Store) -> StoredFile | None:
+    def _file(self, path: Path, store: SharedStore) -> FetchedFile | None:
         """Return a file as the store has it; None if it is of an earlier run and gone."""
         if path not in self._stored and self.folder in path.parents:
             found = _record_of(path.parent, store)
@@ -203,8 +259,8 @@ class _Task:
     code: str
     key: str
     path: Path
-    store: Store | None
-    files: tuple[StoredFile, ...] = ()
+    store: SharedStore | None
+    files: tuple[FetchedFile, ...] = ()
     """Files that it reads, if they are in a store."""
 
     @property
@@ -212,7 +268,7 @@ class _Task:
         return str(self.item.name)
 
 
-def _recorded(task: _Task) -> Record:
+def _recorded(task: _Task) -> FinishedTask:
     """Return the record of a task; run it if there is none. An attempt whose node died may have left one."""
     if task.store is None:
         return record_in(task.path) or _made(task)
@@ -223,23 +279,23 @@ def _named(function: Function[Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def record_in(folder: Path) -> Record | None:
+def record_in(folder: Path) -> FinishedTask | None:
     """Return the record of the task whose files are in `folder`; None if it is missing, damaged, or does not last."""
     try:
         told = json.loads((folder / RECORD).read_bytes())
         is_whole = told["lasting"] and told["sha256"] == _hashes(folder)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return Record(folder.name, folder, told["facts"], is_found=True) if is_whole else None
+    return FinishedTask(folder.name, folder, told["facts"], is_found=True) if is_whole else None
 
 
-def _record_of(task: Path, store: Store) -> Record | None:
+def _record_of(task: Path, store: SharedStore) -> FinishedTask | None:
     """Return the record of the task whose files belong into a folder, from the store, as `record_in` does."""
     found = StoredRecord.read(store, task)
-    return Record(task.name, task, found.told["facts"], is_found=True, stored=found.files) if found else None
+    return FinishedTask(task.name, task, found.told["facts"], is_found=True, stored=found.files) if found else None
 
 
-def _made(task: _Task) -> Record:
+def _made(task: _Task) -> FinishedTask:
     path = task.path
     beside = path.with_name(f"{task.key}.{os.getpid()}.{os.urandom(4).hex()}.partial")
     with storage_faults_named(path):
@@ -267,10 +323,10 @@ def _made(task: _Task) -> Record:
                     beside.rename(path)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-    return Record(task.key, path, json.loads(json.dumps(done.facts)), is_found=False)
+    return FinishedTask(task.key, path, json.loads(json.dumps(done.facts)), is_found=False)
 
 
-def _stored(task: _Task, store: Store) -> Record:
+def _stored(task: _Task, store: SharedStore) -> FinishedTask:
     """Run a task on fetched files, and store what it wrote, its record last."""
     for file in task.files:
         store.fetch(file)
@@ -284,3 +340,32 @@ def _stored(task: _Task, store: Store) -> Record:
 def _hashes(folder: Path) -> dict[str, str]:
     """Return file name → sha256, without the record."""
     return {path.name: sha256_of(path) for path in sorted(folder.iterdir()) if path.name != RECORD}
+
+
+@contextmanager
+def open_workers(shared: Path, num_processes: int | None = None, *, trains: bool = False) -> Iterator[Workers]:
+    """Yield processes of this machine, or the nodes of the cluster at `CLOZELINE_CLUSTER`. The results are the same.
+
+    Args:
+        shared: folder of the project, which every node has to see at the same path.
+        num_processes: of this machine; one for each core by default.
+        trains: whether a task is a training, which takes all cores of a node and a GPU where there are any. It
+            needs the shared folder; others may have the store at `CLOZELINE_CLUSTER_STORE` instead.
+
+    Raises:
+        ParamsError: the address has another form, or the store.
+        StorageError: nothing can be written to the store.
+        ModuleNotFoundError: Ray is not installed.
+        TransientError: the cluster does not answer, or the store.
+        ClusterError: a node has other versions, or does not see `shared`, or the store.
+    """
+    address = reachable_cluster()  # before the import of Ray, which takes seconds
+    if address is None:
+        with worker_processes(num_processes or available_cores()) as workers:
+            yield workers
+        return
+    store = None if trains else SharedStore.of_environment()
+    from clozeline.cluster.ray_workers import ray_workers
+
+    with ray_workers(address, shared, store, trains=trains) as workers:
+        yield workers

@@ -1,16 +1,31 @@
-"""Checks of the nodes before the first task: the same programs as here, and the same files."""
+"""Checks of the nodes before the first task: the same programs as here, and the same files.
 
+The connection of this process to a Ray cluster, with a check of each node, and what messages call nodes.
+"""
+
+import logging
+import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
-from clozeline.cluster.store import Store
-from clozeline.errors import ClozelineError, ClusterError
-from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from clozeline.cluster.address import VARIABLE, check_reachable
+from clozeline.cluster.store import SharedStore
+from clozeline.system.content import code_of, fingerprint, versions_of
+from clozeline.system.errors import ClozelineError, ClusterError, TransientError
 
 _MOST_NAMED = 3
 """Differing packages that a message names."""
@@ -22,7 +37,7 @@ class Token:
 
     path: Path
     content: str
-    store: Store | None = None
+    store: SharedStore | None = None
 
     def is_read(self) -> bool:
         """Return whether this machine reads it, and may write beside it in a store.
@@ -50,7 +65,7 @@ class NodeFacts:
 
 
 @contextmanager
-def token_in(shared: Path, store: Store | None = None) -> Iterator[Token]:
+def token_in(shared: Path, store: SharedStore | None = None) -> Iterator[Token]:
     """Write a token into the folder, or the store in its place, for the time of the block."""
     if store is not None:
         token = Token(Path(f".shared.{secrets.token_hex(4)}"), secrets.token_hex(16), store)
@@ -80,7 +95,7 @@ def facts_of(node: str, token: Token) -> NodeFacts:
     return NodeFacts(node, versions | {"Clozeline's code": fingerprint({}, code_of([""]))}, reads_token, fault)
 
 
-def check_nodes(found: Sequence[NodeFacts], here: NodeFacts, shared: Path, store: Store | None = None) -> None:
+def check_nodes(found: Sequence[NodeFacts], here: NodeFacts, shared: Path, store: SharedStore | None = None) -> None:
     """Check that each node would compute what this machine does.
 
     Raises:
@@ -119,3 +134,145 @@ def _is_installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+_NODE_SECONDS: Final = 120.0
+"""Time for a node to start its first process and to answer."""
+_HEAD_SECONDS: Final = 30.0
+"""Time for the head to answer; it may be busy."""
+_LOOK_SECONDS: Final = 1.0
+
+Answer = TypeVar("Answer")
+
+
+@contextmanager
+def connection(address: str, shared: Path, store: SharedStore | None = None) -> Iterator[None]:
+    """Connect this process to the cluster at `address` for the time of the block, after a check of each node.
+
+    Raises:
+        ClusterError: this machine is not a node of it; or a node has other versions, or does not see `shared`, or the
+            store in its place.
+    """
+    with unchecked_connection(address):
+        with token_in(shared, store) as token:
+            check_nodes(_facts_of_nodes(token), facts_of("here", token), shared, store)
+        yield
+
+
+@contextmanager
+def unchecked_connection(address: str) -> Iterator[None]:
+    """Connect this process to the cluster at `address` for the time of the block.
+
+    Raises:
+        ClusterError: this machine is not a node of it.
+    """
+    _connect(address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    on_term = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise ClusterError(
+            f"the cluster at ray://{address} does not take this machine as a node: {str(error).strip()}",
+            do=f"run `ray start --address={address} --num-cpus=0` here (0: it sends tasks, and runs none), with the"
+            " same Ray, Python and token, then run again; docs/cluster.md has each step",
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, on_term)  # Ray replaces it, and we end our children by it
+
+
+def _facts_of_nodes(token: Token) -> list[NodeFacts]:
+    facts_of_node = ray.remote(num_cpus=0, max_retries=0)(_facts)
+    asked = {
+        node: facts_of_node.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(token)
+        for node in nodes()
+    }
+    found = []
+    for node, facts in asked.items():
+        try:
+            found.append(ray.get(facts, timeout=_NODE_SECONDS))
+        except (RayError, GetTimeoutError) as error:
+            raise ClusterError(
+                f"node {named(node)} runs no task of ours within {_NODE_SECONDS:.0f} s: {first_line(error)}",
+                do="start its raylet with the `ray` of the Python that has Clozeline; `ray status` lists the nodes",
+            ) from error
+    return found
+
+
+def _facts(token: Token) -> NodeFacts:
+    return facts_of(named(this_node()), token)
+
+
+def check_head() -> None:
+    """Check that the head answers. Ray would end this process, silently, a minute after its head.
+
+    Raises:
+        TransientError: the head is gone.
+    """
+    try:
+        check_reachable(ray.get_runtime_context().gcs_address)
+    except TransientError as error:
+        raise gone(error) from error
+
+
+def this_node() -> str:
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
+
+
+def answer_of_head(ask: Callable[[], Answer]) -> Answer:
+    """Return what `ask` returns, which Ray answers after a question to the head.
+
+    Raises:
+        TransientError: the head is gone, or does not answer.
+    """
+    check_head()
+    answer: Future[Answer] = Future()
+    threading.Thread(target=_ask, args=(ask, answer), daemon=True).start()  # it may wait longer than this process lives
+    until = time.monotonic() + _HEAD_SECONDS
+    while time.monotonic() < until:
+        try:
+            return answer.result(_LOOK_SECONDS)
+        except TimeoutError:
+            check_head()
+    raise gone(TimeoutError(f"the head has not answered for {_HEAD_SECONDS:.0f} s"))
+
+
+def _ask(ask: Callable[[], Answer], answer: Future[Answer]) -> None:
+    try:
+        answer.set_result(ask())
+    except Exception as error:  # noqa: BLE001  # of Ray, raised where the answer is awaited
+        answer.set_exception(error)
+
+
+def living() -> list[dict[str, Any]]:
+    """Return what Ray tells of each node that is alive. Raises what `answer_of_head` raises."""
+    return [node for node in answer_of_head(ray.nodes) if node["Alive"]]
+
+
+def nodes() -> dict[str, str]:
+    """Return id → IP address of each node that is alive. Raises what `answer_of_head` raises."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in living()}
+
+
+def named(node: str) -> str:
+    return f"{nodes().get(node, 'lost')} ({node[:8]})"
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def gone(error: Exception) -> TransientError:
+    return TransientError(
+        f"the head of the cluster is gone: {first_line(error)}",
+        do=f"start the cluster, then repeat the command: tasks that are done stay done (or unset {VARIABLE})",
+    )

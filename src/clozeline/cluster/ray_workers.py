@@ -16,10 +16,10 @@ import ray
 from ray.exceptions import LocalRayletDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from clozeline.cluster.ray_connection import connection, first_line, gone, living, named, nodes, this_node
-from clozeline.cluster.store import NodeCache, Store, StoreWorkers
-from clozeline.errors import ClozelineError, ClusterError, StorageError, TransientError
-from clozeline.machine.workers import IN_FLIGHT_PER_WORKER, Item, Result, prepare_worker
+from clozeline.cluster.nodes import connection, first_line, gone, living, named, nodes, this_node
+from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers
+from clozeline.system.errors import ClozelineError, ClusterError, StorageError, TransientError
+from clozeline.system.workers import IN_FLIGHT_PER_WORKER, Item, Result, prepare_worker
 
 _LOG = logging.getLogger(__name__)
 _MOST_ATTEMPTS: Final = 4
@@ -50,7 +50,7 @@ class _Task:
 class RayWorkers(StoreWorkers):
     """Maps functions over items on the nodes of a cluster."""
 
-    def __init__(self, folder: Folder, store: Store | None = None, *, trains: bool = False) -> None:
+    def __init__(self, folder: Folder, store: SharedStore | None = None, *, trains: bool = False) -> None:
         super().__init__(None, 1)
         self.store = store
         self._folder = folder
@@ -154,7 +154,7 @@ class RayWorkers(StoreWorkers):
 
 @contextmanager
 def ray_workers(
-    address: str, shared: Path, store: Store | None = None, *, trains: bool = False
+    address: str, shared: Path, store: SharedStore | None = None, *, trains: bool = False
 ) -> Iterator[RayWorkers]:
     """Yield the nodes of the cluster at `address`, after a check of each.
 

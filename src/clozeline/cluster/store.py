@@ -17,10 +17,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from clozeline.cluster.address import STORE
-from clozeline.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
-from clozeline.machine.workers import Workers
-from clozeline.storage.atomic import storage_faults_named
-from clozeline.storage.fingerprints import sha256_of
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
+from clozeline.system.files import storage_faults_named
+from clozeline.system.workers import Workers
 
 _CACHE: Final = "clozeline-store-"
 _UNUSED_SECONDS: Final = 86_400.0
@@ -39,7 +39,7 @@ _OF_A_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True)
-class StoredFile:
+class FetchedFile:
     """A file that a worker has at `path` once it is fetched."""
 
     path: Path
@@ -52,13 +52,13 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
-class Store:
+class SharedStore:
     """Files below a URL, which this machine and every node reach."""
 
     url: str
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "Store | None":
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "SharedStore | None":
         """Return the store that the environment names, after a small write; None if it names none.
 
         Raises:
@@ -108,7 +108,7 @@ class Store:
         with self._trouble_named(), self._whole(self._at(place)) as target:
             self._system.put_file(str(path), target)
 
-    def fetch(self, file: StoredFile) -> None:
+    def fetch(self, file: FetchedFile) -> None:
         """Copy a file to its path, unless it is there.
 
         Raises:
@@ -155,7 +155,7 @@ class Store:
     def _at(self, place: str) -> str:
         return f"{opened(self.url)[1]}/{place}"
 
-    def _copy(self, file: StoredFile, to: Path) -> None:
+    def _copy(self, file: FetchedFile, to: Path) -> None:
         where = f"{self.url}/{file.place}"
         try:
             with self._trouble_named():
@@ -216,7 +216,7 @@ def _hash_of(path: Path, changed_ns: int) -> str:
 class StoreWorkers(Workers):
     """Workers that may have no folder in common with this process, and then share a store with it."""
 
-    store: Store | None = None
+    store: SharedStore | None = None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,34 @@
 """Architecture of an encoder and its head: every option of our layers (layers.py, heads.py).
 
 A family's row (families/) translates its published configuration to these options and refuses anything else.
+
+Named sizes of an encoder, one row each.
+
+Activations by the names that configurations use.
+
+Those of the families' published sizes are torch's own: importing transformers' table costs every stage a second.
+
+Positions of published configurations, which count them in different ways.
+
+Requested positions: the last layer and the head compute only these.
+
+The last layer still computes keys and values at all positions; its queries, attention output, MLP and norms run at the
+requested positions only. The results are equal up to rounding, at a fraction of the cost.
+
+Shapes: B rows, L tokens, X any axis; Q positions of each row; P any axes of positions: T of all rows, or [B, Q].
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from types import MappingProxyType
+from typing import Literal, Protocol, Self, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from clozeline.params.model import ModelParams
 
 Norm = Literal["layer", "rms"]
 
@@ -130,3 +152,226 @@ def norm_of(kind: Norm, width: int, epsilon: float, *, has_bias: bool) -> nn.Mod
     if kind == "rms":
         return nn.RMSNorm(width, eps=epsilon)
     return nn.LayerNorm(width, eps=epsilon, bias=has_bias)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Depth and widths of an encoder."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+
+    def __str__(self) -> str:
+        return f"{self.num_hidden_layers} layers × {self.hidden_size}"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A named shape. A gated MLP has three matrices and a plain one two, so each has its own width."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    plain_intermediate_size: int
+    """4 × hidden (Vaswani et al. 2017), as in BERT and the families after it."""
+    gated_intermediate_size: int
+    """Widths of ModernBERT (Warner et al. 2024) and, for small sizes, of Ettin (Weller et al. 2025). The width of mini
+    is the best for five minutes of training (docs/default-recipe.md).
+    """
+
+
+SIZES: Mapping[str, Size] = MappingProxyType(
+    {
+        "mini": Size(2, 96, 2, 384, 192),
+        "tiny": Size(4, 256, 4, 1024, 384),
+        "small": Size(6, 512, 8, 2048, 768),
+        "base": Size(12, 768, 12, 3072, 1152),
+        "large": Size(24, 1024, 16, 4096, 2624),
+    }
+)
+
+
+def shape_of(params: ModelParams, *, gated: bool, published: Mapping[str, Shape] = MappingProxyType({})) -> Shape:
+    """Return the shape that `params.size` names for this kind of MLP, or the explicit numbers in `params`.
+
+    `published`: the family's own sizes, which take precedence.
+    """
+    if params.size is not None and params.size in published:
+        return published[params.size]
+    if params.size is not None:
+        size = SIZES[params.size]
+        width = size.gated_intermediate_size if gated else size.plain_intermediate_size
+        return Shape(size.num_hidden_layers, size.hidden_size, size.num_attention_heads, width)
+    numbers = (params.num_hidden_layers, params.hidden_size, params.num_attention_heads, params.intermediate_size)
+    return Shape(*(number for number in numbers if number is not None))
+
+
+_OWN: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+    {
+        "gelu": nn.GELU,
+        "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
+        "relu": nn.ReLU,
+        "silu": nn.SiLU,
+        "swish": nn.SiLU,
+        "tanh": nn.Tanh,
+    }
+)
+
+
+def activation_of(name: str) -> nn.Module:
+    """Return a new module.
+
+    Raises:
+        KeyError: `name` is not among `known_activations`.
+    """
+    if name in _OWN:
+        return _OWN[name]()
+    from transformers.activations import ACT2FN
+
+    module: nn.Module = ACT2FN[name]
+    return module
+
+
+def is_known_activation(name: str) -> bool:
+    return name in _OWN or name in known_activations()
+
+
+def known_activations() -> list[str]:
+    """Return the names that transformers knows, sorted."""
+    from transformers.activations import ACT2FN
+
+    return sorted(ACT2FN)
+
+
+_POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"})
+
+
+def first_position(config: PretrainedConfig) -> int:
+    """Return the first row of the position table in use: `pad_token_id` + 1 for RoBERTa's relatives, else 0."""
+    return int(config.pad_token_id) + 1 if config.model_type in _POSITIONS_AFTER_PAD else 0
+
+
+def longest_row_of(config: PretrainedConfig) -> int:
+    """Return the longest row that the positions allow, in tokens."""
+    return int(config.max_position_embeddings) - first_position(config)
+
+
+_MOST = 0.5
+"""Share of all positions above which gathering them saves nothing."""
+
+
+class Positions(Protocol):
+    """The requested positions of each row, in order."""
+
+    @property
+    def position_BQ(self) -> Tensor:
+        """Position of each query in its row; [1, Q] if the same in all rows."""
+
+    @property
+    def are_few(self) -> bool:
+        """Whether computing the last layer for these positions alone pays off."""
+
+    def of(self, values_BLX: Tensor) -> Tensor:
+        """Return `values_PX` at these positions."""
+
+    def as_queries(self, values_PX: Tensor) -> Tensor:
+        """Return `values_BQX`: attention needs the same number of queries in each row."""
+
+    def from_queries(self, values_BQX: Tensor) -> Tensor:
+        """Return `values_PX`: the inverse of `as_queries`."""
+
+
+class FirstPosition:
+    """The first token of each row, usually [CLS]; P is [B, 1]."""
+
+    are_few = True
+
+    @property
+    def position_BQ(self) -> Tensor:
+        return torch.zeros(1, 1, dtype=torch.long)
+
+    def of(self, values_BLX: Tensor) -> Tensor:
+        return values_BLX[:, :1]
+
+    def as_queries(self, values_PX: Tensor) -> Tensor:
+        return values_PX
+
+    def from_queries(self, values_BQX: Tensor) -> Tensor:
+        return values_BQX
+
+
+@dataclass(frozen=True)
+class ChosenPositions:
+    """The same number of positions in each row, that of the row with the most; P is [B, Q]."""
+
+    position_BQ: Tensor
+    length: int
+    are_few = True
+
+    @classmethod
+    def where(cls, is_asked_BL: Tensor) -> Self:
+        """Choose the requested positions in order, and the first position of each row, so that there is always one.
+
+        Rows with fewer than the most are filled up with other positions.
+        """
+        length = is_asked_BL.shape[1]
+        position_L = torch.arange(length, device=is_asked_BL.device)
+        asked_BL = (is_asked_BL | (position_L == 0)).long()
+        num_asked = asked_BL.sum(dim=1).max()
+        # Requested positions have distinct keys, so that their order does not depend on how ties are broken.
+        key_BL = asked_BL * (length - position_L)
+        # The number stays a tensor, so that a traced graph computes it.
+        return cls(key_BL.topk(cast(int, num_asked), dim=1).indices, length)
+
+    def of(self, values_BLX: Tensor) -> Tensor:
+        first_B1 = self.length * torch.arange(values_BLX.shape[0], device=values_BLX.device).unsqueeze(1)
+        return values_BLX.flatten(0, 1)[self.position_BQ + first_B1]
+
+    def as_queries(self, values_PX: Tensor) -> Tensor:
+        return values_PX
+
+    def from_queries(self, values_BQX: Tensor) -> Tensor:
+        return values_BQX
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Any number of positions in each row; P is T."""
+
+    slot_T: Tensor
+    """Indices into the flattened [B × L], ascending."""
+    num_rows: int
+    length: int
+    most_in_row: int
+    """Upper bound of the positions in a row."""
+
+    @property
+    def are_few(self) -> bool:
+        if torch.compiler.is_compiling():  # One compiled graph serves any number of targets.
+            return False
+        return 0 < len(self.slot_T) < _MOST * self.num_rows * self.length
+
+    @property
+    def _row_and_place_T(self) -> tuple[Tensor, Tensor]:
+        """Row of each position, and its rank among the positions of that row."""
+        row_T = self.slot_T // self.length
+        starts_B = self.length * torch.arange(self.num_rows, device=self.slot_T.device)
+        first_B = torch.searchsorted(self.slot_T, starts_B)
+        return row_T, torch.arange(len(self.slot_T), device=self.slot_T.device) - first_B[row_T]
+
+    @property
+    def position_BQ(self) -> Tensor:
+        return self.as_queries(self.slot_T % self.length)
+
+    def of(self, values_BLX: Tensor) -> Tensor:
+        return values_BLX.flatten(0, 1)[self.slot_T]
+
+    def as_queries(self, values_PX: Tensor) -> Tensor:
+        """Return `values_BQX`, zero where a row has fewer than Q positions."""
+        values_BQX = values_PX.new_zeros(self.num_rows, self.most_in_row, *values_PX.shape[1:])
+        return values_BQX.index_put(self._row_and_place_T, values_PX)
+
+    def from_queries(self, values_BQX: Tensor) -> Tensor:
+        return values_BQX[self._row_and_place_T]

@@ -13,14 +13,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
-from clozeline.encoder.families import LAYOUTS, HeadKind
-from clozeline.encoder.model import Model
-from clozeline.encoder.own import OwnModel
-from clozeline.encoder.own_config import OWN_MODEL_TYPE, opened_config
+from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder.families.layout import HeadKind
+from clozeline.encoder.model import EncoderModel
+from clozeline.encoder.own import OWN_MODEL_TYPE, OwnModel, opened_config
 from clozeline.encoder.stock import StockModel, loaded_stock
-from clozeline.errors import ArtifactError
-from clozeline.foreign.hub import asking_hub, fetched_file, pinned
-from clozeline.foreign.inspection import inspect_model, inspect_settings
+from clozeline.records.published import asking_hub, fetched_file, inspect_model, inspect_settings, pinned
+from clozeline.system.errors import ArtifactError
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -152,7 +151,7 @@ def find_checkpoint(name: str, revision: str | None) -> tuple[Checkpoint, dict[s
     return checkpoint, dict(facts)
 
 
-AnyModel: TypeAlias = Model | StockModel | OwnModel
+AnyModel: TypeAlias = EncoderModel | StockModel | OwnModel
 """A model on our layers, on transformers' own, or on yours: the three have one interface."""
 
 
@@ -176,7 +175,7 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
             if config.model_type == OWN_MODEL_TYPE:
                 return OwnModel.loaded(config, kind, checkpoint.weights())
             if config.model_type in LAYOUTS:
-                return Model.loaded(config, kind, checkpoint.weights())
+                return EncoderModel.loaded(config, kind, checkpoint.weights())
             return loaded_stock(config, kind, checkpoint.where)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ArtifactError(

@@ -1,13 +1,28 @@
-"""Layers of all our encoders: embeddings, attention, MLP and norms, as selected by `Architecture`.
+"""Dropout with random numbers at a fifth of torch's cost on a CPU, where torch draws one float after another.
+
+One draw of 64 bits decides four elements. With 16 bits each, rates are multiples of 1/65,536, and the scale matches
+the rounded rate exactly.
+
+Layers of all our encoders: embeddings, attention, MLP and norms, as selected by `Architecture`.
 
 Training, evaluation and export run the same code: no branch depends on a tensor's values.
 
 Shapes: B rows, L tokens, H hidden, E width of the tables, A heads, D dimensions of a head, X any axis; Q requested
 positions of each row; P the requested positions in the shape of `Positions`. If all are requested, Q is L, P is [B, L].
+
+The head of an encoder: from hidden states to logits.
+
+Shapes: B rows, L tokens, P any axes of positions, H hidden, C outputs.
+
+Pooling of token vectors into one vector for a text.
+
+Shapes: B texts, L tokens, H hidden.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +30,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from clozeline.encoder.activations import activation_of
-from clozeline.encoder.architecture import Architecture, LayerKind, norm_of
-from clozeline.encoder.dropout import DropoutOf16Bits
-from clozeline.encoder.positions import Positions
+from clozeline.encoder.architecture import Architecture, HeadShape, LayerKind, Positions, activation_of, norm_of
+
+_STEPS = 2**16
+_LOWEST_64 = -(2**63)
+_LOWEST_16 = -(2**15)
+
+
+class DropoutOf16Bits(nn.Dropout):
+    """`nn.Dropout` with other random numbers on a CPU; plain `nn.Dropout` on other devices."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        steps = round(self.p * _STEPS)
+        if not self.training or steps in (0, _STEPS) or input.device.type != "cpu":
+            return super().forward(input)
+        draws = torch.empty(-(-input.numel() // 4), dtype=torch.int64).random_(_LOWEST_64, None)
+        bits = draws.view(torch.int16)[: input.numel()].view(input.shape)
+        kept = (bits >= _LOWEST_16 + steps).to(input.dtype).mul_(_STEPS / (_STEPS - steps))
+        return input * kept
 
 
 class Hidden(NamedTuple):
@@ -292,3 +321,68 @@ def _turns(position_BX: Tensor, theta: float, size: int) -> tuple[Tensor, Tensor
 def _is_recorded() -> bool:
     """Whether torch.export is recording a graph, which has to serve other lengths too."""
     return torch.compiler.is_exporting()
+
+
+class Head(nn.Module):
+    """Head with the parts that `HeadShape` names, in order: dropout, dense, activation, norm, dropout, output."""
+
+    def __init__(self, shape: HeadShape, hidden_size: int) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.dense_size or hidden_size
+        self.dropout_before = DropoutOf16Bits(shape.dropout_before)
+        self.dense = None if shape.dense_size is None else nn.Linear(hidden_size, width, bias=shape.has_dense_bias)
+        self.activation = None if shape.activation is None else activation_of(shape.activation)
+        self.norm = (
+            None
+            if shape.norm_epsilon is None
+            else norm_of("layer", width, shape.norm_epsilon, has_bias=shape.has_norm_bias)
+        )
+        self.dropout_after = DropoutOf16Bits(shape.dropout_after)
+        self.output = nn.Linear(width, shape.num_outputs, bias=shape.has_output_bias) if shape.num_outputs else None
+
+    def forward(self, hidden_PH: Tensor) -> Tensor:
+        """Return `logits_PC`."""
+        hidden_PX = self.dropout_before(hidden_PH)
+        for part in (self.dense, self.activation, self.norm, self.dropout_after, self.output):
+            if part is not None:
+                hidden_PX = part(hidden_PX)
+        logits_PC: Tensor = hidden_PX
+        return logits_PC
+
+
+def mean_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+    """Return `mean_BH` over real tokens; without a mask, over all tokens."""
+    if attention_mask_BL is None:
+        return hidden_BLH.mean(dim=1)
+    weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)
+    return (hidden_BLH * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)
+
+
+def first_token(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the vector of each text's first token, `first_BH`: that of `[CLS]` or `<s>`."""
+    return hidden_BLH[:, 0]
+
+
+def largest_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the largest value of each feature over real tokens, `largest_BH`."""
+    is_padding_BL1 = attention_mask_BL.unsqueeze(-1) == 0
+    return hidden_BLH.masked_fill(is_padding_BL1, float("-inf")).amax(dim=1)
+
+
+POOLINGS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"mean": mean_over_tokens, "cls": first_token, "max": largest_over_tokens}
+)
+"""Ways to turn the vectors of tokens into one vector for a text, by the names of sentence-transformers."""
+
+
+def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the mean over unpadded tokens, normalized to length 1 (MEAN pooling, Reimers & Gurevych 2019, section 3):
+    [B, H].
+    """
+    return functional.normalize(mean_over_tokens(hidden_BLH, attention_mask_BL), dim=-1)
+
+
+def pooled(way: str, hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Return the vectors of texts pooled in a way of `POOLINGS`, normalized to length 1: [B, H]."""
+    return functional.normalize(POOLINGS[way](hidden_BLH, attention_mask_BL), dim=-1)

@@ -1,24 +1,107 @@
-"""A model on our layers: an encoder with a head, saved in the published layout.
+"""Writing models in the form that stock transformers reads.
+
+Random initial weights of our models, from the global random state.
+
+A model on our layers: an encoder with a head, saved in the published layout.
 
 Shapes: B rows, L tokens, H hidden; P any axes of positions.
+
+Control of transformers' own messages.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.utils import logging
 
-from clozeline.encoder.architecture import Pooling
-from clozeline.encoder.families import LAYOUTS, HeadKind, Layout
-from clozeline.encoder.heads import Head, mean_over_tokens
-from clozeline.encoder.initialization import draw_encoder, draw_head
-from clozeline.encoder.layers import Encoder
-from clozeline.encoder.positions import ChosenPositions, FirstPosition, Positions
-from clozeline.encoder.saving import write_model
-from clozeline.errors import ArtifactError
+from clozeline.encoder.architecture import ChosenPositions, FirstPosition, Pooling, Positions
+from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder.families.layout import HeadKind, Layout
+from clozeline.encoder.layers import Encoder, Head, mean_over_tokens
+from clozeline.system.errors import ArtifactError
+
+
+@contextmanager
+def failed_writes_as_os_errors() -> Iterator[None]:
+    """Turn safetensors' own error for a failed write into an OSError.
+
+    Raises:
+        OSError: the write failed.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code.group(1)), str(error)) from error
+
+
+def write_model(config: Any, class_name: str, weights: Mapping[str, Tensor], out: Path) -> None:
+    """Write config.json, which names `class_name`, and model.safetensors.
+
+    Raises:
+        OSError: the write failed.
+    """
+    config.architectures = [class_name]
+    config.dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    config.save_pretrained(out)
+    whole = {name: weight.detach().contiguous() for name, weight in weights.items()}
+    with failed_writes_as_os_errors():
+        save_file(whole, out / "model.safetensors", metadata={"format": "pt"})
+
+
+_ADDED = ("attention.output", "mlp.output")
+"""Matrices that write to the residual stream."""
+
+
+def draw_encoder(encoder: Encoder, only: Collection[str] | None = None) -> None:
+    """Draw the weights of an encoder. `only`: names of the parameters to draw; None: all."""
+    way = encoder.architecture.initialization
+    for name, module in encoder.named_modules():
+        std = way.out_std if name.endswith(_ADDED) else way.std
+        _draw(module, name, std, way.cutoff, only)
+    if way.zeroes_padding:
+        _zero_padding(encoder, only)
+
+
+def draw_head(head: Head, only: Collection[str] | None = None) -> None:
+    """Draw the weights of a head. `only`: names of the parameters to draw; None: all."""
+    stds = {"dense": head.shape.dense_std, "output": head.shape.output_std}
+    for name, module in head.named_modules():
+        _draw(module, name, stds.get(name, 0.0), head.shape.cutoff, only)
+
+
+@torch.no_grad()
+def _draw(module: nn.Module, name: str, std: float, cutoff: float | None, only: Collection[str] | None) -> None:
+    for leaf, parameter in module.named_parameters(prefix=name, recurse=False):
+        if only is not None and leaf not in only:
+            continue
+        if leaf.endswith("bias"):
+            parameter.zero_()
+        elif parameter.ndim == 1:
+            parameter.fill_(1.0)
+        elif cutoff is None:
+            parameter.normal_(std=std)
+        else:
+            nn.init.trunc_normal_(parameter, std=std, a=-cutoff * std, b=cutoff * std)
+
+
+@torch.no_grad()
+def _zero_padding(encoder: Encoder, only: Collection[str] | None) -> None:
+    for name, module in encoder.named_modules():
+        is_drawn = only is None or f"{name}.weight" in only
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None and is_drawn:
+            module.weight[module.padding_idx].zero_()
+
 
 _TIED = "head.output.weight"
 _BIAS = "head.output.bias"
@@ -35,7 +118,7 @@ class Logits(NamedTuple):
     """
 
 
-class Model(nn.Module):
+class EncoderModel(nn.Module):
     """An encoder with a head. Initial weights come from the global random state."""
 
     head_dropout = 0.0
@@ -197,7 +280,7 @@ class Model(nn.Module):
         return [name for name in published if name in names]
 
     @classmethod
-    def loaded(cls, config: Any, kind: HeadKind, weights: Mapping[str, Tensor]) -> tuple["Model", list[str]]:
+    def loaded(cls, config: Any, kind: HeadKind, weights: Mapping[str, Tensor]) -> tuple["EncoderModel", list[str]]:
         """Load a float32 model. Missing weights are drawn from the global random state.
 
         Returns:
@@ -245,7 +328,7 @@ def _resized(rows_VX: Tensor, num_rows: int) -> Tensor:
     return torch.cat((kept_VX, mean_X + _NARROW * std_X * added_NX))
 
 
-def _last_real(model: Model, input_ids_BL: Tensor) -> ChosenPositions:
+def _last_real(model: EncoderModel, input_ids_BL: Tensor) -> ChosenPositions:
     """Return the last real token of each row, from which decoders classify."""
     place_L = torch.arange(input_ids_BL.shape[1], device=input_ids_BL.device)
     last_B = (place_L * (input_ids_BL != model.config.pad_token_id)).argmax(dim=1)
@@ -257,3 +340,21 @@ _POOLED_AT: Mapping[Pooling, Any] = {
     "last": _last_real,
     "mean": lambda model, input_ids_BL: None,
 }
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Silence transformers' warnings and progress bars.
+
+    Some warnings report something intended (a fresh head), others concern transformers' own code. The bars are for
+    work that takes no time.
+    """
+    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()

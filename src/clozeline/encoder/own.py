@@ -1,4 +1,10 @@
-"""Your own encoder under heads of ours.
+"""Code of your own encoder: imported by the name in params.yaml, built, and tried before it is trained.
+
+Shapes: B rows, L tokens, H hidden.
+
+Configuration of your own encoder: what its config.json holds.
+
+Your own encoder under heads of ours.
 
 Write a function in a module that Python can import from the project's folder, and name it in params.yaml:
 `pretrain.model.family: "mypackage.mymodule:build"`. Nothing else has to be registered.
@@ -23,7 +29,11 @@ it. Stock transformers does not know it.
 Shapes: B rows, L longest row, H hidden, V vocabulary; P any axes of positions.
 """
 
-from collections.abc import Iterable, Mapping
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -31,19 +41,227 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AutoConfig, PretrainedConfig
 
-from clozeline.encoder.architecture import HeadShape
-from clozeline.encoder.families import HeadKind, TokenIds
-from clozeline.encoder.heads import Head, mean_over_tokens
-from clozeline.encoder.initialization import draw_head
-from clozeline.encoder.layers import Hidden
-from clozeline.encoder.model import Logits
-from clozeline.encoder.own_code import built, hidden_of, sources_of_code
-from clozeline.encoder.own_config import OwnConfig
-from clozeline.encoder.positions import Positions
-from clozeline.encoder.saving import write_model
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.params import ModelParams
+from clozeline.encoder.architecture import HeadShape, Positions, shape_of
+from clozeline.encoder.families.layout import HeadKind, TokenIds
+from clozeline.encoder.layers import Head, Hidden, mean_over_tokens
+from clozeline.encoder.model import Logits, draw_head, write_model
+from clozeline.params.model import ModelParams, is_own
+from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError
+
+_TRIED_TOKENS = 8
+"""Length of the rows of the trial in tokens, unless the encoder reads fewer."""
+_MOST_OF_PADDING = 1e-4
+"""Largest difference that padding may make, relative to the largest hidden state."""
+_CONTRACT = "read the contract: docs/pretraining.md, under “Your own encoder”"
+
+
+def built(params: ModelParams, ids: TokenIds) -> nn.Module:
+    """Return the encoder that the function `params.family` builds, after a trial on two short rows.
+
+    Raises:
+        ParamsError: the function is missing or fails, or what it returns lacks what heads need, fails in the trial,
+            returns another shape, or reads padding.
+    """
+    build = _imported(params.family)
+    encoder: nn.Module = _tried(params.family, "cannot be built", lambda: build(params, ids))
+    _check_parts(encoder, params, ids)
+    with torch.no_grad():
+        _check_answers(encoder, params, ids)
+    return encoder
+
+
+def hidden_of(output: Any) -> Tensor:
+    """Return `hidden_BLH` of what your encoder returned: a tensor, or an object with `last_hidden_state`."""
+    hidden_BLH: Tensor = output if isinstance(output, Tensor) else output.last_hidden_state
+    return hidden_BLH
+
+
+def sources_of_code(family: str, encoder: nn.Module) -> list[Path]:
+    """Return the files that define the encoder: the module that `family` names, and those of the same package that
+    define its parts.
+    """
+    named = family.partition(":")[0]
+    package = named.partition(".")[0]
+    modules = {named, *(kind.__module__ for part in encoder.modules() for kind in type(part).__mro__)}
+    own = (sys.modules[name] for name in modules if name.partition(".")[0] == package)
+    return sorted(Path(file) for module in own if (file := module.__file__) is not None)
+
+
+def sources_of_family(family: str) -> list[Path]:
+    """Return the files of the top-level module or package that `family` names, without importing it; empty for a
+    family of ours.
+    """
+    found = find_spec(family.partition(":")[0].partition(".")[0]) if is_own(family) else None
+    if found is None:
+        return []
+    if folders := found.submodule_search_locations:
+        return sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
+    return [Path(found.origin)] if found.has_location and found.origin is not None else []
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except Exception as error:  # an import runs code of yours, which can raise anything
+        raise ParamsError(
+            f"`family: {name}` names an encoder of your own that cannot be imported: {_said(error)}",
+            do="write `package.module:build`, with the module installed or in the project's folder, and run there",
+        ) from error
+    return found
+
+
+def _tried(family: str, what: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except ClozelineError:
+        raise
+    except Exception as error:  # code of yours can raise anything
+        raise ParamsError(
+            f"your own encoder (`family: {family}`) {what}: {_said(error)}", do=f"correct your code; {_CONTRACT}"
+        ) from error
+
+
+def _check_parts(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
+    hidden_size = getattr(encoder, "hidden_size", None)
+    if not (isinstance(encoder, nn.Module) and isinstance(hidden_size, int)):
+        raise ParamsError(
+            f"`{params.family}` gives {type(encoder).__name__} with `hidden_size` {hidden_size}, not a torch.nn.Module"
+            " with an integer",
+            do=_CONTRACT,
+        )
+    if not params.tie_word_embeddings:
+        return
+    embedding_of: Callable[[], nn.Module | None] = getattr(encoder, "get_input_embeddings", lambda: None)
+    embedding = embedding_of()
+    shape = tuple(embedding.weight.shape) if isinstance(embedding, nn.Embedding) else None
+    expected = (ids.vocab_size, hidden_size)
+    if shape != expected:
+        raise ParamsError(
+            f"the head is tied to an nn.Embedding of {expected}, and your encoder has "
+            + (f"one of {shape}" if shape else "no `get_input_embeddings()`"),
+            do="add the method, or set `tie_word_embeddings: false`",
+        )
+
+
+def _check_answers(encoder: Any, params: ModelParams, ids: TokenIds) -> None:
+    """Compare a padded row of a batch with the same row alone."""
+    length = min(_TRIED_TOKENS, params.max_position_embeddings)
+    num_real = length - length // 2
+    input_ids_BL = torch.arange(length).remainder(ids.vocab_size).expand(2, -1).clone()
+    attention_mask_BL = torch.ones_like(input_ids_BL)
+    input_ids_BL[1, num_real:], attention_mask_BL[1, num_real:] = ids.pad_id, 0
+    was_training = encoder.training
+    encoder.eval()
+
+    def answer(rows: Tensor, mask: Tensor | None) -> Any:
+        return _tried(params.family, "fails on short rows", lambda: hidden_of(encoder(rows, attention_mask=mask)))
+
+    batch, alone = answer(input_ids_BL, attention_mask_BL), answer(input_ids_BL[1:, :num_real], None)
+    encoder.train(was_training)
+    expected = (2, length, encoder.hidden_size)
+    shape = tuple(getattr(batch, "shape", ()))
+    if not isinstance(batch, Tensor) or shape != expected:
+        raise ParamsError(
+            f"your own encoder returns {shape or type(batch).__name__} for 2 rows of {length} tokens,"
+            f" not hidden states of {expected}: rows, length, `hidden_size`",
+            do=_CONTRACT,
+        )
+    if batch.is_meta:  # shapes without numbers, as in `clozeline plan`
+        return
+    difference = (batch[1, :num_real] - alone[0]).abs().max()
+    if not difference <= _MOST_OF_PADDING * alone.abs().max():
+        raise ParamsError(
+            f"your own encoder reads padding or is not finite: a padded row gets other states, by {difference:.2g}",
+            do="use `attention_mask` in `forward`: a row would get other answers in a batch than alone",
+        )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+
+
+OWN_MODEL_TYPE = "clozeline-encoder"
+
+
+class OwnConfig(PretrainedConfig):  # type: ignore[misc]  # transformers loads its classes lazily, without types
+    """Arguments of the function that builds your encoder, and the facts of it that tasks and export read."""
+
+    model_type = OWN_MODEL_TYPE
+
+    def __init__(
+        self,
+        params: Mapping[str, Any] | None = None,
+        ids: Mapping[str, int] | None = None,
+        hidden_size: int = 0,
+        **more: Any,
+    ) -> None:
+        """Every argument has a default, because transformers compares a configuration with an empty one.
+
+        `hidden_size` is that of the built encoder.
+        """
+        super().__init__(**more)
+        self.params, self.ids, self.hidden_size = dict(params or {}), dict(ids or {}), hidden_size
+        if params and ids:
+            own = self.model_params
+            self.vocab_size, self.pad_token_id = self.token_ids.vocab_size, self.token_ids.pad_id
+            self.max_position_embeddings = own.max_position_embeddings
+            self.num_attention_heads = shape_of(own, gated=False).num_attention_heads
+
+    @classmethod
+    def of(cls, params: ModelParams, ids: TokenIds) -> Self:
+        return cls(params.model_dump(), asdict(ids))
+
+    @property
+    def model_params(self) -> ModelParams:
+        return ModelParams(**self.params)
+
+    @property
+    def token_ids(self) -> TokenIds:
+        return TokenIds(**self.ids)
+
+
+def read_config(name: str, facts: Mapping[str, Any]) -> OwnConfig:
+    """Return the configuration with the facts of the config.json in the folder `name`.
+
+    Raises:
+        ArtifactError: they are not the arguments of a function that builds an encoder.
+    """
+    try:
+        if not (facts.get("params") and facts.get("ids")):
+            raise ValueError("no `params`, or no `ids`")
+        # AutoTokenizer opens the config.json beside a tokenizer, and warns of a class that it does not know.
+        AutoConfig.register(OWN_MODEL_TYPE, OwnConfig, exist_ok=True)
+        config: OwnConfig = OwnConfig.from_dict(dict(facts))
+        return config
+    except (TypeError, ValueError) as error:  # pydantic's for an unknown knob is a ValueError
+        raise ArtifactError(
+            f"config.json of {name} does not say how your own encoder is built: {str(error).partition(chr(10))[0]}",
+            do="train again: `dvc repro pretrain`",
+        ) from error
+
+
+def opened_config(name: str, facts: Mapping[str, Any], family: str | None) -> OwnConfig:
+    """Return the configuration in the folder `name`, whose code may run.
+
+    Args:
+        family: value of `pretrain.model.family` in the params. A config.json can name any module, and importing a
+            module runs it, so only the module that the params name is imported.
+
+    Raises:
+        ArtifactError: config.json names another module than `family`, or is damaged.
+    """
+    config = read_config(name, facts)
+    named = config.model_params.family
+    if family is None or not is_own(family) or named != family:
+        raise ArtifactError(
+            f"{name} holds a model with the code `{named}`, but the params name `family: {family or 'none'}`",
+            do="name it as `family`, but only if that code is yours: no folder decides which code runs",
+        )
+    return config
+
 
 _CLASSES: Mapping[HeadKind, str] = MappingProxyType(
     {

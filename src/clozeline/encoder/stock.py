@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozeline.encoder.families import HeadKind
-from clozeline.encoder.messages import errors_only
-from clozeline.encoder.model import Logits
-from clozeline.encoder.positions import Positions
-from clozeline.encoder.saving import failed_writes_as_os_errors
-from clozeline.errors import ArtifactError
+from clozeline.encoder.architecture import Positions
+from clozeline.encoder.families.layout import HeadKind
+from clozeline.encoder.model import Logits, errors_only, failed_writes_as_os_errors
+from clozeline.system.errors import ArtifactError
 
-if TYPE_CHECKING:  # its models take a second to import, and most families run on our layers
+if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 _CLASSES: Mapping[HeadKind, str] = MappingProxyType(
     {

@@ -5,22 +5,30 @@ every real token, including the two that frame a row, is judged in every pass. T
 not depend on how rows were batched, and memory does not grow with the split.
 
 Shapes: B rows, L longest row, N real tokens, S bins of scores.
+
+A page of example predictions: original, masked, predicted, and the probability of each prediction.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import resources
 
 import numpy as np
 import torch
+from jinja2 import Environment
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from clozeline.evaluation.asking import Asked
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language_modelling.objectives import DetectionBatch
-from clozeline.processes.group import ALONE, Group
-from clozeline.tokens.masking import Vocabulary
+from clozeline.evaluation.groups import Asked
+from clozeline.language import models
+from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language.masking import Vocabulary
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split
+from clozeline.language.shards import RowTokens
+from clozeline.records.evaluation import ClozeCandidate, ClozeExample, Guess
+from clozeline.system.group import ALONE, Group
 
 Counts = NDArray[np.int64]
 _NUM_BINS = 2**16
@@ -69,7 +77,7 @@ def measure(
 
 def _counts(model: ReplacedTokenPair, batch: DetectionBatch, is_special_V: Tensor) -> Counts:
     """Return the number of original and of replaced tokens with a score in each bin."""
-    guess_T = draw(language_model.target_logits(model, batch), batch.uniform_T, is_special_V)
+    guess_T = draw(models.target_logits(model, batch), batch.uniform_T, is_special_V)
     ids_BL, is_replaced_BL = batch.with_guesses(guess_T)
     mask_BL = batch.attention_mask_BL
     is_real_BL = torch.ones_like(ids_BL, dtype=torch.bool) if mask_BL is None else mask_BL.bool()
@@ -101,3 +109,69 @@ def figures_of(counts_2S: Counts) -> DetectionFigures:
         f1=2 * found / max(2 * found + false_alarms + missed, 1),
         tokens=originals + replaced,
     )
+
+
+NUM_EXAMPLES = 12
+"""Examples on the page of stage `evaluate`."""
+_MIN_CONTENT_TOKENS = 12
+"""Shorter rows give too little context for an example."""
+_TOP = 5
+
+
+def make_examples(
+    model: LanguageModel, split: Split, tokenizer: Tokenizer, *, seed: int, num_folds: int, num_examples: int
+) -> list[ClozeExample]:
+    """Return examples from rows spread evenly over the split, with the first fold of each hidden."""
+    worth = np.flatnonzero(split.rows.length_R >= _MIN_CONTENT_TOKENS)
+    spread = np.unique(np.linspace(0, len(worth) - 1, min(num_examples, len(worth))).astype(np.int64))
+    rows = worth[spread] if len(worth) else worth
+    return [_example(model, split, tokenizer, split.read(np.array([row])), seed, num_folds) for row in rows]
+
+
+@torch.inference_mode()
+def _example(
+    model: LanguageModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int, num_folds: int
+) -> ClozeExample:
+    batch = OBJECTIVES[models.head_of(model)].judging(split, tokens, seed, 0, num_folds)
+    probabilities_TV = models.target_logits(model, batch).softmax(dim=1)
+    best_TK = probabilities_TV.topk(min(_TOP, probabilities_TV.shape[1]), dim=1)
+    original_T = probabilities_TV.gather(1, batch.labels_T[:, None])[:, 0]
+    guesses = [
+        Guess(
+            original=tokenizer.decode([label]),
+            original_probability=probability,
+            candidates=tuple(
+                ClozeCandidate(tokenizer.decode([token]), likely)
+                for token, likely in zip(tokens_K, likely_K, strict=True)
+            ),
+        )
+        for label, probability, tokens_K, likely_K in zip(
+            *(values.tolist() for values in (batch.labels_T, original_T, best_TK.indices, best_TK.values)), strict=True
+        )
+    ]
+    shown_ids = batch.input_ids_BL[0, 1:-1].tolist()
+    return ClozeExample(
+        original=tokenizer.decode(tokens.input_ids_N.tolist()),
+        masked=tokenizer.decode(shown_ids, skip_special_tokens=False),
+        mask_token=tokenizer.decode([split.vocabulary.mask_id], skip_special_tokens=False),
+        guesses=tuple(guesses),
+    )
+
+
+def as_text(examples: list[ClozeExample]) -> str:
+    """Return the examples as text for a terminal."""
+    blocks = []
+    for number, example in enumerate(examples, start=1):
+        lines = [f"{number}. {example.original}", f"   {example.masked}"]
+        for guess in example.guesses:
+            mark = "✓" if guess.predicted == guess.original else " "
+            lines.append(f"   {mark} {guess.original!r:<20} → {guess.predicted!r:<20} {guess.probability:6.1%}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def as_html(examples: list[ClozeExample]) -> str:
+    """Return the examples as one HTML file without external assets."""
+    page = resources.files("clozeline.evaluation").joinpath("examples.html").read_text(encoding="utf-8")
+    made: str = Environment(autoescape=True, trim_blocks=True).from_string(page).render(examples=examples)
+    return made

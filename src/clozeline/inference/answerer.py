@@ -1,4 +1,10 @@
-"""Extractive question answering: find the span of a context that answers a question, or report no answer.
+"""Search for the best spans of a context, given the logits of start and end tokens.
+
+Shapes: C tokens of the context in a window.
+
+Pairs of texts for clients that send plain strings: JSON, such as `{"question": "…", "context": "…"}`.
+
+Extractive question answering: find the span of a context that answers a question, or report no answer.
 
 Shapes: B texts of a batch, L tokens of a window, C tokens of its context.
 """
@@ -6,21 +12,113 @@ Shapes: B texts of a batch, L tokens of a window, C tokens of its context.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.export.manifest import Manifest
-from clozeline.inference.batching import Batch
-from clozeline.inference.errors import TextTooLongError
-from clozeline.inference.json_pairs import pairs_in
-from clozeline.inference.open_model import PerToken, Records
-from clozeline.inference.question import AnyQuestion, Question, Rows
-from clozeline.inference.scores import check_top_k
-from clozeline.inference.spans import Span, SpanSearch, WindowSpans, best_pairs, characters, log_sum, without
-from clozeline.inference.tokenization import Window
+from clozeline.inference.open_model import AnyQuestion, PerToken, Question, Records, Rows, TextBatch, check_top_k
+from clozeline.inference.tokenization import TextTooLongError, Window
+from clozeline.records.package import Manifest
+from clozeline.system.errors import DataError
+
+Logits = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
+_SPARE_SPANS = 10
+"""Number of additional spans to find, because several may become the same after alignment to words."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSearch:
+    """Parameters of the search; names without units are those of Hugging Face's question-answering task."""
+
+    top_k: int = 1
+    max_answer_tokens: int = 15
+    may_be_unanswerable: bool = False
+    align_to_words: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of characters of the context, and the sum of its start and end logits."""
+
+    start: int
+    end: int
+    logit: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpans:
+    """Answers of the model in one window of a context."""
+
+    number: int
+    """Index of the question among those asked."""
+    spans: tuple[Span, ...]
+    """Spans, best first."""
+    nothing: float
+    """Logit of no answer in this window."""
+    answered: float
+    """Log of the sum of the exponentials of all pairs of start and end, without that of no answer."""
+
+
+def best_pairs(start_C: Logits, end_C: Logits, search: SpanSearch) -> Iterator[tuple[int, int, float]]:
+    """Yield first token, last token and logit of the best spans of at most `max_answer_tokens` tokens, best first."""
+    num_tokens = len(start_C)
+    width = min(search.max_answer_tokens, num_tokens)
+    padded = np.concatenate([end_C, np.full(width - 1, -np.inf, dtype=end_C.dtype)])
+    sums = start_C[:, None] + np.lib.stride_tricks.sliding_window_view(padded, width)
+    wanted = min(2 * search.top_k + _SPARE_SPANS if search.align_to_words else search.top_k, sums.size)
+    flat = sums.ravel()
+    best = np.argpartition(-flat, wanted - 1)[:wanted]
+    for place in best[np.lexsort((best, -flat[best]))]:
+        first, offset = divmod(int(place), width)
+        if np.isfinite(flat[place]):
+            yield first, first + offset, float(flat[place])
+
+
+def characters(spans_C2: Places, word_C: Places, align_to_words: bool) -> tuple[Places, Places]:
+    """Return, for each token, the first character of an answer that starts there and the end of one that ends there."""
+    if not align_to_words:
+        return spans_C2[:, 0], spans_C2[:, 1]
+    first_C = np.searchsorted(word_C, word_C, side="left")
+    last_C = np.searchsorted(word_C, word_C, side="right") - 1
+    return spans_C2[first_C, 0], spans_C2[last_C, 1]
+
+
+def log_sum(values: npt.NDArray[np.float64]) -> float:
+    """Return the log of the sum of the exponentials of `values`."""
+    largest = float(values.max())
+    return largest + math.log(float(np.exp(values - largest).sum()))
+
+
+def without(total: float, part: float) -> float:
+    """Return log(exp(total) - exp(part)); -inf if nothing is left."""
+    share = math.exp(min(part - total, 0.0))
+    return total + math.log1p(-share) if share < 1 else -math.inf
+
+
+def pairs_in(texts: Sequence[str], first: str, second: str) -> list[tuple[str, str]]:
+    """Return the values of the keys `first` and `second` of each text, a JSON object.
+
+    Raises:
+        DataError: a text is not a JSON object with both.
+    """
+    return [_pair(number, text, first, second) for number, text in enumerate(texts)]
+
+
+def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
+    try:
+        asked = json.loads(text)
+        return str(asked[first]), str(asked[second])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise DataError(
+            f"text {number} is not a JSON object with `{first}` and `{second}`",
+            given=text[:60],
+            expected=f'JSON such as {{"{first}": "…", "{second}": "…"}}',
+            do=f"send each {first} and its {second} as one JSON object in a string",
+        ) from error
+
 
 ENDS = "ends"
 """Name of the output that stacks the start and the end logits on its last axis."""
@@ -45,7 +143,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ContextWindows:
     """How a context is split into windows; None stands for the default of the model."""
 
     window_tokens: int | None = None
@@ -55,14 +153,14 @@ class Reading:
     """Number of tokens to which a longer question is truncated."""
 
 
-_AS_IT_IS = Reading()
+_AS_IT_IS = ContextWindows()
 
 
 class Answerer(PerToken):
     """Answers questions about contexts of any length; a long context is read in overlapping windows."""
 
     def ask(
-        self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: Reading = _AS_IT_IS
+        self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: ContextWindows = _AS_IT_IS
     ) -> list[list[Answer]]:
         """Return the best answers to each question about its context, best first.
 
@@ -73,7 +171,7 @@ class Answerer(PerToken):
         return self.best(pairs, self.answers(self.asking(pairs, search=search, reading=reading)), search=search)
 
     def asking(
-        self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: Reading = _AS_IT_IS
+        self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: ContextWindows = _AS_IT_IS
     ) -> Question[WindowSpans]:
         """Return the `Question` that `ask` would run; `best` combines its answers. Raises the same errors as `ask`."""
         check_top_k(search.top_k)
@@ -84,7 +182,7 @@ class Answerer(PerToken):
             lambda position, ends_L2: spans_in(windows[position], ends_L2, search),
         )
 
-    def windows(self, pairs: Sequence[tuple[str, str]], *, reading: Reading = _AS_IT_IS) -> list[Window]:
+    def windows(self, pairs: Sequence[tuple[str, str]], *, reading: ContextWindows = _AS_IT_IS) -> list[Window]:
         """Return the windows of each question with its context; raises as `ask`."""
         return [window for number, pair in enumerate(pairs) for window in self._windows(number, pair, reading)]
 
@@ -117,13 +215,13 @@ class Answerer(PerToken):
     def examples(cls, manifest: Manifest) -> list[str]:
         return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
 
-    def _run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
+    def _run(self, batch: TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         if outputs != (ENDS,):
             return super()._run(batch, *outputs)
         start_BL, end_BL = super()._run(batch, "start_logits", "end_logits")
         return [np.stack([start_BL, end_BL], axis=2)]
 
-    def _windows(self, number: int, pair: tuple[str, str], reading: Reading) -> list[Window]:
+    def _windows(self, number: int, pair: tuple[str, str], reading: ContextWindows) -> list[Window]:
         longest = min(reading.window_tokens or self.manifest.max_length, self.manifest.max_length)
         most = longest - self.tokenizer.num_added(pairs=True)
         question, num_tokens = self.tokenizer.first_tokens(pair[0], max(1, min(reading.question_tokens, most // 2)))

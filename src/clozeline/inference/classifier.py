@@ -7,13 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from clozeline.artifacts.export.manifest import Manifest, ScoreFunction
-from clozeline.inference.errors import NotAPairError
-from clozeline.inference.json_pairs import pairs_in
-from clozeline.inference.open_model import OpenModel, Records
-from clozeline.inference.question import AnyQuestion, Question, Rows
-from clozeline.inference.scores import check_top_k, scored
-from clozeline.inference.tokenization import Given
+from clozeline.inference.answerer import pairs_in
+from clozeline.inference.open_model import AnyQuestion, OpenModel, Question, Records, Rows, check_top_k, scored
+from clozeline.inference.tokenization import Given, NotAPairError
+from clozeline.records.package import Manifest, ScoreFunction
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from clozeline.errors import DataError
-from clozeline.inference.errors import TextTooLongError
-from clozeline.inference.language_model import TOP, LanguageModel, named
-from clozeline.inference.open_model import Records
-from clozeline.inference.question import AnyQuestion, Question, Rows
-from clozeline.inference.scores import check_top_k
-from clozeline.inference.tokenization import TokenizedText
+from clozeline.inference.language import TOP, LanguageModel, named
+from clozeline.inference.open_model import AnyQuestion, Question, Records, Rows, check_top_k
+from clozeline.inference.tokenization import TextTooLongError, TokenizedText
+from clozeline.system.errors import DataError
 
 Candidates = list[tuple[int, float]]
 """Ids of the likeliest next tokens with their probabilities, best first."""

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from clozeline.artifacts.export.manifest import Precision, read_manifest
-from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.package import load
+from clozeline.inference.package import kind_of, load
+from clozeline.records.package import Precision, read_manifest
 
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
 """Words for the timed texts; latency does not depend on their meaning."""

@@ -1,27 +1,159 @@
-"""Deployments on a Prefect server, and their definitions in a file."""
+"""Automations on a Prefect server, and their definitions in a file, which use names where the server uses ids.
+
+Receivers of alerts: blocks of the Prefect server, which keep their addresses as secrets.
+
+Deployments on a Prefect server, and their definitions in a file.
+"""
 
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Final, Self
 from uuid import UUID, uuid4
 
+from prefect.blocks.abstract import NotificationBlock
+from prefect.blocks.notifications import CustomWebhookNotificationBlock, SlackWebhook
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.process import ProcessWorker
-from pydantic import AfterValidator, BaseModel, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from ruamel.yaml import YAML
 
-from clozeline.orchestration.alert_receivers import Receiver
-from clozeline.orchestration.automations import Automation
+from clozeline.orchestration.prefect_adapter import AutomationCore, SecretDict, apprise_block
+from clozeline.system.errors import ParamsError
 
-OWNED_TAG = "clozeline"
+OWNED_PREFIX: Final = "clozeline-"
+"""Name prefix of the automations that belong to the file."""
 
 logger = logging.getLogger(__name__)
+
+
+Ids = Mapping[str, Mapping[str, UUID | None]]
+"""Kind of reference, then name → id; None: the server has none, so that the action is left out."""
+_FIELDS: Final = {"deployment": "deployment_id", "receiver": "block_document_id"}
+
+
+class Automation(BaseModel):
+    """An automation of the file; Prefect checks the fields that are not listed here."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    actions: list[dict[str, Any]]
+    """An action may have `deployment` or `receiver`, a name, in place of Prefect's id."""
+
+    def resolved(self, ids: Ids) -> AutomationCore | None:
+        """Return it in Prefect's form; None if no action is left.
+
+        Raises:
+            ValueError: it names something that is not in `ids`, or is not an automation (pydantic's `ValidationError`).
+        """
+        actions = [done for action in self.actions if (done := _resolved(action, ids))]
+        return AutomationCore.model_validate(self.model_dump() | {"actions": actions}) if actions else None
+
+
+def _resolved(action: Mapping[str, Any], ids: Ids) -> dict[str, Any] | None:
+    resolved = dict(action)
+    for kind in _FIELDS.keys() & action.keys():
+        name = resolved.pop(kind)
+        if name not in ids[kind]:
+            raise ValueError(f"an action names the {kind} `{name}`, but there are: {', '.join(ids[kind])}")
+        resolved[_FIELDS[kind]] = ids[kind][name]
+    return None if None in resolved.values() else resolved
+
+
+def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore]) -> None:
+    """Create or update the automations of the file, and delete our others: those that start with `OWNED_PREFIX`.
+
+    An unchanged automation is not updated: an update would end its cool-down, and drift would start another run.
+    """
+    known = {automation.name: automation for automation in client.read_automations()}
+    for automation in wanted:
+        before = known.get(automation.name)
+        if before is None:
+            client.create_automation(automation)
+            logger.info("created automation %s", automation.name)
+        elif _content(before) != _content(automation):
+            client.update_automation(before.id, automation)
+            logger.info("updated automation %s", automation.name)
+    for name in known.keys() - {automation.name for automation in wanted}:
+        if name.startswith(OWNED_PREFIX):
+            client.delete_automation(known[name].id)
+            logger.info("deleted automation %s: it is no longer in the file", name)
+
+
+def _content(automation: AutomationCore) -> dict[str, Any]:
+    """Return the fields that the file can set, with Prefect's defaults."""
+    content = automation.model_dump(mode="json", include=set(AutomationCore.model_fields) - {"owner_resource"})
+    return content | {"trigger": _sorted(content["trigger"])}
+
+
+def _sorted(trigger: dict[str, Any]) -> dict[str, Any]:
+    """Return the trigger with its sets as sorted lists."""
+    sets = {"after", "expect", "for_each"} & trigger.keys()
+    return trigger | {key: sorted(trigger[key]) for key in sets}
+
+
+class AlertReceiver(BaseModel):
+    """A receiver of the file."""
+
+    name: str
+    variable: str
+    """Environment variable of its address."""
+    message: dict[str, Any] | None = None
+    """JSON that it gets, with `{{subject}}` and `{{body}}`; None: the address says how, as Apprise's do (`mailtos://`)."""
+
+    def block(self, environment: Mapping[str, str]) -> NotificationBlock | None:
+        """Return its block, not saved yet; None if its variable is unset or empty.
+
+        Raises:
+            ParamsError: the address is of another kind.
+        """
+        address = environment.get(self.variable)
+        if not address:
+            return None
+        block = apprise_block(address) if self.message is None else self._webhook(address, self.message)
+        if block is None:
+            raise ParamsError(
+                "an address for alerts cannot be used",
+                given=f"the value of {self.variable} (not shown: it is a secret)",
+                expected="https://…"
+                if self.message
+                else "what Apprise reads, such as mailtos://USER:PASSWORD@HOST?to=…",
+                do=f"correct {self.variable}, or unset it to keep what the server has",
+            )
+        return block
+
+    def _webhook(self, address: str, message: dict[str, Any]) -> NotificationBlock | None:
+        if not address.startswith(("https://", "http://")):
+            return None
+        # Prefect shows the field `url` to everyone, but not the secrets that it names.
+        return CustomWebhookNotificationBlock(
+            name=self.name,
+            url="{{address}}",
+            json_data=message,
+            headers=None,
+            cookies=None,
+            secrets=SecretDict({"address": address}),
+        )
+
+    def saved(self, client: SyncPrefectClient, block: NotificationBlock | None) -> UUID | None:
+        """Save `block`, if any; return the id of the block that the server has then, None if it has none."""
+        if block is not None:
+            return UUID(str(block.save(self.name, overwrite=True)))
+        kind = SlackWebhook if self.message is None else CustomWebhookNotificationBlock
+        try:
+            return client.read_block_document_by_name(self.name, kind.get_block_type_slug(), include_secrets=False).id
+        except ObjectNotFound:
+            logger.info("no alerts to %s: %s is not set", self.name, self.variable)
+            return None
+
+
+OWNED_TAG = "clozeline"
 
 
 def _is_owned(tags: list[str]) -> list[str]:
@@ -56,7 +188,7 @@ class WorkQueue(BaseModel):
 class PrefectFile(BaseModel):
     deployments: list[Deployment]
     work_queues: list[WorkQueue] = []
-    receivers: list[Receiver] = []
+    receivers: list[AlertReceiver] = []
     automations: list[Automation] = []
 
     @model_validator(mode="after")

@@ -1,33 +1,161 @@
-"""Forget a text: find it in every store of a project, remove it there, and keep it out."""
+"""A text that is searched for in files of any kind.
 
+Items of imports that quote a text which is forgotten.
+
+The last snapshot once more, without the forgotten texts: its order and its numbers stay.
+
+Forget a text: find it in every store of a project, remove it there, and keep it out.
+"""
+
+import html
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from clozeline.artifacts.lock import Lock, LockedPath
-from clozeline.artifacts.record import Record
-from clozeline.artifacts.snapshot import forgotten as tombstones
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, MIN_WORDS, Forgotten, words_of
-from clozeline.artifacts.snapshot.manifest import Earlier
-from clozeline.errors import ArtifactError, DataError
-from clozeline.importing.items_file import FOLDER as ITEMS
-from clozeline.lineage.trace import Ancestor, ancestry
-from clozeline.orchestration.forgotten_items import hashes_of_quoting, items_store
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.corpus.cleaning.preparation import clean, split_long
+from clozeline.corpus.sources.store import SnapshotStore, keep_earlier_records
 from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
-from clozeline.orchestration.rewriting import rewrite
-from clozeline.orchestration.sought import Sought
-from clozeline.registry import MODEL_PREFIX, Registered
-from clozeline.registry.forgotten import every_version, mark
+from clozeline.orchestration.items_file import FOLDER as ITEMS
+from clozeline.orchestration.items_file import items_files, without, write_items
+from clozeline.records import snapshot as tombstones
+from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.reading.streams import Meter, decompressed
+from clozeline.records.record import Lock, LockedPath, Record
+from clozeline.records.snapshot import FORGOTTEN_LOCK, MIN_WORDS, Earlier, Forgotten, Snapshot, words_of
+from clozeline.registry.decisions import every_version, mark
+from clozeline.registry.lineage import Ancestor, ancestry
+from clozeline.registry.models import MODEL_PREFIX, Registered
 from clozeline.registry.publishing import Publisher
-from clozeline.storage.atomic import remove_folder, replacing_file, replacing_folder
-from clozeline.storage.sweep import Store, files_in, sweep
+from clozeline.system.errors import ArtifactError, DataError
+from clozeline.system.files import remove_folder, replacing_file, replacing_folder
+from clozeline.system.sweep import Removal, SweptStore, files_in, sweep
+from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
-from clozeline.tracking.searched_files import search_files
+from clozeline.tracking.stored_files import search_files
 from clozeline.versions.last_output import last_output
-from clozeline.versions.spread import Stored
-from clozeline.workspace import Workspace, tracking_uri
+from clozeline.versions.objects import Stored
+
+_PARQUET: Final = b"PAR1"
+_BLOCK_BYTES: Final = 1 << 22
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
+
+
+@dataclass(frozen=True)
+class Sought:
+    """The text, as it was given, as stage `preprocess` cleans it, and the parts that it cuts a long text into."""
+
+    text: str
+    forms: Forgotten
+    """Tombstones of its forms, with a key of their own."""
+
+    @classmethod
+    def of(cls, text: str, max_characters: int) -> Self:
+        forms = Forgotten(key=b"search")
+        cleaned = [clean(text, decode_entities=decodes) for decodes in (True, False)]
+        for form in (text, *cleaned, *(part for one in cleaned for part in split_long(one, max_characters))):
+            if len(words_of(form)) >= MIN_WORDS:
+                forms = forms.with_text(form)
+        return cls(text, forms)
+
+    def is_in(self, path: Path) -> bool:
+        """Whether the whole text is in a file, by itself or inside a longer one."""
+        return any(self.forms.cut(part) != part for part in _parts(path, self.forms))
+
+    def is_quoted_in(self, path: Path) -> bool:
+        """Whether any `MIN_WORDS` words in a row of the text are in a file."""
+        return any(map(self.is_quoted_by, _parts(path, self.forms)))
+
+    def is_quoted_by(self, text: str) -> bool:
+        """Whether any `MIN_WORDS` words in a row of the text are in another one."""
+        return not self._runs.isdisjoint(_runs_of(text))
+
+    @cached_property
+    def _runs(self) -> frozenset[tuple[str, ...]]:
+        return frozenset(_runs_of(self.text))
+
+
+def _runs_of(text: str) -> Iterator[tuple[str, ...]]:
+    words = words_of(text)
+    return (tuple(words[place : place + MIN_WORDS]) for place in range(len(words) - MIN_WORDS + 1))
+
+
+def _parts(path: Path, forms: Forgotten) -> Iterator[str]:
+    """Yield the text of a file in parts that overlap; nothing if it is not text."""
+    try:
+        with path.open("rb") as file:
+            is_parquet = file.read(len(_PARQUET)) == _PARQUET
+        yield from _cells(path) if is_parquet else _blocks(path, forms)
+    except (DataError, pa.ArrowInvalid):  # damaged, or only similar to one of the formats
+        return
+
+
+def _cells(path: Path) -> Iterator[str]:
+    with pq.ParquetFile(path) as table:
+        for batch in table.iter_batches(1_000, use_threads=False):
+            for column in batch.columns:
+                yield from (value if isinstance(value, str) else str(value) for value in column.to_pylist() if value)
+
+
+def _blocks(path: Path, forms: Forgotten) -> Iterator[str]:
+    rest = ""
+    with decompressed(path, Meter()) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            block += stream.readline()
+            if 0 in block[:4096]:
+                return
+            text = block.decode("utf-8", errors="replace")
+            for form in dict.fromkeys((text, _ESCAPE.sub(_unescaped, text), html.unescape(text))):
+                yield rest + form
+            rest = text[forms.start_of_rest(text) :]
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else " "
+
+
+def hashes_of_quoting(root: Path, sought: Sought, lock: Lock) -> Iterator[str]:
+    """Yield the hashes under which `lock` names files of items that quote the text."""
+    quoting = {str(file.relative_to(root)) for file in items_files(root) if sought.is_quoted_in(file)}
+    for stage in lock.stages.values():
+        yield from (dep.md5 for dep in stage.deps if dep.md5 and dep.path in quoting)
+
+
+def items_store(root: Path, sought: Sought) -> SweptStore:
+    """Return the items of all imports, of which those that quote the text can be removed.
+
+    Raises:
+        ArtifactError: a line of a file is not an item.
+    """
+    num_kept, removals = 0, list[Removal]()
+    for file in items_files(root):
+        items = read_items(file)
+        kept = without(items, sought.is_quoted_by)
+        num_kept += len(kept)
+        if gone := [item for item in items if item not in kept]:
+            num_bytes = sum(len(item.model_dump_json(exclude_defaults=True)) for item in gone)
+            removals.append(Removal(num_bytes, partial(write_items, file, kept), len(gone)))
+    return SweptStore("imports: items", num_kept, tuple(removals))
+
+
+def rewrite(earlier: Earlier, forgotten: Forgotten, folder: Path) -> Snapshot:
+    """Write the snapshot `earlier` without the `forgotten` texts into the empty folder `folder`."""
+    assert earlier.manifest
+    store = SnapshotStore(folder, earlier, forgotten)
+    if any(file.records is not None for file in earlier.files):
+        files = keep_earlier_records(store)
+    else:
+        files = tuple(store.keep_earlier(file, file.name) for file in earlier.files)
+    snapshot = earlier.manifest.model_copy(update={"files": files, "forgotten": forgotten.digest})
+    snapshot.write(folder)
+    return snapshot
+
 
 _SNAPSHOT: Final = "snapshot"
 _MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
@@ -60,7 +188,7 @@ class Findings:
     holding: tuple[str, ...]
     """Files of the present snapshot and splits that hold it."""
     versions: tuple[AffectedVersion, ...]
-    stores: tuple[Store, ...]
+    stores: tuple[SweptStore, ...]
     left: tuple[str, ...]
     """Places that hold it and are not changed."""
 
@@ -191,20 +319,20 @@ class _Forgetting:
             if out.md5 and not is_searched and any(map(self._sought.is_in, files_in(self._root / out.path))):
                 yield out.md5
 
-    def _outputs(self) -> Store:
+    def _outputs(self) -> SweptStore:
         paths = {self._root / out.path: out.md5 in self._spread and name != _SNAPSHOT for name, out in self._outs()}
-        return Store.of_paths("workspace: outputs", paths, lambda path: paths[path] and path.exists())
+        return SweptStore.of_paths("workspace: outputs", paths, lambda path: paths[path] and path.exists())
 
-    def _in_work(self) -> Iterator[Store]:
+    def _in_work(self) -> Iterator[SweptStore]:
         """Yield what the next run makes again, and the files that quote the text."""
         work = self._workspace.work
         made = [work / name for name in _MADE_OF_TEXT if self._spread and (work / name).exists()]
-        yield Store.of_paths("work: kept results and checkpoints", made, lambda _: True)
+        yield SweptStore.of_paths("work: kept results and checkpoints", made, lambda _: True)
         folders = [self._root / name for name in ("reports", "plots", "metrics")]
         folders += [one for one in sorted(work.glob("*")) if one.name not in (*_NOT_SEARCHED, *_MADE_OF_TEXT)]
         files = [file for folder in folders for file in files_in(folder)]
         quoting = {self._whole(file) for file in files if self._sought.is_quoted_in(file)}
-        yield Store.of_paths("work and reports: files", map(self._whole, files), quoting.__contains__)
+        yield SweptStore.of_paths("work and reports: files", map(self._whole, files), quoting.__contains__)
 
     def _whole(self, file: Path) -> Path:
         """Return what has to go with `file`: a search index is useless without one of its files."""

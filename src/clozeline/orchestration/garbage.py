@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from clozeline.artifacts.lock import Lock
-from clozeline.artifacts.start_lock import START_LOCK, StartLock
-from clozeline.errors import ArtifactError, TransientError
-from clozeline.orchestration.run_lock import run_lock
-from clozeline.orchestration.run_logs import run_folders
-from clozeline.orchestration.workspace_identity import identity_of
-from clozeline.registry import Registered, model_name
-from clozeline.registry.in_use import versions_in_use
-from clozeline.registry.packages import copy_name
+from clozeline.orchestration.checks import identity_of
+from clozeline.orchestration.stage_process import run_folders
+from clozeline.records.record import Lock
+from clozeline.registry.decisions import versions_in_use
+from clozeline.registry.models import Registered, model_name
 from clozeline.registry.publishing import LOCK, Publisher
-from clozeline.storage.sweep import Store, sweep
+from clozeline.registry.start_lock import START_LOCK, StartLock
+from clozeline.registry.versions import copy_name
+from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.sweep import SweptStore, sweep
+from clozeline.system.workspace import Workspace, run_lock, tracking_uri
 from clozeline.tracking.addresses import database_of
-from clozeline.tracking.flow_run import deliver_waiting
-from clozeline.tracking.nights import Nights
-from clozeline.versions.garbage import dvc_stores
-from clozeline.workspace import Workspace, tracking_uri
+from clozeline.tracking.runs import deliver_waiting
+from clozeline.tracking.stored_files import Nights
+from clozeline.versions.objects import dvc_stores
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Kept:
     """Anything younger is kept, because a run may be about to use it."""
 
 
-def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: bool) -> tuple[Store, ...]:
+def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: bool) -> tuple[SweptStore, ...]:
     """Remove data that is no longer needed, unless `is_dry`. Return the kept and the removable data of each store.
 
     Every store is read before the first removal. A sweep may be killed; the next one continues it. `shared`: also sweep
@@ -138,7 +137,7 @@ def _start(workspace: Workspace, publisher: Publisher) -> list[Registered]:
 
 def _in_work(
     workspace: Workspace, versions: Iterable[Registered], before: datetime, ended: datetime
-) -> tuple[Store, ...]:
+) -> tuple[SweptStore, ...]:
     """Return logs and checkpoints of runs that ended before `ended`, and indexes and copies of models that are gone."""
     saved = [step for stage in ("pretrain", "finetune") for step in (workspace.work / stage).rglob("step-*")]
     searched = {model_name(folder.name) for folder in workspace.root.glob("dist/*")} | {one.name for one in versions}
@@ -148,10 +147,12 @@ def _in_work(
         return not {index.name, model_name(index.name)} & searched and _written(index) < before
 
     return (
-        Store.of_paths("work: logs", run_folders(workspace.logs), lambda folder: _written(folder) < ended),
-        Store.of_paths("work: checkpoints", {step.parent for step in saved}, lambda folder: _written(folder) < ended),
-        Store.of_paths("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
-        Store.of_paths(
+        SweptStore.of_paths("work: logs", run_folders(workspace.logs), lambda folder: _written(folder) < ended),
+        SweptStore.of_paths(
+            "work: checkpoints", {step.parent for step in saved}, lambda folder: _written(folder) < ended
+        ),
+        SweptStore.of_paths("work: search indexes", workspace.work.glob("search/[!.]*"), is_unnamed),
+        SweptStore.of_paths(
             "work: fetched models",
             workspace.work.glob("registry/[!.]*"),
             lambda folder: folder.name not in copies and _written(folder) < before,
@@ -160,7 +161,7 @@ def _in_work(
     )
 
 
-def _experiments(kept: Path, ended: datetime) -> tuple[Store, Store]:
+def _experiments(kept: Path, ended: datetime) -> tuple[SweptStore, SweptStore]:
     """Return trainings and sweeps that ended before `ended`, then the text and tokens that no other training reads."""
     found = set(kept.glob("[!.]*"))
     texts = {folder for folder in found if folder.name.startswith(("corpus-", "tokens-"))}
@@ -168,8 +169,8 @@ def _experiments(kept: Path, ended: datetime) -> tuple[Store, Store]:
     links = [link for folder in found - old for part in ("data", "models") for link in (folder / part).glob("*")]
     read = {parent for link in links if link.is_symlink() for parent in link.resolve().parents}
     return (
-        Store.of_paths("work: experiments", found - texts, lambda folder: folder in old),
-        Store.of_paths(
+        SweptStore.of_paths("work: experiments", found - texts, lambda folder: folder in old),
+        SweptStore.of_paths(
             "work: text of experiments", texts, lambda folder: folder in old and folder.resolve() not in read
         ),
     )

@@ -1,20 +1,149 @@
-"""Runs a stage in a process tree of its own, which is streamed, logged, and ended with the flow."""
+"""Reads the output of a process as it arrives: as lines for the log, and raw for our terminal.
 
+Standard error of a stage. If ours is a terminal, the stage gets a terminal too, so that its progress bars show.
+
+Runs a stage in a process tree of its own, which is streamed, logged, and ended with the flow.
+
+Errors for killed stages: by the kernel because memory ran out, or by a person or a program.
+
+The error of a failed stage, with the class of its exit code.
+
+The environment of stage processes.
+
+Repeated signals must not cut off the shutdown that the first one began.
+
+`timeout`, systemd and Docker signal a process more than once, or its process group as well.
+
+Logs of past runs, kept for the newest `NUM_KEPT` runs.
+"""
+
+import codecs
 import contextlib
+import fcntl
 import os
+import re
+import selectors
+import shutil
+import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TextIO
+from uuid import UUID
 
-from clozeline.machine import supervised
-from clozeline.machine.memory import out_of_memory_kills
-from clozeline.orchestration.streams import Stream, Transcript, read_all
-from clozeline.orchestration.terminal import terminal_or
+from clozeline.system import errors, processes
+from clozeline.system.errors import ClozelineError
+from clozeline.system.machine import available_bytes, out_of_memory_kills
+from clozeline.system.workspace import Workspace
 from clozeline.versions import reproduce
 from clozeline.versions.reproduce import Outcome, outcome_of
+
+_READ_BYTES: Final = 65_536
+_TAIL_CHARACTERS: Final = 20_000
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True)
+class OutputStream:
+    """One file descriptor that a process writes to."""
+
+    descriptor: int
+    is_terminal: bool
+    """Whether the output is copied to our terminal as it arrives, including progress bars."""
+
+
+class Transcript:
+    """Lines of a process: `log` gets all, `hear` those that no terminal shows, `tail` holds the last ones."""
+
+    def __init__(self, log: TextIO, hear: Callable[[str], None]) -> None:
+        self._log = log
+        self._hear = hear
+        self.tail = ""
+
+    def add(self, line: str, *, is_shown: bool) -> None:
+        self._log.write(f"{line}\n")
+        self._log.flush()
+        self.tail = f"{self.tail}{line}\n"[-_TAIL_CHARACTERS:]
+        if not is_shown:
+            self._hear(line)
+
+
+def read_all(streams: Sequence[OutputStream], transcript: Transcript) -> None:
+    """Read until every stream has ended."""
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream.descriptor, selectors.EVENT_READ, _Reader(stream, transcript))
+        while selector.get_map():
+            for key, _ in selector.select():
+                if not key.data.read():
+                    selector.unregister(key.fd)
+
+
+class _Reader:
+    """Cuts one stream into lines; of a redrawn line (a progress bar) it keeps the last drawing."""
+
+    def __init__(self, stream: OutputStream, transcript: Transcript) -> None:
+        self._stream = stream
+        self._transcript = transcript
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+
+    def read(self) -> bool:
+        """Read the available bytes; return False at the end of the stream."""
+        content = _read(self._stream.descriptor)
+        if self._stream.is_terminal and content:
+            sys.stderr.buffer.write(content)
+            sys.stderr.flush()
+        *lines, self._rest = (self._rest + self._decoder.decode(content)).split("\n")
+        if not content and self._rest:
+            lines.append(self._rest)
+        for line in lines:
+            self._transcript.add(_last_drawing(line), is_shown=self._stream.is_terminal)
+        return bool(content)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _READ_BYTES)
+    except OSError:  # Linux ends a pseudo-terminal with EIO
+        return b""
+
+
+def _last_drawing(line: str) -> str:
+    return _ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2])
+
+
+@dataclass(frozen=True)
+class StandardError:
+    """Standard error of a stage process: its write end and its read end."""
+
+    given: int
+    """File descriptor for the stage."""
+    read: int | None
+    """File descriptor for the flow; None if standard error goes to standard output."""
+
+    def close_given(self) -> None:
+        if self.read is not None:
+            os.close(self.given)
+
+    def close_read(self) -> None:
+        if self.read is not None:
+            os.close(self.read)
+
+
+def terminal_or(output: int) -> StandardError:
+    """Return a pseudo-terminal of the size of ours if our standard error is a terminal; otherwise `output`."""
+    if not sys.stderr.isatty():
+        return StandardError(given=output, read=None)
+    ours, theirs = os.openpty()
+    size = fcntl.ioctl(sys.stderr.fileno(), termios.TIOCGWINSZ, b"\0" * 8)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+    return StandardError(given=theirs, read=ours)
 
 
 @dataclass(frozen=True)
@@ -82,15 +211,15 @@ class StageProcesses:
         """End every process now, and any later one as soon as it starts."""
         self._is_ending.set()
         for process in list(self._running):
-            supervised.end(process)
+            processes.end(process)
 
     @contextlib.contextmanager
     def _started(
         self, command: Sequence[str], root: Path, environment: Mapping[str, str]
-    ) -> Iterator[tuple[subprocess.Popen[bytes], list[Stream]]]:
+    ) -> Iterator[tuple[subprocess.Popen[bytes], list[OutputStream]]]:
         output_read, output_given = os.pipe()
         errors = terminal_or(output_given)
-        process = supervised.start(
+        process = processes.start(
             command,
             folder=root,
             environment=environment,
@@ -103,11 +232,168 @@ class StageProcesses:
         self._running.add(process)
         try:
             if self._is_ending.is_set():
-                supervised.end(process)
-            shown = [] if errors.read is None else [Stream(errors.read, is_terminal=True)]
-            yield process, [Stream(output_read, is_terminal=False), *shown]
+                processes.end(process)
+            shown = [] if errors.read is None else [OutputStream(errors.read, is_terminal=True)]
+            yield process, [OutputStream(output_read, is_terminal=False), *shown]
         finally:
-            supervised.end(process)
+            processes.end(process)
             self._running.discard(process)
             os.close(output_read)
             errors.close_read()
+
+
+_EXIT_CODES: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes for SIGKILL from `subprocess` and from a shell."""
+_GIB: Final = 2**30
+_ANEW: Final = "With other settings the training starts over, with the same ones it continues from its last checkpoint"
+_SETTINGS: Final[Mapping[str, str]] = {
+    "pretrain": "set `pretrain.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
+    f" `pretrain.gradient_checkpointing: true`; `clozeline plan` shows the memory of a step. {_ANEW}",
+    "evaluate": "lower `evaluate.max_length`",
+    "finetune": "set `finetune.{task}.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
+    f" lower `finetune.{{task}}.max_length`. {_ANEW}",
+}
+"""Advice by stage: settings in params.yaml that reduce its memory."""
+_MORE_MEMORY: Final = "give the stage more memory, or end other programs, and run again"
+_BY_HAND: Final = (
+    "run the same command again: finished stages are kept, and a training continues from its last checkpoint"
+)
+
+
+def is_killed(exit_code: int) -> bool:
+    return exit_code in _EXIT_CODES
+
+
+def failure_of_killed(
+    name: str, exit_code: int, log: str, out_of_memory_kills: int | None, memory_bytes: int | None = None
+) -> ClozelineError:
+    """Return the error for a stage that was killed.
+
+    `name`: name of the stage, with its task. `log`: path of its whole output. `out_of_memory_kills`: as in `Ended`.
+    `memory_bytes`: memory of the machine that it ran on; None: this one.
+    """
+    if out_of_memory_kills == 0:
+        return ClozelineError(
+            f"stage `{name}` was killed (signal 9) by a person or a program: memory did not run out",
+            given=f"exit code {exit_code}; meanwhile the kernel killed no process for lack of memory",
+            expected="a stage that runs to its end",
+            do=f"{_BY_HAND}; its output is in {log}",
+        )
+    cause = "memory ran out" if out_of_memory_kills else "by hand, or because memory ran out"
+    stage, _, task = name.partition("@")
+    setting = _SETTINGS.get(stage)
+    advice = _MORE_MEMORY if setting is None else f"{_MORE_MEMORY}; or {setting.format(task=task)}"
+    gib = (memory_bytes or available_bytes()) / _GIB
+    return ClozelineError(
+        f"stage `{name}` was killed (signal 9): {cause}",
+        given=f"exit code {exit_code}; all programs together may use {gib:.1f} GiB",
+        expected="enough memory for the stage",
+        do=f"{advice}. The output of the stage is in {log}",
+    )
+
+
+_TOLD: Final = re.compile(
+    r"^error: (?P<problem>.+(?:\n(?!error: ).*)*?)\n"  # messages of libraries may span lines
+    r"(?:  given: +(?P<given>.*(?:\n(?!error: ).*)*?)\n)?(?:  expected: +(?P<expected>.*)\n)?  do: +(?P<do>.*)$",
+    re.MULTILINE,
+)
+_BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
+    kind.exit_code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ClozelineError)
+}
+
+
+def failure_of(ended: Ended) -> ClozelineError:
+    """Return the error that the stage printed, with the class of its exit code; without one, an error that names the
+    log."""
+    matches = list(_TOLD.finditer(ended.text))
+    if matches and ended.exit_code in _BY_EXIT_CODE:
+        last = matches[-1]
+        name = f"stage `{ended.name}`"
+        problem = f"{name}: {last['problem'].removeprefix(f'{name} ')}"  # killed on another machine, it has the name
+        failure = _BY_EXIT_CODE[ended.exit_code](
+            problem, given=last["given"], expected=last["expected"] or "", do=last["do"]
+        )
+        failure.is_reported = True
+        return failure
+    if is_killed(ended.exit_code):
+        return failure_of_killed(ended.name, ended.exit_code, ended.log, ended.out_of_memory_kills)
+    return _BY_EXIT_CODE.get(ended.exit_code, ClozelineError)(
+        f"stage `{ended.name}` failed",
+        given=f"exit code {ended.exit_code}; its last line: {_last_line(ended.text)}",
+        expected="exit code 0",
+        do=f"read {ended.log}",
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "(none)"
+
+
+def stage_environment(workspace: Workspace, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return our environment, with the tools' defaults for unset variables and with `python` as this interpreter.
+
+    The password of Prefect's server stays here: no stage asks it anything, and some run on other machines.
+    """
+    ours = {name: value for name, value in os.environ.items() if name != "PREFECT_API_AUTH_STRING"}
+    return {
+        **workspace.defaults(),
+        **ours,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PYTHONUNBUFFERED": "1",  # so that lines arrive when they are written
+        **extra,
+    }
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C during the block, and SIGTERM and SIGHUP from now on."""
+    ignore_termination()
+    if not _is_main_thread():  # Python sets and runs signal handlers only in the main thread
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def ignore_termination() -> None:
+    """Ignore SIGTERM and SIGHUP from now on: this process is ending."""
+    if _is_main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+NUM_KEPT: Final = 50
+
+
+def forget_old_runs(logs: Path) -> None:
+    """Remove the folders of all runs but the newest from `logs`. Call it while holding the run lock.
+
+    Other files stay. A folder that cannot be removed stays too, because a run must not fail for that.
+    """
+    newest_first = sorted(run_folders(logs), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for folder in newest_first[NUM_KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_folders(logs: Path) -> list[Path]:
+    """Return the folder of each run in `logs`."""
+    return [folder for folder in logs.glob("*") if folder.is_dir() and _is_of_a_run(folder)]
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    """Whether the name is a UUID, as Prefect's run ids are."""
+    try:
+        UUID(folder.name)
+    except ValueError:
+        return False
+    return True

@@ -1,22 +1,273 @@
-"""Trials of a release: the candidate's package against the champion's, on the items that the stages made."""
+"""Answers of a package to labelled items, counted item by item.
 
-from collections.abc import Callable
+Shapes: T items.
+
+Loss of a language model's package over whole texts: every known token is a target once.
+
+A token is hidden, or the model reads the text before it.
+
+Unknown tokens are charged as in evaluation/figures.py: ln 256 nats for each of their bytes.
+
+Shapes: T texts, L tokens of a window, M targets, V vocabulary.
+
+Runs a candidate's package and the champion's on the same items.
+
+The fp32 graphs answer, because their figures do not depend on the processor; INT8 has gates of its own against fp32.
+
+Trials of a release: the candidate's package against the champion's, on the items that the stages made.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
-from clozeline.artifacts.finetune.model.held_out import TEST_FILE, read_items
-from clozeline.artifacts.lock import Lock
-from clozeline.artifacts.paired_figures import PairedFigures
-from clozeline.errors import ArtifactError
-from clozeline.importing.built_in import are_built_in
-from clozeline.inference.model_kinds import kind_of
-from clozeline.params import FROM_CHAMPION, ImportParams, Params
-from clozeline.registry import Registered, fetch
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.export.exams import Counts, Sample, exam_of, read_sample
+from clozeline.inference.language import LanguageModel, OpenEncoder
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.package import kind_of, load
+from clozeline.inference.tokenization import TokenizedText, Window
+from clozeline.orchestration.import_items import are_built_in
+from clozeline.params.delivery import ImportParams
+from clozeline.params.pretraining import FROM_CHAMPION
+from clozeline.params.project import Params
+from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE
+from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, read_items
+from clozeline.records.finetune.statistics import difference_interval
+from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
+from clozeline.records.package import read_manifest
+from clozeline.records.record import Lock
+from clozeline.registry.models import Registered, fetch
 from clozeline.registry.trained import document_keys_of
-from clozeline.storage.atomic import replacing_file
-from clozeline.tokenizing.document_keys import keep_known
-from clozeline.trial.trial import IncomparableError, TrialItems, incomparable, try_both
-from clozeline.workspace import Workspace, tracking_uri
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ArtifactError, DataError
+from clozeline.system.files import replacing_file
+from clozeline.system.machine import available_cores
+from clozeline.system.workspace import Workspace, tracking_uri
+from clozeline.tokenizing.packing import keep_known
+
+_ACCURACY = "accuracy"
+
+
+def counts_on(model: OpenModel, sample: Sample) -> tuple[str, Counts]:
+    """Return the metric of the exam for this kind of model, and its counts by item.
+
+    A label that the model does not know counts as missed, so that an older model with fewer labels is asked the same.
+
+    Raises:
+        DataError: no item has a token.
+    """
+    exam = exam_of(model, sample)
+    answers = exam.answers(model, model.batches(exam.texts))
+    counts = exam.counts(answers, answers)
+    if exam.metric == _ACCURACY:
+        counts = Counts(counts.part_T, np.ones(len(counts.part_T), dtype=np.int64))
+    return exam.metric, counts
+
+
+NUM_FOLDS = 7
+"""Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
+
+
+@dataclass(frozen=True)
+class TextLosses:
+    """Loss by text."""
+
+    nats_T: npt.NDArray[np.float64]
+    """Loss of the targets, and the charge for unknown tokens."""
+    bytes_T: npt.NDArray[np.int64]
+    num_tokens: int
+    """Number of tokens, without special ones."""
+    num_targets: int
+
+
+def losses_of(model: LanguageModel, texts: Sequence[str], *, longest: int) -> TextLosses:
+    """Return the losses of the graph that `model` has open. A text is read in rows of at most `longest` tokens."""
+    windows = model.tokenizer.windows(texts, longest=min(longest, model.manifest.max_length), overlap=0)
+    bytes_T = np.array([len(text.encode()) for text in texts], dtype=np.int64)
+    nats_T, unknown_T = np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64)
+    num_tokens = num_targets = 0
+    for window in windows:
+        unknown_T[window.number] += model.count_unknown(window.read)
+        num_tokens += len(_content(model, window.read))
+    asked_of = _folds if isinstance(model, OpenEncoder) else _beginnings
+    asked = [(window.number, text, true_M) for window in windows for text, true_M in asked_of(model, window)]
+    for batch, logits_MV in model.run([text for _, text, _ in asked], "logits"):
+        for position, of_text in zip(batch.positions, model.split(batch, "logits", logits_MV), strict=True):
+            number, _, true_M = asked[position]
+            rows_MV, is_target_M = np.atleast_2d(of_text), true_M >= 0
+            nats_T[number] += _nats(rows_MV[is_target_M], true_M[is_target_M])
+            num_targets += int(is_target_M.sum())
+    bytes_per_token = bytes_T.sum() / max(num_tokens, 1)
+    nats_T += NATS_PER_UNKNOWN_BYTE * bytes_per_token * unknown_T
+    return TextLosses(nats_T, bytes_T, num_tokens, num_targets)
+
+
+def _folds(model: LanguageModel, window: Window) -> Iterator[tuple[TokenizedText, npt.NDArray[np.int64]]]:
+    """Yield a window once for each fold, with the tokens of the fold hidden, and the true id at each mask.
+
+    The id is -1 at a mask that is part of the text.
+    """
+    mask_id, ids_L = model.manifest.special_tokens.mask_id, window.read.ids_L
+    assert mask_id is not None, "a model that fills masks has a mask token"
+    targets = _targets(model, window.read)
+    for fold in range(NUM_FOLDS):
+        places = targets[targets % NUM_FOLDS == fold]
+        if len(places):
+            shown_L = ids_L.copy()
+            shown_L[places] = mask_id
+            true_L = np.full(len(ids_L), -1, dtype=np.int64)
+            true_L[places] = ids_L[places]
+            yield replace(window.read, ids_L=shown_L), true_L[shown_L == mask_id]
+
+
+def _beginnings(model: LanguageModel, window: Window) -> Iterator[tuple[TokenizedText, npt.NDArray[np.int64]]]:
+    """Yield the part of a window before each target, with the id of the target."""
+    ids_L = window.read.ids_L
+    for place in _targets(model, window.read):
+        if place:
+            yield TokenizedText(ids_L[:place], ()), ids_L[place : place + 1]
+
+
+def _targets(model: LanguageModel, text: TokenizedText) -> npt.NDArray[np.int64]:
+    """Return the positions of the known text tokens."""
+    content, unknown_id = _content(model, text), model.tokenizer.unknown_id
+    return content if unknown_id is None else content[text.ids_L[content] != unknown_id]
+
+
+def _content(model: LanguageModel, text: TokenizedText) -> npt.NDArray[np.int64]:
+    """Return the positions of the text tokens: all but special and unknown ones."""
+    special = [id_ for id_ in model.manifest.special_tokens.ids if id_ != model.tokenizer.unknown_id]
+    return np.flatnonzero(~np.isin(text.ids_L, special))
+
+
+def _nats(logits_MV: npt.NDArray[np.float32], true_M: npt.NDArray[np.int64]) -> float:
+    """Return the summed cross-entropy of the true ids."""
+    if not len(true_M):
+        return 0.0
+    largest_M1 = logits_MV.max(axis=1, keepdims=True)
+    log_sum_M = np.log(np.exp(logits_MV - largest_M1).sum(axis=1, dtype=np.float64)) + largest_M1[:, 0]
+    return float((log_sum_M - logits_MV[np.arange(len(true_M)), true_M]).sum())
+
+
+_NUM_SAMPLES = 2_000
+_SEED = 0
+
+
+class IncomparableError(DataError):
+    """No item, or no figure, is common to both packages."""
+
+
+@dataclass(frozen=True)
+class TrialItems:
+    """Items of a trial."""
+
+    root: Path
+    """Folder of the project."""
+    validation_text: str
+    """Parquet file with the texts for language models, relative to `root`."""
+    test_items: str
+    """File with the candidate's test items, relative to `root`."""
+    most: int
+    """Largest number of items; of more, those with the lowest hashes."""
+    longest: int
+    """Tokens of a row in which encoders read the validation text."""
+
+
+def try_both(candidate: Path, champion: Path, items: TrialItems) -> PairedFigures:
+    """Return the figures of the packages in the folders `candidate` and `champion` on the same items.
+
+    Language models predict every token of the validation text. Other models answer the candidate's test items.
+
+    Raises:
+        IncomparableError: they are different kinds of model, or there are no items with an answer that both can give.
+        ArtifactError: a package is damaged.
+        DataError: the text cannot be read.
+    """
+    kinds = [read_manifest(folder).task for folder in (candidate, champion)]
+    if kinds[0] != kinds[1]:
+        raise incomparable(f"the candidate does {kinds[0]}, the champion {kinds[1]}")
+    opened = [load(folder, precision="fp32", num_threads=available_cores()) for folder in (candidate, champion)]
+    if all(isinstance(model, LanguageModel) for model in opened):
+        return _on_text(opened, items)
+    return _on_test_items(opened, items)
+
+
+def incomparable(given: str) -> IncomparableError:
+    """Return the error for two packages that have no figure in common."""
+    return IncomparableError(
+        f"candidate and champion cannot be measured on the same items: {given}",
+        do="look at both, then decide: `clozeline release --accept` makes the candidate the champion",
+    )
+
+
+def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
+    path = items.root / items.validation_text
+    if not path.is_file():
+        raise incomparable(f"no {items.validation_text or 'validation text: `clozeline run` makes it of your text'}")
+    texts = read_sample(path, items.most).texts
+    ours, theirs = (
+        losses_of(model, texts, longest=items.longest) for model in opened if isinstance(model, LanguageModel)
+    )
+    if not ours.num_targets or not theirs.num_targets:
+        raise incomparable("a text without a token that both models know")
+    return _paired(
+        NATS_PER_BYTE, [_as_counts(ours), _as_counts(theirs)], items.validation_text, path, _bytes_per_token(theirs)
+    )
+
+
+def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
+    place = items.test_items
+    held_out = read_items(items.root / place)[: items.most]
+    if not held_out:
+        raise incomparable(f"no {place}")
+    unknown = f"{place} has no right answer that both know; `clozeline import --labelled FILE` takes some"
+    if not any(map(_has_answer, held_out)):
+        raise incomparable(unknown)
+    sample = Sample(texts=(), labels=(), held_out=held_out, keeps_copies=True)
+    (metric, ours), (other_metric, theirs) = (counts_on(model, sample) for model in opened)
+    if metric == other_metric and metric.endswith("agreement"):
+        raise incomparable(unknown)
+    if metric != other_metric or len(ours.part_T) != len(theirs.part_T):
+        raise incomparable(
+            f"{metric} of {len(ours.part_T)} items, the champion's {other_metric} of {len(theirs.part_T)}"
+        )
+    return _paired(metric, [ours, theirs], place, items.root / place)
+
+
+def _has_answer(item: HeldOut) -> bool:
+    return bool(item.right or item.entities) or item.score is not None
+
+
+def _paired(
+    metric: str, counts: Sequence[Counts], place: str, path: Path, bytes_per_token: float | None = None
+) -> PairedFigures:
+    part_D2 = np.stack([one.part_T for one in counts], axis=1).astype(np.float64)
+    whole_D2 = np.stack([one.whole_T for one in counts], axis=1).astype(np.float64)
+    low, high = difference_interval(part_D2, whole_D2, seed=_SEED, num_samples=_NUM_SAMPLES)
+    return PairedFigures(
+        metric=metric,
+        candidate=counts[0].value,
+        champion=counts[1].value,
+        low=low,
+        high=high,
+        num_items=len(part_D2),
+        items=place,
+        items_sha256=sha256_of(path),
+        champion_bytes_per_token=bytes_per_token,
+    )
+
+
+def _as_counts(losses: TextLosses) -> Counts:
+    return Counts(losses.nats_T, losses.bytes_T)
+
+
+def _bytes_per_token(losses: TextLosses) -> float:
+    return float(losses.bytes_T.sum()) / losses.num_tokens
+
 
 _VALIDATION = ("evaluate", "validation_text")
 """Stage and argument of its command that name the validation text."""
@@ -34,7 +285,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Trials:
+class PackageTrials:
     """Trials of one package of the workspace."""
 
     workspace: Workspace

@@ -1,4 +1,7 @@
-"""Sections `export` and `release`: how models are packaged, and which gates they have to meet."""
+"""Sections `export` and `release`: how models are packaged, and which gates they have to meet.
+
+Section `imports`: published models as `clozeline import` resolved them.
+"""
 
 import re
 from typing import Annotated, Any, Final, Literal
@@ -6,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from clozeline.params.section import Count, Positive, Section, Share
+from clozeline.params.schema import Count, Positive, Section, Share
 
 _RUNG: Final = re.compile(r"(\S+)(?: exact ([\d.]+))?( embeddings fp32)?")
 
@@ -15,7 +18,7 @@ class RungParams(Section):
     """One INT8 scheme, a rung of the ladder: `int7 exact 0.1 embeddings fp32`, or a section with these keys."""
 
     weights: Literal["int7", "uint8", "int8"]
-    """See `exporting/quantization.py`."""
+    """See `export/quantization.py`."""
     exact_share: Share = 0.0
     """Share of the products with a weight that stay in fp32: those with the largest quantization error."""
     quantize_embeddings: bool = True
@@ -32,7 +35,7 @@ class RungParams(Section):
 
 
 class ExportGates(Section):
-    """Gates of an INT8 graph, measured on `num_agreement_texts` texts. Its other limits are in `exporting/proof.py`."""
+    """Gates of an INT8 graph, measured on `num_agreement_texts` texts. Its other limits are in `export/proof.py`."""
 
     min_agreement: Share
     min_metric_ratio: Share
@@ -46,7 +49,7 @@ class ExportParams(Section):
     ladder: tuple[RungParams, ...]
     """INT8 schemes in the order of trial; the first that passes `gates` is served."""
     static_ratios: tuple[Positive, ...]
-    """Limits of the ratio (`exporting/ranges.py`), tried in this order on the scheme that passed. Activations up to the
+    """Limits of the ratio (`export/ranges.py`), tried in this order on the scheme that passed. Activations up to the
     limit, as they are or smoothed, get a fixed scale if that passes too and loses nothing. Empty: all scales are
     computed at run time.
     """
@@ -84,3 +87,47 @@ class ReleaseParams(Section):
     beat_baseline: bool
     """Hold a task's first version, unless it beats its simple baseline. It must always beat the trivial answer. Both
     must be beaten by more than the 95 % interval."""
+
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+PublishedTask = Literal[
+    "fill-mask",
+    "text-generation",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+]
+PoolingName = Literal["mean", "cls", "max"]
+
+
+class ImportParams(Section):
+    """One published model: which files, and what they say that config.json does not."""
+
+    model: str
+    """Folder, or name on the hub."""
+    revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] | None
+    """Commit on the hub; null for a folder."""
+    task: PublishedTask
+    pooling: PoolingName
+    """How the vectors of tokens become the vector of a text."""
+    prompts: dict[str, str]
+    """Name of a prompt → text before each text that is embedded with it."""
+    default_prompt: str | None
+    """Name of the prompt of texts that are embedded without one."""
+    max_length: Count
+    """Longest input in tokens, including special tokens."""
+    reads_pairs: bool
+    """Whether a classifier reads pairs of texts, such as premise and hypothesis."""
+    items: str
+    """File with the items on which INT8 is compared with fp32, one JSON object per line."""
+    sha256: dict[str, Sha256]
+    """File → sha256, for every file that is read."""
+
+    rules = (
+        (
+            "prompts default_prompt",
+            lambda prompts, name: name is None or name in prompts,
+            "null, or the name of one of the `prompts`",
+        ),
+    )

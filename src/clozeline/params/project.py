@@ -5,15 +5,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from clozeline.params.data import ContractParams, PreprocessParams, TokenizeParams
-from clozeline.params.delivery import ExportParams, ReleaseParams
-from clozeline.params.finetuning import AnyTask
-from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
+from clozeline.params.delivery import ExportParams, ImportParams, ReleaseParams
 from clozeline.params.model import is_exportable
-from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams
-from clozeline.params.published import ImportParams
-from clozeline.params.recipes import faults_of_recipes, laid_over
-from clozeline.params.section import FaultsError, Section
+from clozeline.params.pretraining import FROM_CHAMPION, EvaluateParams, PretrainParams, faults_of_recipes, laid_over
+from clozeline.params.schema import FaultsError, Section
+from clozeline.params.tasks import AnyTask, faults_of_defaults, faults_of_task, whole_task
+from clozeline.params.text import ContractParams, PreprocessParams, TokenizeParams
 
 _GENERATOR = "encoder/generator"
 _NO_DISCRIMINATOR = f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does"

@@ -1,23 +1,89 @@
-"""Read params.yaml, and explain what is wrong with it."""
+"""Defaults of all knobs: the params.yaml of our own project, which the package carries. Others state their changes.
+
+Read params.yaml, and explain what is wrong with it.
+
+Params written as YAML: keys in their order, every alias written out.
+
+Translation of names in errors: from the fields that a room was given to the names that the caller knows.
+"""
 
 import difflib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from io import StringIO
 from pathlib import Path
-from typing import Any, Final, get_args, get_origin
+from types import MappingProxyType
+from typing import Any, Final, TextIO, TypeVar, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.reader import ReaderError
 
-from clozeline.errors import ParamsError
-from clozeline.params.defaults import with_defaults
-from clozeline.params.finetuning import SECTIONS, FinetuneParams
-from clozeline.params.finetuning.layers import where_laid
+from clozeline.params.pretraining import BUDGETS, laid_over, where_written
 from clozeline.params.project import Params
-from clozeline.params.recipes import where_written
 from clozeline.params.removed import REMOVED
-from clozeline.params.section import FaultsError, IdleKeyError, UnknownKeyError, section_in
+from clozeline.params.schema import FaultsError, IdleKeyError, UnknownKeyError, section_in
+from clozeline.params.tasks import SECTIONS, FinetuneParams, where_laid
+from clozeline.system.errors import ClozelineError, ParamsError
+from clozeline.system.files import replacing_file
+
+_HERE: Final = Path(__file__).parent
+FILE: Final = _HERE / "defaults.yaml"
+"""The project's own params.yaml: a link in a checkout, a copy in a wheel."""
+_FILES_BESIDE: Final = ("recipes", "presets")
+"""Sections that the package has in a file of their own."""
+_LAID_OVER: Final = ("recipes", "finetune_defaults")
+
+
+def default_tree() -> Any:
+    """Return the default params, for the caller to change."""
+    return deepcopy(_defaults())
+
+
+def with_defaults(tree: Any) -> Any:
+    """Return `tree` completed with defaults.
+
+    Keys that a section lacks are added. A mapping whose names the user chooses, such as `finetune` or `export.models`,
+    is taken as it is, and so is the budget of `pretrain`, in steps, tokens or epochs. Recipes and presets are added to
+    those of the package by name, and values under one of its names are laid over it: section by section in a recipe,
+    key by key in a preset, as a task's own values are.
+    """
+    if not isinstance(tree, Mapping):
+        return tree
+    whole = _completed(tree, default_tree(), Params)
+    for name in _LAID_OVER:
+        if isinstance(own := tree.get(name), Mapping):
+            whole[name] = laid_over(_defaults()[name], own)
+    if isinstance(own := tree.get("presets"), Mapping):
+        whole["presets"] = _with_presets(_defaults()["presets"], own)
+    if isinstance(own := tree.get("pretrain"), Mapping) and any(name in own for name in BUDGETS):
+        whole["pretrain"] |= {name: None for name in BUDGETS if name not in own}
+    return whole
+
+
+def _with_presets(known: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    laid = {name: {**known[name], **row} for name, row in own.items() if name in known and isinstance(row, Mapping)}
+    return {**known, **own, **laid}
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    yaml = YAML(typ="safe")
+    tree: dict[str, Any] = yaml.load(FILE)
+    return tree | {name: yaml.load(_HERE / f"{name}.yaml") for name in _FILES_BESIDE}
+
+
+def _completed(own: Mapping[str, Any], default: dict[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    result = {**default, **own}
+    for name, field in kind.model_fields.items():
+        inner, given, usual = section_in(field.annotation), own.get(name), default.get(name)
+        if inner and isinstance(given, Mapping) and isinstance(usual, Mapping):
+            result[name] = _completed(given, dict(usual), inner)
+    return result
+
 
 _EXPECTED: Final = {
     "missing": "a value for this key",
@@ -282,3 +348,135 @@ def _short(value: object) -> str:
     """Return the value in YAML notation, shortened."""
     text = "{…}" if isinstance(value, dict) else _AS_WRITTEN.get(repr(value), repr(value))
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
+
+_LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
+"""Sections that other sections are made of."""
+
+
+def write_complete(params: Params, path: Path) -> None:
+    """Write the params as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
+
+    DVC compares their values: an edit of a default, a recipe or a preset runs the stages whose values it changes. A
+    file that says the same already is not touched.
+
+    Raises:
+        StorageError: the disk is full.
+    """
+    text = StringIO()
+    write_yaml(params.model_dump(mode="json", exclude=_LAYERS), text)
+    if path.is_file() and path.read_text(encoding="utf-8") == text.getvalue():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(path) as beside:
+        beside.write_text(text.getvalue(), encoding="utf-8")
+
+
+def write_yaml(tree: Any, stream: TextIO) -> None:
+    """Write `tree` with a line for each key."""
+    _yaml(on_one_line=False).dump(tree, stream)
+
+
+def on_one_line(value: Any) -> str:
+    """Return the value as YAML on one line."""
+    yaml, stream = _yaml(on_one_line=True), StringIO()
+    yaml.width = 1 << 20
+    yaml.dump(value, stream)
+    return stream.getvalue().removesuffix("...\n").strip()
+
+
+def _yaml(*, on_one_line: bool) -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = on_one_line
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # None in its class
+    yaml.representer.ignore_aliases = lambda data: True
+    return yaml
+
+
+Error = TypeVar("Error", bound=ClozelineError)
+_NAME = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
+"""Pattern of a key in back quotes, alone or with its value."""
+_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "algorithm": "tokenize.algorithm",
+        "existing": "tokenize.existing",
+        "vocab_size": "tokenize.vocab_size",
+        "family": "pretrain.model.family",
+        "max_position_embeddings": "pretrain.model.max_position_embeddings",
+        "objective": "pretrain.objective",
+        "models": "export.models",
+        "opset": "export.opset",
+    }
+)
+"""Keys that rooms advise to change although they belong to another stage's section."""
+
+
+def renamed(
+    error: Error,
+    name_of: Callable[[str], str | None],
+    where: str = "",
+    advised: Callable[[str], str | None] | None = None,
+) -> Error:
+    """Return `error` with other names for those in back quotes.
+
+    Args:
+        name_of: returns the new name; None keeps the old one.
+        where: place that the error's advice names after the last key.
+        advised: like `name_of`, for the advice; None: the same function.
+    """
+    advised = advised or name_of
+    changed = [found.end() for found in _NAME.finditer(error.do) if advised(found[1])]
+    end = changed[-1] if changed else 0
+    return type(error)(
+        _renamed(error.problem, name_of),
+        given=_renamed(error.given, name_of) if isinstance(error.given, str) else error.given,
+        expected=_renamed(error.expected, name_of),
+        do=_renamed(error.do[:end], advised) + (where if changed else "") + _renamed(error.do[end:], advised),
+    )
+
+
+def in_params(error: Error, path: Path, place: str, section: BaseModel, called: str = "") -> Error:
+    """Return `error` with its field names replaced by keys of the params.yaml `path`; `section` is the value at
+    `place`. `called`: name of the params for the caller; empty: that of the file.
+    """
+    key_of = _keys_of(path, place, section)
+    where = "" if path.name in error.do else f" in {called or path.name}"
+    return renamed(error, key_of, where, lambda name: key_of(name) or _ELSEWHERE.get(name))
+
+
+def with_keys(text: str, path: Path, place: str, section: BaseModel) -> str:
+    """Return `text` with the keys of `path` in place of the fields that it names, like `in_params`."""
+    key_of = _keys_of(path, place, section)
+    return _renamed(text, lambda name: key_of(name) or _ELSEWHERE.get(name))
+
+
+def _renamed(text: str, name_of: Callable[[str], str | None]) -> str:
+    return _NAME.sub(lambda found: f"`{name_of(found[1]) or found[1]}{found[2] or ''}`", text)
+
+
+def _keys_of(path: Path, place: str, section: BaseModel) -> Callable[[str], str | None]:
+    """Return a function that maps a field to its key in `path`.
+
+    The field belongs to the section, or to its only subsection with such a field, because some rooms get only a
+    subsection.
+    """
+    parts = {name: part for name, part in section if isinstance(part, BaseModel)}
+
+    def key_of(name: str) -> str | None:
+        inside = [part for part, fields in parts.items() if _has(fields, name)]
+        if _has(section, name):
+            return where_set(path, f"{place}.{name}")
+        return where_set(path, f"{place}.{inside[0]}.{name}") if len(inside) == 1 else None
+
+    return key_of
+
+
+def _has(section: object, name: str) -> bool:
+    """Return whether the section has such a field; a part that is null counts as having any."""
+    for part in name.split("."):
+        if not isinstance(section, BaseModel):
+            return section is None
+        if part not in type(section).model_fields:
+            return False
+        section = getattr(section, part)
+    return True

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clozeline.encoder.families import FAMILIES
-from clozeline.language_modelling.objectives import OBJECTIVES
-from clozeline.planning.memory import TOO_LARGE
-from clozeline.planning.plan import Plan
-from clozeline.planning.speed import Speed
+from clozeline.language.objectives import OBJECTIVES
+from clozeline.planning.costs import TOO_LARGE, TrainingPlan
+from clozeline.planning.timing import Speed
 
 _DAY_SECONDS = 86_400
 _SHORT_BUDGET_TOKENS = 100_000_000
@@ -22,7 +21,7 @@ _EAGER = {"deberta-v2", "deberta-v3"}
 class Situation:
     """The facts that advice is based on."""
 
-    plan: Plan
+    plan: TrainingPlan
     speed: Speed | None
     memory_bytes: int
     """Memory of the device that will train."""

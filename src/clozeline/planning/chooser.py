@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Choice:
+class Recommendation:
     """Recommendation for one need, with its reason."""
 
     family: str
@@ -70,9 +70,9 @@ def as_tree(params: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _published(name: str, tokenizer: str, why: str) -> Choice:
+def _published(name: str, tokenizer: str, why: str) -> Recommendation:
     """Return the choice of an encoder that others pre-trained on text of a domain, to be trained further."""
-    return Choice(
+    return Recommendation(
         family="that of the start",
         size="that of the start",
         recipe="domain-adaptation",
@@ -92,9 +92,9 @@ _AS_IT_IS = (
     " `clozeline import` takes it as it is, without training. If its weights are published as a pickle, the refusal"
     " has the command that converts them."
 )
-CHOICES: Mapping[str, Choice] = MappingProxyType(
+CHOICES: Mapping[str, Recommendation] = MappingProxyType(
     {
-        "multilingual": Choice(
+        "multilingual": Recommendation(
             family="modernbert",
             size="small",
             recipe="measured",
@@ -110,7 +110,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
                 "pretrain.model.size": "small",
             },
         ),
-        "long": Choice(
+        "long": Recommendation(
             family="modernbert",
             size="small",
             recipe="measured",
@@ -126,7 +126,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
                 "evaluate.max_length": 1024,
             },
         ),
-        "efficiency": Choice(
+        "efficiency": Recommendation(
             family="modernbert",
             size="mini",
             recipe="measured",
@@ -143,7 +143,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
                 "pretrain.max_length": 64,
             },
         ),
-        "accuracy": Choice(
+        "accuracy": Recommendation(
             family="modernbert",
             size="base",
             recipe="measured",
@@ -209,7 +209,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             "CodeBERT (Feng et al. 2020) is RoBERTa trained on functions in six languages and their documentation."
             + _AS_IT_IS,
         ),
-        "generation": Choice(
+        "generation": Recommendation(
             family="modernbert",
             size="small",
             recipe="measured",

@@ -1,4 +1,7 @@
-"""Serving costs of encoders on this machine, measured on graphs with random weights."""
+"""CPU graph with weights stored in float16, which halves the file. ONNX Runtime casts them to float32 on loading.
+
+Serving costs of encoders on this machine, measured on graphs with random weights.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,32 +9,59 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import numpy as np
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from clozeline.encoder.checkpoints import published_config
-from clozeline.encoder.families import FAMILIES, LAYOUTS, TokenIds
-from clozeline.encoder.model import Model
+from clozeline.encoder.families import FAMILIES, LAYOUTS
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OwnModel
 from clozeline.encoder.stock import fresh_stock
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.exporting.architectures import NOT_EXPORTED
-from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
-from clozeline.exporting.ladder import scheme_of
-from clozeline.exporting.quantization import quantize
-from clozeline.exporting.to_onnx import export_onnx, head_products
-from clozeline.exporting.trained import open_trained
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.machine.memory import available_bytes
-from clozeline.params import ExportParams, ModelParams
-from clozeline.params.model import is_own
-from clozeline.planning.counting import ParameterCount
-from clozeline.planning.footprint import Feed, Footprint, footprint
-from clozeline.planning.half_weights import with_half_weights
-from clozeline.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, save
+from clozeline.export.graph import absorb_graph, remove_graph, size_of, write_graph
+from clozeline.export.ladder import scheme_of
+from clozeline.export.quantization import quantize
+from clozeline.export.to_onnx import export_onnx, head_products
+from clozeline.export.trained import NOT_EXPORTED, open_trained
+from clozeline.language import models
+from clozeline.language.models import LanguageModel
+from clozeline.params.delivery import ExportParams
+from clozeline.params.model import ModelParams, is_own
+from clozeline.planning.costs import ParameterCount
+from clozeline.planning.timing import Footprint, GraphFeed, footprint
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.machine import available_bytes
+from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, save
+
+_LARGEST = float(np.finfo(np.float16).max)
+_STORED = "{}/half"
+
+
+def with_half_weights(model: ModelProto) -> ModelProto:
+    """Return a copy of `model` whose matrices and tables are stored as float16 and cast to float32.
+
+    A tensor with a value that float16 cannot hold stays in float32.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    widened = []
+    for tensor in graph.initializer:
+        if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) < 2:
+            continue
+        values = numpy_helper.to_array(tensor)
+        if np.abs(values).max(initial=0.0) <= _LARGEST:
+            name = tensor.name
+            tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), _STORED.format(name)))
+            widened.append(helper.make_node("Cast", [tensor.name], [name], to=TensorProto.FLOAT))
+    nodes = [*widened, *graph.node]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    return copy
+
 
 _BYTES_PER_WEIGHT_BYTE: Final = 9
 """Peak memory of a measurement / size of the fp32 weights: 2.4 GB for the 268 MB of DistilBERT base."""
@@ -84,7 +114,7 @@ def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> I
         yield "INT8", quantize(graph, scheme_of(rung), exact=head).model
 
 
-def _cost(graph: ModelProto, path: Path, feed: Feed) -> GraphCost:
+def _cost(graph: ModelProto, path: Path, feed: GraphFeed) -> GraphCost:
     write_graph(graph, path)
     cost = GraphCost(size_of(path), footprint(path, feed))
     remove_graph(path)
@@ -97,7 +127,7 @@ def of_params(params: ModelParams, vocab_size: int) -> LanguageModel:
     Raises:
         ParamsError: the family is unknown.
     """
-    return language_model.build(params, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
+    return models.build(params, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
 
 
 def of_published(name: str) -> LanguageModel:
@@ -119,7 +149,7 @@ def of_published(name: str) -> LanguageModel:
 
 
 def _fresh(config: Any) -> LanguageModel:
-    return Model(config, "mlm") if config.model_type in LAYOUTS else fresh_stock(config, "mlm")
+    return EncoderModel(config, "mlm") if config.model_type in LAYOUTS else fresh_stock(config, "mlm")
 
 
 def _check_memory(name: str, config: Any) -> None:
@@ -136,19 +166,19 @@ def _check_memory(name: str, config: Any) -> None:
         )
 
 
-def _exported(model: LanguageModel, opset: int, folder: Path) -> tuple[ModelProto, Feed, Sequence[str]]:
+def _exported(model: LanguageModel, opset: int, folder: Path) -> tuple[ModelProto, GraphFeed, Sequence[str]]:
     """Return the graph, its inputs, and the products of its head."""
     vocab_size = model.config.vocab_size
     for name in ("tokenizer", "model"):
         (folder / name).mkdir()
     _save_tokenizer(vocab_size, folder / "tokenizer")
-    language_model.save(model, folder / "tokenizer", folder / "model")
+    models.save(model, folder / "tokenizer", folder / "model")
     family = model.config.model_params.family if isinstance(model, OwnModel) else None
     trained = open_trained(folder / "model", family=family)
     path = folder / "fp32.onnx"
     inputs = export_onnx(trained, opset, path)
     graph = absorb_graph(path)
-    feed = Feed(tuple(inputs), vocab_size, trained.tokenizer.mask_token_id, ("logits", "sentence_embedding"))
+    feed = GraphFeed(tuple(inputs), vocab_size, trained.tokenizer.mask_token_id, ("logits", "sentence_embedding"))
     return graph, feed, head_products(trained, graph)
 
 

@@ -1,26 +1,99 @@
-"""Endless sequence of pre-training batches, readable from any index, built in this process or by workers.
+"""Word dropout, an augmentation: in some texts of an epoch words are deleted, and nothing takes their place.
+
+A deletion is a function of (seed, epoch, document, position of the word's first token), like a mask.
+
+Shapes: B rows of a batch, N their tokens.
+
+Endless sequence of pre-training batches, readable from any index, built in this process or by workers.
 
 A batch is a pure function of its index in the sequence, so workers, processes and resuming do not change it.
+
+Replay: text that is new to the trained encoder, with a share of the text that it was trained on already.
+
+Training on new text alone makes a model forget the old; old text among the new prevents most of it (Robins 1995,
+"Catastrophic forgetting, rehearsal and pseudorehearsal"; Scialom et al. 2022, "Fine-tuned language models are continual
+learners").
+
+Shapes: D documents, R rows of a split.
 """
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.objectives import Objective, TargetBatch
-from clozeline.pretraining.word_dropout import WordDropout
-from clozeline.tokens.masking import Masker
-from clozeline.tokens.order import Turn, cursor, shuffled_plan
-from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS
+from clozeline.language.draws import Flags, Stream, first_uniform, follows, token_hashes
+from clozeline.language.masking import Masker
+from clozeline.language.objectives import Objective, Split, TargetBatch
+from clozeline.language.order import Turn, cursor, shuffled_plan
+from clozeline.language.shards import NUM_BOUNDARY_TOKENS, Rows, RowTokens
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import WordDropoutParams
+from clozeline.records.reading.tokens import REBUILD, documents_path
+from clozeline.system.arrays import DiskArrays, chunks
+from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.training.micro_batches import share_of
 from clozeline.training.state import Batch
+
+
+@dataclass(frozen=True)
+class WordDropout:
+    seed: int
+    params: WordDropoutParams
+    spelling: Spelling
+
+    @classmethod
+    def of(cls, params: WordDropoutParams, seed: int, spelling: Spelling) -> Self | None:
+        """Return None if nothing is deleted.
+
+        Raises:
+            ParamsError: the tokenizer does not mark where words begin.
+        """
+        if not params.text_share or not params.word_share:
+            return None
+        if not spelling.marks_words:
+            raise ParamsError(
+                "`word_dropout`: no token marks where a word begins (##, byte-level BPE, SentencePiece ▁, </w>)",
+                do="set `word_dropout.text_share: 0.0`, or take another tokenizer",
+            )
+        return cls(seed, params, spelling)
+
+    def shorten(self, tokens: RowTokens, epoch: int) -> RowTokens:
+        """Return the rows without their deleted words; a row that would lose all words keeps them.
+
+        The tokens that stay keep their positions in the document, which decide their masks.
+        """
+        is_kept_N = ~self._deleted(tokens, epoch)
+        num_rows = len(tokens.length_B)
+        is_kept_N |= (np.bincount(tokens.row_N[is_kept_N], minlength=num_rows) == 0)[tokens.row_N]
+        row_N = tokens.row_N[is_kept_N]
+        num_kept_B = np.bincount(row_N, minlength=num_rows)
+        return replace(
+            tokens,
+            input_ids_N=tokens.input_ids_N[is_kept_N],
+            document_N=tokens.document_N[is_kept_N],
+            position_N=tokens.position_N[is_kept_N],
+            row_N=row_N,
+            place_N=np.arange(len(row_N)) - np.repeat(np.cumsum(num_kept_B) - num_kept_B, num_kept_B),
+            length_B=num_kept_B + NUM_BOUNDARY_TOKENS,
+        )
+
+    def _deleted(self, tokens: RowTokens, epoch: int) -> Flags:
+        document_N, position_N = tokens.document_N, tokens.position_N
+        continues_N = self.spelling.continues_word(tokens.input_ids_N, follows(tokens.row_N, position_N))
+        first_N = np.maximum.accumulate(np.where(continues_N, 0, np.arange(len(continues_N))))
+        of_text_N = token_hashes(self.seed, epoch, Stream.TEXT_DROPOUT, document_N, np.zeros_like(position_N))
+        of_word_N = token_hashes(self.seed, epoch, Stream.WORD_DROPOUT, document_N, position_N[first_N])
+        loses_words_N = first_uniform(of_text_N) < self.params.text_share
+        return loses_words_N & (first_uniform(of_word_N) < self.params.word_share)
 
 
 @dataclass(frozen=True)
@@ -124,3 +197,78 @@ class _Turns(Dataset[Batch[TargetBatch]]):
 
 def _as_it_is(batch: Any) -> Any:
     return batch
+
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The training split with the old text left out that is not replayed."""
+
+    split: Split
+    num_new_rows: int
+    num_old_rows: int
+    """Rows of old text that are kept."""
+
+    @classmethod
+    def of(cls, split: Split, tokens: Path, start: Path, fraction: float | None, seed: int) -> Self:
+        """Keep all new documents, and old ones until they have `fraction` of the rows; null keeps all of them.
+
+        A document is old if the model in the folder `start` was trained on it. Old documents are taken in the order of
+        a hash of (seed, key), so the same ones in every epoch, process and restart, wherever they lie. Without new text
+        all are kept.
+
+        Raises:
+            ArtifactError: the keys of the documents are missing.
+        """
+        key_D = _keys(tokens)
+        is_old_D = np.isin(key_D, _keys(start))
+        if len(is_old_D) != split.shards.num_documents:
+            raise _missing(documents_path(tokens, "train"), f"{len(is_old_D):,} keys")
+        rows_D = np.bincount(split.rows.document_R, minlength=len(is_old_D))
+        num_new, num_old = int(rows_D[~is_old_D].sum()), int(rows_D[is_old_D].sum())
+        if fraction is not None and num_new:
+            wanted = round(num_new * fraction / (1 - fraction))
+            is_kept_D = ~is_old_D | _first(is_old_D, key_D, rows_D, wanted, seed)
+            split = replace(split, rows=_of_documents(split.rows, is_kept_D))
+            num_old = len(split.rows) - num_new
+        share = num_old / max(num_new + num_old, 1)
+        _LOG.info("%s rows of new text, %s of old text (%.0f %%)", f"{num_new:,}", f"{num_old:,}", 100 * share)
+        return cls(split, num_new, num_old)
+
+
+def _first(
+    is_old_D: NDArray[np.bool_], key_D: NDArray[np.uint64], rows_D: NDArray[np.int64], wanted: int, seed: int
+) -> NDArray[np.bool_]:
+    """Return which old documents come first in the order of their hashes, until they have `wanted` rows."""
+    old = np.flatnonzero(is_old_D)
+    hashes = token_hashes(seed, 0, Stream.REPLAY, key_D[old].view(np.int64), np.zeros(1, np.int64))
+    order = old[np.argsort(hashes, kind="stable")]
+    before = np.cumsum(rows_D[order]) - rows_D[order]
+    is_first_D = np.zeros(len(is_old_D), dtype=bool)
+    is_first_D[order[before < wanted]] = True
+    return is_first_D
+
+
+def _of_documents(rows: Rows, is_kept_D: NDArray[np.bool_]) -> Rows:
+    def kept(values_R: NDArray[np.int64]) -> NDArray[np.int64]:
+        parts = (values_R[chunk][is_kept_D[rows.document_R[chunk]]] for chunk in chunks(len(rows)))
+        return DiskArrays().joined(parts, np.int64)
+
+    return Rows(kept(rows.document_R), kept(rows.start_R), kept(rows.length_R))
+
+
+def _keys(folder: Path) -> NDArray[np.uint64]:
+    path = documents_path(folder, "train")
+    try:
+        keys: NDArray[np.uint64] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _missing(path, str(error)) from error
+    return keys
+
+
+def _missing(path: Path, given: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path} does not tell which documents are old: expected a key for each document, got {given}", do=REBUILD
+    )

@@ -1,53 +1,136 @@
-"""Pre-training: the batches, the loss and the budget of language modelling."""
+"""Fingerprint of a training run: a hash of everything that its result depends on. It names the folder of the
+checkpoints.
+
+Check before the first step of pre-training: settings without effect.
+
+torch.compile, if the machine has a compiler for it.
+
+Pre-training: the batches, the loss and the budget of language modelling.
+"""
 
 import logging
-from collections.abc import Iterable
+import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from huggingface_hub import ModelCard
-from torch import Tensor
+from torch import Tensor, nn
 
-from clozeline.encoder.families import TokenIds
-from clozeline.foreign.hub import pinned
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch
-from clozeline.params import PretrainParams
-from clozeline.pretraining.advisers import Advancing, advisers
-from clozeline.pretraining.compilation import compiled
-from clozeline.pretraining.feeding import Feed, steps_of, steps_of_epochs
-from clozeline.pretraining.judging import VALIDATION_TOKENS, Judge
-from clozeline.pretraining.losses import loss_of
-from clozeline.pretraining.naming import name_of_training
-from clozeline.pretraining.replay import Replay
-from clozeline.pretraining.requests import tell_what_has_no_effect
-from clozeline.pretraining.starting import start_from
-from clozeline.pretraining.word_dropout import WordDropout
-from clozeline.processes.agreement import agreed
-from clozeline.progress import ProgressBar
-from clozeline.storage.atomic import replacing_folder
-from clozeline.tokens.draws import check_seed
-from clozeline.tokens.info import TokensInfo
-from clozeline.tokens.masking import Masker
-from clozeline.tokens.shards import TokenShards
-from clozeline.tokens.spelling import Spelling
-from clozeline.training.callbacks import Callback, Callbacks
-from clozeline.training.checkpoint import Checkpoints
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.encoder.own import sources_of
+from clozeline.language import models
+from clozeline.language.draws import check_seed
+from clozeline.language.masking import Masker
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import OBJECTIVES, Split, TargetBatch
+from clozeline.language.shards import TokenShards
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import MaskingParams, PretrainParams
+from clozeline.pretraining.feeding import Feed, Replay, WordDropout, steps_of, steps_of_epochs
+from clozeline.pretraining.losses import VALIDATION_TOKENS, Judge, loss_of
+from clozeline.pretraining.starting import sources_of_start, start_from
+from clozeline.pretraining.watching import Advancing, advisers
+from clozeline.records.published import pinned
+from clozeline.records.reading.tokens import INFO_NAME, TokensInfo, documents_path
+from clozeline.system.content import code_of, fingerprint
+from clozeline.system.errors import ParamsError
+from clozeline.system.files import replacing_folder
+from clozeline.system.group import agreed
+from clozeline.system.progress import ProgressBar
+from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.distribution import Processes
-from clozeline.training.hardware import Hardware
-from clozeline.training.looks import Looks
-from clozeline.training.loop import Loop
-from clozeline.training.micro_batches import MicroBatches
-from clozeline.training.optimizers import build_optimizer
-from clozeline.training.precision import Precision
-from clozeline.training.schedule import Schedule
-from clozeline.training.state import State
+from clozeline.training.loop import Looks, Loop
+from clozeline.training.micro_batches import Hardware, MicroBatches, Precision
+from clozeline.training.optimizers import Schedule, build_optimizer
+from clozeline.training.state import Callback, Callbacks, State
+
+CODE = (
+    "encoder",
+    "language",
+    "pretraining",
+    "records/reading/tokens.py",
+    "tokenizing/tokenizer/vocabulary",
+    "training",
+    "records/words/numbers.py",
+)
+"""Folders and files of the package that decide the result: the code dependencies of the stage in dvc.yaml."""
+NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
+"""Knobs that do not affect the result; the stage in dvc.yaml does not list them as params."""
+
+
+def name_of_training(
+    params: PretrainParams, seed: int, tokens: Path, total_steps: int, model: LanguageModel, precision: Precision
+) -> str:
+    """Return the fingerprint.
+
+    It covers the version of transformers, the files that define your own encoder, and the files of the model that
+    training starts from; of a model on the hub `params.start_revision`, which is a commit.
+    """
+    facts = {
+        "params": params.model_dump(exclude=NOT_OF_THE_RESULT),
+        "seed": seed,
+        "total_steps": total_steps,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "device": precision.device.type,
+        "precision": precision.name,
+        "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
+    }
+    documents = [path for path in [documents_path(tokens, "train")] if path.is_file()]
+    of_start = sources_of_start(params.start)
+    return fingerprint(facts, [tokens / INFO_NAME, *documents, *code_of(CODE), *sources_of(model), *of_start])
+
 
 _LOG = logging.getLogger(__name__)
+_OFF = {"unit": "token", "protected_tokens": ()}
+"""Fields of `masking`, with the values that turn them off."""
+
+
+def tell_what_has_no_effect(params: PretrainParams) -> None:
+    """Warn about fields of `masking`, other than its rates, under an objective that hides nothing."""
+    if OBJECTIVES[params.objective].masks:
+        return
+    asked = _asked(params.masking)
+    if asked:
+        _LOG.warning(
+            "objective %s masks nothing: these settings of `masking` have no effect: %s",
+            params.objective,
+            ", ".join(asked),
+        )
+
+
+def _asked(masking: MaskingParams) -> list[str]:
+    values = {name: getattr(masking, name) for name in _OFF}
+    return [f"{name} {_value(value)}" for name, value in values.items() if value != _OFF[name]]
+
+
+def _value(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
+    """Compile `module` to one graph for all shapes of batches: lengths and numbers of targets are symbols in it.
+
+    Raises:
+        ParamsError: `wanted`, but the machine has neither a GPU nor a C++ compiler.
+    """
+    if not wanted:
+        return module
+    if backend == "inductor" and not torch.cuda.is_available() and not any(map(shutil.which, _COMPILERS)):
+        raise ParamsError(
+            f"`compile` needs a C++ compiler on a CPU, and none of {', '.join(_COMPILERS)} is installed",
+            do="install one (Debian's package is called g++), or set `compile` to false",
+        )
+    module.compile(dynamic=True, backend=backend)
+    return module
 
 
 @dataclass(frozen=True)
@@ -114,7 +197,7 @@ class Pretrained:
         if not self.writes:
             return
         with replacing_folder(out) as folder:
-            language_model.save(self.model, self.tokenizer, folder, weights=self.weights)
+            models.save(self.model, self.tokenizer, folder, weights=self.weights)
             if card is not None:
                 card.save(folder / "README.md")
         if self.checkpoints is not None:
@@ -125,7 +208,7 @@ class Pretrained:
         if not self.writes:
             return
         with replacing_folder(out) as folder:
-            language_model.save_encoder(self.model, self.tokenizer, folder, weights=self.weights)
+            models.save_encoder(self.model, self.tokenizer, folder, weights=self.weights)
 
 
 def pretrain(
@@ -255,7 +338,7 @@ def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> 
     ids = TokenIds(train.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
     head = OBJECTIVES[params.objective].head
     if params.start is None:
-        model = language_model.build(params.model, head, ids, seed)
+        model = models.build(params.model, head, ids, seed)
     else:
         model = start_from(
             params.start,

@@ -1,19 +1,31 @@
 """Losses, summed over a batch: the mean is taken once, over all targets of a step.
 
 Shapes: B rows, L longest row, T targets, V vocabulary.
+
+Loss and accuracy on a fixed sample of the validation split, for validation during training.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.language_modelling.objectives import DetectionBatch, TargetBatch
-from clozeline.tokens.draws import Flags
+from clozeline.language import models
+from clozeline.language.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language.draws import Flags
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import DetectionBatch, Objective, Split, TargetBatch
+from clozeline.language.order import sorted_plan
+from clozeline.language.shards import NUM_BOUNDARY_TOKENS
+from clozeline.system.errors import DataError
+from clozeline.training.curves import Quality
+from clozeline.training.micro_batches import Hardware
 from clozeline.training.state import Scored
 
 
@@ -35,7 +47,7 @@ class TargetLoss(nn.Module):
         self.model = model
 
     def forward(self, batch: TargetBatch) -> Scored:
-        logits_TV = language_model.target_logits(self.model, batch)
+        logits_TV = models.target_logits(self.model, batch)
         loss_sum = functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
         return Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
 
@@ -73,7 +85,7 @@ class DetectionLoss(nn.Module):
         self._draw: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compiler.disable(draw)
 
     def forward(self, batch: DetectionBatch) -> Scored:
-        logits_TV = language_model.target_logits(self.model, batch)
+        logits_TV = models.target_logits(self.model, batch)
         generator_sum = functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
         ids_BL, is_replaced_BL = batch.with_guesses(self._draw(logits_TV.detach(), batch.uniform_T, self.is_fixed_V))
         logits_BL = detection_logits(self.model, ids_BL, batch.attention_mask_BL)
@@ -86,3 +98,58 @@ class DetectionLoss(nn.Module):
         )
         loss_sum = generator_sum + self._weight * batch.targets_per_token * discriminator_sum
         return Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
+
+
+VALIDATION_TOKENS = 20_000
+"""Tokens of the validation split in each validation pass: enough for a trend. Stage `evaluate` measures all of it."""
+_NUM_FOLDS = 7
+"""One token in seven is a target, whatever the mask rate in training: close to the 15 % of Devlin et al. 2018."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Evaluates every model on the same targets in the same rows."""
+
+    loss: nn.Module
+    """Maps a batch to its summed loss and its number of right answers."""
+    objective: Objective
+    split: Split
+    seed: int
+    max_tokens: int
+    batch_tokens: int
+    hardware: Hardware[Any]
+
+    @torch.no_grad()
+    def measure(self) -> Quality:
+        loss_sum, num_right, num_targets = 0.0, 0, 0
+        for batch in self._batches:
+            for part in self.hardware.micro_batches.parts(batch):
+                with self.hardware.precision.autocast():
+                    scored = self.loss(part)
+                loss_sum += scored.loss_sum.item()
+                num_right += scored.num_right.item()
+            num_targets += len(batch.labels_T)
+        return Quality(loss_sum / num_targets, num_right / num_targets)
+
+    @cached_property
+    def _batches(self) -> list[TargetBatch]:
+        chosen_R = self._rows()
+        plan = sorted_plan(self.split.rows.length_R[chosen_R], self.batch_tokens)
+        tokens = [self.split.read(chosen_R[plan.rows_of(index)]) for index in range(plan.num_batches)]
+        for fold in range(_NUM_FOLDS):  # the first fold with a target: few tokens may leave a fold empty
+            asked = [self.objective.judging(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
+            num_targets = sum(len(batch.labels_T) for batch in asked)
+            if num_targets:
+                num_tokens = sum(int(part.length_B.sum()) for part in tokens)
+                return [batch.as_part_of(num_targets, num_tokens) for batch in asked]
+        raise DataError(
+            f"the validation split has no target: its {self.split.shards.num_tokens} tokens are all special or unknown",
+            do="make the validation split larger, or set `validation.every_steps` to null",
+        )
+
+    def _rows(self) -> NDArray[np.int64]:
+        """Return rows spread evenly over the split, of `max_tokens` in all."""
+        num_rows = len(self.split.rows)
+        tokens = self.split.shards.num_tokens + NUM_BOUNDARY_TOKENS * num_rows
+        wanted = max(min(num_rows * self.max_tokens // tokens, num_rows), 1)
+        return np.linspace(0, num_rows - 1, wanted).astype(np.int64)

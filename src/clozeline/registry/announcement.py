@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from clozeline.errors import ParamsError
+from clozeline.system.errors import ParamsError
 
 NOTICE_VARIABLE: Final = "CLOZELINE_SERVE_AFTER_SECONDS"
 _NOTICE_SECONDS: Final = 60.0

@@ -13,18 +13,17 @@ import mlflow
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.export.manifest import CARD, Manifest, package_sha256, read_manifest
-from clozeline.errors import ArtifactError
-from clozeline.inference.model_kinds import kind_of
-from clozeline.registry import PACKAGE, TRAINED_SHA256, Registered
-from clozeline.registry.client import file_errors, registry_errors
-from clozeline.registry.decision import Decision
-from clozeline.registry.trained import Trained, store_trained
-from clozeline.registry.versions import Registry
+from clozeline.inference.package import kind_of
+from clozeline.records.package import CARD, Manifest, package_sha256, read_manifest
+from clozeline.registry.decisions import Decision
+from clozeline.registry.models import PACKAGE, TRAINED_SHA256, Registered
+from clozeline.registry.trained import TrainedEncoder, store_trained
+from clozeline.registry.versions import Registry, file_errors, registry_errors
 from clozeline.registry.wheel import write_wheel
+from clozeline.system.errors import ArtifactError
 from clozeline.tracking.addresses import present
-from clozeline.tracking.database import experiment_id, prepare
-from clozeline.tracking.mlflow_messages import close_killed
+from clozeline.tracking.delivery import close_killed
+from clozeline.tracking.mlflow import experiment_id, prepare
 
 _MODEL: Final = "model"
 _EVIDENCE: Final = "evidence"
@@ -38,7 +37,7 @@ class Evidence:
 
     files: Mapping[str, Path]
     tags: Mapping[str, str]
-    trained: Trained | None = None
+    trained: TrainedEncoder | None = None
     """The trained model, for a later training; no server fetches it."""
     card: str = ""
     """Section of the model card in Markdown, with the facts of the release; also in the version's description."""
@@ -89,7 +88,7 @@ class Publisher:
             )
             return self._with_trained(registered, evidence.trained)
 
-    def _with_trained(self, version: Registered, trained: Trained | None) -> Registered:
+    def _with_trained(self, version: Registered, trained: TrainedEncoder | None) -> Registered:
         """Store the trained model with `version`, unless it is there: an earlier release stored none, or was killed."""
         if trained is None or version.trained_sha256:
             return version

@@ -14,11 +14,11 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 from clozeline.inference.package import load
-from clozeline.registry import PACKAGE
-from clozeline.registry.packages import check_loaded_by_mlflow
+from clozeline.registry.models import PACKAGE
+from clozeline.registry.versions import check_loaded_by_mlflow
 
 
-class ServedModel(PythonModel):
+class PyfuncModel(PythonModel):
     """Answers with the graph that the manifest names as served.
 
     `params` may set `top_k` (answers for each mask or text) and `truncate`.
@@ -46,4 +46,4 @@ class ServedModel(PythonModel):
         return list(self._model.records(model_input, top_k=options["top_k"], truncate=options["truncate"]))
 
 
-set_model(ServedModel())
+set_model(PyfuncModel())

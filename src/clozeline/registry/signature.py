@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from clozeline.artifacts.export.manifest import FILES
-from clozeline.errors import ArtifactError, ParamsError
+from clozeline.records.package import FILES
+from clozeline.system.errors import ArtifactError, ParamsError
 
 SIGNING_KEY: Final = "CLOZELINE_SIGNING_KEY"
 """Environment variable: the key that releases sign with."""

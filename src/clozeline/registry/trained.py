@@ -15,19 +15,17 @@ from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 from numpy.typing import NDArray
 
-from clozeline.artifacts.record import Record
-from clozeline.artifacts.start_lock import RENEW, START_LOCK, StartLock
-from clozeline.errors import ArtifactError
 from clozeline.params.pretraining import Setting
-from clozeline.registry import CHAMPION, Registered
-from clozeline.registry.client import file_errors, registry_errors
-from clozeline.registry.versions import Registry
-from clozeline.storage.atomic import remove_folder, replacing_folder
-from clozeline.storage.beside import held_beside
-from clozeline.storage.fingerprints import sha256_of
-from clozeline.tokens.info import documents_path
+from clozeline.records.reading.tokens import documents_path
+from clozeline.records.record import Record
+from clozeline.registry.models import CHAMPION, Registered
+from clozeline.registry.start_lock import RENEW, START_LOCK, StartLock
+from clozeline.registry.versions import Registry, file_errors, registry_errors
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ArtifactError
+from clozeline.system.files import held_beside, remove_folder, replacing_folder
+from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import present
-from clozeline.workspace import Workspace, tracking_uri
 
 _FOLDER: Final = "trained"
 _LIST: Final = "trained.json"
@@ -35,7 +33,7 @@ _LIST: Final = "trained.json"
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedEncoder:
     """A trained encoder that a release stores with a version."""
 
     files: Mapping[str, Path]
@@ -44,7 +42,7 @@ class Trained:
     """Settings that it was trained with, as in `StartLock`."""
 
 
-class Stored(Record):
+class StoredEncoder(Record):
     """A trained encoder that was stored with a version: content of the list."""
 
     files: Mapping[str, str]
@@ -52,10 +50,10 @@ class Stored(Record):
     architecture: Mapping[str, Setting]
 
 
-def store_trained(client: MlflowClient, run_id: str, trained: Trained, tracking_uri: str) -> str:
+def store_trained(client: MlflowClient, run_id: str, trained: TrainedEncoder, tracking_uri: str) -> str:
     """Store `trained` in the run of a version; return the sha256 of its list."""
     files = {path: sha256_of(file) for path, file in sorted(trained.files.items())}
-    listed = Stored(files=files, architecture=trained.architecture).model_dump_json(indent=2) + "\n"
+    listed = StoredEncoder(files=files, architecture=trained.architecture).model_dump_json(indent=2) + "\n"
     with registry_errors(f"run {run_id}", tracking_uri):
         for path, file in trained.files.items():
             client.log_artifact(run_id, str(file), Path(_FOLDER, path).parent.as_posix())
@@ -85,7 +83,7 @@ def locked_champion(model: str, text: str, workspace: Workspace) -> StartLock:
     )
 
 
-def _stored(version: Registered, tracking_uri: str) -> Stored:
+def _stored(version: Registered, tracking_uri: str) -> StoredEncoder:
     """Return the list of what was stored with `version`.
 
     Raises:
@@ -108,7 +106,7 @@ def _stored(version: Registered, tracking_uri: str) -> Stored:
             expected=f"sha256 {version.trained_sha256}, as registered",
             do="restore it, or release the encoder again as a new version",
         )
-    return Stored.model_validate_json(content)
+    return StoredEncoder.model_validate_json(content)
 
 
 def document_keys_of(version: Registered, split: str, tracking_uri: str) -> NDArray[np.uint64]:

@@ -1,16 +1,53 @@
-"""Versions of the registered models, and the aliases that say which version is live."""
+"""Calls of MLflow's registry: its errors translated into Clozeline's, and another try while its database is busy.
 
+The changes of a model's champion: an append-only list, which orders concurrent changes and is their audit record.
+
+MLflow has neither transactions nor locks, and the last writer of an alias wins. But it gives each version number of a
+registered model once. A change of the champion of `NAME` is therefore first appended as the next version of the
+registered model `NAME.changes`, with the champion that it replaces. Everyone who reads the list comes to the same
+result: a change counts only if that champion was still the champion. The aliases are written afterwards, from the list.
+
+A lock in MLflow would need a lease, and a holder that stalls for longer than its lease writes all the same.
+
+Refusals of a rollback.
+
+Versions of the registered models, and the aliases that say which version is live.
+
+Answers from a project's own database without importing MLflow, which takes two seconds.
+
+A server only asks which version is live and where its files are. This module answers if the database has the known
+schema and the files are on this machine. Everything else is left to MLflow.
+
+Local package folder of a registry URI.
+"""
+
+import getpass
+import os
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal, Self
+from uuid import uuid4
 
+import mlflow
+from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from pydantic import BaseModel, ConfigDict, Field
 
-from clozeline.artifacts.export.manifest import Precision
-from clozeline.registry import (
+from clozeline.records.package import FILES, Precision
+from clozeline.registry.announcement import Announcement
+from clozeline.registry.models import (
     CANDIDATE,
     CHAMPION,
     INT8_SPEEDUP,
@@ -21,14 +58,296 @@ from clozeline.registry import (
     SERVE_FROM,
     SERVED,
     SERVED_ON,
+    FetchedPackage,
     Registered,
+    check_registered,
 )
-from clozeline.registry.announcement import Announcement
-from clozeline.registry.changes import Change, ChangeList, Changes, Kind
-from clozeline.registry.client import create_model, registry_errors, tried_again
-from clozeline.registry.refusals import no_second_time, nowhere_to_go
-from clozeline.tracking.database import prepare
-from clozeline.tracking.mlflow_adapter import is_absent
+from clozeline.system.errors import ArtifactError, ParamsError, TransientError
+from clozeline.system.files import remove_folder, replacing_folder
+from clozeline.system.workspace import Workspace, tracking_uri
+from clozeline.tracking.addresses import local_path, present
+from clozeline.tracking.mlflow import (
+    Tables,
+    ask,
+    check_allowed,
+    every,
+    files_are_gone,
+    is_absent,
+    is_busy,
+    is_of_a_server,
+    loaded_as,
+    prepare,
+)
+from clozeline.tracking.stored_files import store_errors
+
+_STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
+"""Package to install for a module that MLflow imports to reach a store, where the two names differ."""
+_TRIES: Final = 10
+
+
+@contextmanager
+def registry_errors(what: str, tracking_uri: str) -> Iterator[None]:
+    """Translate MLflow's errors about `what` into Clozeline's.
+
+    Raises:
+        ArtifactError: the registry does not have `what`, or reaching its store needs a package that is not installed;
+            or the server refuses the caller.
+        TransientError: the registry does not answer.
+    """
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        if not is_of_a_server(error):
+            raise
+        if isinstance(error, MlflowException) and is_absent(error):
+            raise ArtifactError(
+                f"the registry has no {what}",
+                given=what,
+                expected=f"a registered model, version or alias of {tracking_uri}",
+                do="run `clozeline release` first, or name one that `clozeline ui` shows",
+            ) from error
+        check_allowed(error, tracking_uri)
+        raise TransientError(
+            "the model registry does not answer",
+            given=f"{tracking_uri}: {' '.join(str(error).split())[:300]}",
+            expected="an MLflow server or database",
+            do="start it, or correct MLFLOW_TRACKING_URI",
+        ) from error
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        raise ArtifactError(
+            f"{what} cannot be reached: a package is not installed",
+            given=f"{tracking_uri}: {error}",
+            expected="the package that MLflow needs for such a store",
+            do=f"install it: `pip install {_STORES.get(module, module)}`",
+        ) from error
+
+
+@contextmanager
+def file_errors(files: str, tracking_uri: str) -> Iterator[None]:
+    """Translate MLflow's errors while it reads `files` of a version that the registry has.
+
+    Raises:
+        ArtifactError: the files are gone, or their store refuses the key; or as in `registry_errors`.
+        TransientError: their store does not answer; or as in `registry_errors`.
+    """
+    with registry_errors(files, tracking_uri), store_errors(tracking_uri):
+        try:
+            yield
+        except MlflowException as error:
+            if not files_are_gone(error):
+                raise
+            raise ArtifactError(
+                f"the {files} are gone",
+                given=f"{tracking_uri}: {error}",
+                expected="the files that were stored when it was registered, beside MLflow's database",
+                do="restore them, or delete that version (`clozeline ui`) and release the model again",
+            ) from error
+
+
+def tried_again(call: Callable[[], object]) -> None:
+    """Call until MLflow's database is not busy with the same rows, at most ten times; raises MLflow's errors."""
+    for is_last_try in (*[False] * (_TRIES - 1), True):
+        try:
+            call()
+            return
+        except MlflowException as error:
+            if is_last_try or not is_busy(error):
+                raise
+        time.sleep(random.uniform(0.1, 1.0))
+
+
+def create_model(client: MlflowClient, name: str, description: str | None = None) -> None:
+    """Create the registered model `name` if it is missing; raises MLflow's errors."""
+    try:
+        client.create_registered_model(name, description=description)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+SUFFIX: Final = ".changes"
+"""Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
+_CHANGE: Final = "clozeline.change"
+_DONE: Final = "clozeline.done"
+_PAGE: Final = 1000
+
+Kind = Literal["promotion", "rollback", "undo", "by hand"]
+"""`by hand`: someone moved the alias in MLflow, without Clozeline."""
+
+
+def who() -> str:
+    """Return who makes a change: the user of MLflow's server, or of this machine, with the machine's name."""
+    try:
+        user = os.environ.get("MLFLOW_TRACKING_USERNAME") or getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+class Change(BaseModel):
+    """A change of the champion. Its record in MLflow is written once and never changed."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")  # later versions may record more
+
+    kind: Kind
+    before: str
+    """Version that it replaces as champion; empty for a model without a champion."""
+    after: str
+    """Version that becomes the champion; empty if a champion was withdrawn by hand."""
+    why: str = ""
+    evidence: str = ""
+    """Address of the record that the decision was taken on."""
+    who: str = Field(default_factory=who)
+    when: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    key: str = Field(default_factory=lambda: uuid4().hex)
+    """Identity by which its author finds it, also if MLflow's client sent it twice."""
+
+    def __str__(self) -> str:
+        versions = f"version {self.before or 'none'} to {self.after or 'none'}"
+        return f"{self.when:%Y-%m-%d %H:%M} {self.kind}, {versions}, by {self.who}: {self.why or 'no reason given'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChampionChange:
+    """A change with its place in the list."""
+
+    number: int
+    change: Change
+    is_done: bool
+    """Whether the aliases were written."""
+
+
+class ChampionChangedError(TransientError):
+    """Someone else changed the champion first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of one model's champion that count, oldest first."""
+
+    entries: tuple[ChampionChange, ...]
+
+    @property
+    def last(self) -> ChampionChange | None:
+        return self.entries[-1] if self.entries else None
+
+    @property
+    def pending(self) -> tuple[ChampionChange, ...]:
+        """Changes whose aliases are not written yet."""
+        return tuple(entry for entry in self.entries if not entry.is_done)
+
+    def since(self, number: int) -> tuple[ChampionChange, ...]:
+        return tuple(entry for entry in self.entries if entry.number >= number)
+
+    def rolled_back_since(self, number: int) -> dict[str, bool]:
+        """Return, for the versions that changes from `number` on touched, whether they are rolled back now."""
+        marks: dict[str, bool] = {}
+        for change in (entry.change for entry in self.since(number)):
+            if change.kind == "rollback":
+                marks[change.before] = True
+            marks[change.after] = False
+        return {version: mark for version, mark in marks.items() if version}
+
+
+class ChangeList:
+    """The list of one registry. Its callers translate MLflow's errors."""
+
+    def __init__(self, client: MlflowClient) -> None:
+        self._client = client
+
+    def read(self, name: str) -> Changes:
+        """Return the changes of the champion of model `name` that count."""
+        return Changes(tuple(_counting(sorted(self._all(name), key=lambda entry: entry.number))))
+
+    def append(self, name: str, change: Change, source: str, run_id: str) -> None:
+        """Append `change`; `source` and `run_id` are those of the version that it is about.
+
+        Raises:
+            ChampionChangedError: the champion is no longer the one that it replaces; nothing was changed.
+        """
+        changes = self.read(name)
+        if changes.last is None:
+            # First, because a server with accounts answers 403, not 404, to a version of a model that does not exist.
+            create_model(self._client, f"{name}{SUFFIX}", "Who changed the champion, when and why")
+        if changes.last is None or changes.last.change.after == change.before:
+            self._create(name, change, source, run_id)
+            changes = self.read(name)
+        if not any(entry.change.key == change.key for entry in changes.entries):
+            last = changes.last.change if changes.last else None
+            raise ChampionChangedError(
+                f"the champion of {name} was changed by someone else",
+                given=f"to replace: version {change.before or 'none'}; meanwhile: {last or 'nothing that is recorded'}",
+                expected="the champion that was looked at",
+                do="look at it (`clozeline history`), then type the command again",
+            )
+
+    def done(self, name: str, entries: Sequence[ChampionChange]) -> None:
+        """Record, oldest first, that the aliases follow these changes."""
+        for entry in entries:
+            self._client.set_model_version_tag(f"{name}{SUFFIX}", str(entry.number), _DONE, "true")
+
+    def _create(self, name: str, change: Change, source: str, run_id: str) -> None:
+        tried_again(
+            lambda: self._client.create_model_version(
+                f"{name}{SUFFIX}",
+                source,
+                run_id=run_id,
+                tags={_CHANGE: change.model_dump_json()},
+                description=str(change),
+                await_creation_for=0,  # it is ready at once
+            )
+        )
+
+    def _all(self, name: str) -> Iterator[ChampionChange]:
+        searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
+        found = every(self._client.search_model_versions, *searched)
+        return (_entry(version) for version in found if _CHANGE in version.tags)
+
+
+def _entry(version: ModelVersion) -> ChampionChange:
+    change = Change.model_validate_json(version.tags[_CHANGE])
+    return ChampionChange(number=int(version.version), change=change, is_done=_DONE in version.tags)
+
+
+def _counting(entries: Sequence[ChampionChange]) -> Iterator[ChampionChange]:
+    """Yield the entries that count: those that are done, then those that follow in an unbroken chain."""
+    num_done = max((place for place, entry in enumerate(entries, 1) if entry.is_done), default=0)
+    done = [entry for entry in entries[:num_done] if entry.is_done]
+    yield from done
+    # The first change of all says what the champion was before there was a list.
+    champion = done[-1].change.after if done else (entries[0].change.before if entries else "")
+    for entry in entries[num_done:]:
+        if entry.change.before == champion:
+            champion = entry.change.after
+            yield entry
+
+
+def nowhere_to_go(name: str, champion: Registered | None, asked: str) -> ArtifactError:
+    return ArtifactError(
+        f"{name} has no version to go back to",
+        given=f"champion: {champion or 'none'}; asked for: {asked}",
+        expected="a champion that replaced another version",
+        do=f"name another version (`clozeline rollback {name} --to VERSION`); without one, release a second"
+        " version first (`clozeline run` after a change)",
+    )
+
+
+def no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
+    if previous.was_rolled_back:
+        return ArtifactError(
+            f"{champion.name} is rolled back already",
+            given=f"champion: {champion}; previous: {previous}, which was rolled back",
+            expected="a previous version that was not rolled back",
+            do=f"leave it, or put version {previous.version} back with `clozeline rollback {champion.name} --undo`",
+        )
+    return ArtifactError(
+        f"{champion.name} has no rollback to undo",
+        given=f"champion: {champion}; previous: {previous}, which was not rolled back",
+        expected="a previous version that was rolled back",
+        do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
+    )
+
 
 ANY: Final = "any"
 _NOT_BY_HAND: Final = timedelta(minutes=10)
@@ -264,3 +583,136 @@ class Registry:
 
 def _registered(version: ModelVersion) -> Registered:
     return Registered.of(version.name, str(version.version), version.run_id or "", version.source or "", version.tags)
+
+
+MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+
+
+def names_with(tracking_uri: str, alias: str) -> list[str] | None:
+    """Return the names of our models that have `alias`; None: ask MLflow."""
+    names = ask(tracking_uri, lambda tables: tables.names_with(alias))
+    return None if names is None else [name for name in names if name.startswith(MODEL_PREFIX)]
+
+
+def live(tracking_uri: str, uri: str) -> Registered | None:
+    """Return the version behind `uri`; None: ask MLflow, which also reports what is wrong."""
+    named = MODEL_URI.fullmatch(uri)
+    return ask(tracking_uri, partial(_live, named)) if named else None
+
+
+def _live(named: re.Match[str], tables: Tables) -> Registered | None:
+    name, alias = named["name"], named["alias"]
+    number = tables.number_at(name, alias) if alias else int(named["version"])
+    found = tables.version(name, number) if number is not None else None
+    return Registered.of(name, str(number), found.run_id, found.address, found.tags) if found else None
+
+
+def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
+    """Return the package behind `uri`, without copying it; None: it is not on this machine, or MLflow must be asked."""
+    found = live(tracking_uri, uri)
+    model = local_path(present(found.address, tracking_uri)) if found else None
+    folder = package_in(model) if model else None
+    return FetchedPackage(folder, found) if found and folder else None
+
+
+def package_in(model: Path) -> Path | None:
+    """Return the package folder inside an MLflow model; None if it has no manifest."""
+    manifest = next(model.glob(f"**/{FILES.manifest}"), None)
+    return manifest.parent if manifest else None
+
+
+def find_version(registry: Registry, uri: str) -> Registered:
+    """Return the version behind `uri`.
+
+    Raises:
+        ParamsError: `uri` is not a registry URI.
+        ArtifactError: the model, version or alias is missing.
+        TransientError: the registry does not answer.
+    """
+    named = MODEL_URI.fullmatch(uri)
+    if named is None:
+        raise ParamsError(
+            "this is not the URI of a registered model",
+            given=uri,
+            expected="models:/NAME@ALIAS or models:/NAME/VERSION",
+            do="for example: models:/clozeline-encoder@champion",
+        )
+    if named["version"]:
+        return registry.version(named["name"], named["version"])
+    found = registry.at(named["name"], named["alias"])
+    if found is None:
+        raise ArtifactError(
+            f"the registry has no {uri}",
+            given=f"no version of {named['name']} has the alias {named['alias']}",
+            expected="a released model",
+            do="run `clozeline release` (or `make run`) first",
+        )
+    return found
+
+
+def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
+    """Return the package behind `uri`: in place if it is on this machine, else as a copy under `work/registry`.
+
+    Fetching a new copy for an alias removes the copies of this model's versions that no alias names any more.
+
+    Raises:
+        ParamsError, ArtifactError, TransientError: see `find_version`; or the files are gone.
+    """
+    address = tracking_uri(workspace)
+    registry = Registry.open(address)
+    version = find_version(registry, uri)
+    with registry_errors(str(version), address):
+        source = MlflowClient(address, registry_uri=address).get_model_version_download_uri(
+            version.name, version.version
+        )
+    model = local_path(present(source, address))
+    copy = workspace.work / "registry" / copy_name(version)
+    if model is None and not copy.exists():
+        with replacing_folder(copy) as folder, file_errors(f"files of {version}", address):
+            download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
+        if "@" in uri:
+            _forget(copy.parent, version, registry.named_versions(version.name))
+    return FetchedPackage(_package_in(model or copy, version), version)
+
+
+def copy_name(version: Registered) -> str:
+    """Return the name, under `work/registry`, of the copy of a version."""
+    return f"{version.name}-{version.version}-{version.package_sha256[:12]}"
+
+
+def check_loaded_by_mlflow(package: Path) -> None:
+    """Compare the package inside an MLflow model with the version that MLflow loaded it as.
+
+    A model that MLflow loaded from a folder has no version and is not compared.
+
+    Raises:
+        ArtifactError: it differs from the registered package.
+        TransientError: the registry does not answer.
+    """
+    loaded = loaded_as(package.parents[1])
+    if loaded is None:
+        return
+    address = mlflow.get_registry_uri()
+    version = Registry(MlflowClient(address, registry_uri=address), address).version(*loaded)
+    check_registered(package, version)
+
+
+def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
+    """Remove the copies of the versions of this model that are neither `fetched` nor among `named`."""
+    of_this_model = re.compile(rf"{re.escape(fetched.name)}-(?P<version>\d+)-[0-9a-f]*")
+    for copy in copies.iterdir():
+        found = of_this_model.fullmatch(copy.name)
+        if found and found["version"] not in {fetched.version, *named}:
+            remove_folder(copy)
+
+
+def _package_in(model: Path, version: Registered) -> Path:
+    folder = package_in(model)
+    if folder is None:
+        raise ArtifactError(
+            f"the files of {version} are gone",
+            given=f"no {FILES.manifest} under {model}",
+            expected="the package that was registered",
+            do="restore that folder, or release the model again as a new version",
+        )
+    return folder

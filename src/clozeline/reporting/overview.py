@@ -1,32 +1,113 @@
-"""The top of the page: the headline figure, each model in one line, and the changes since the last run."""
+"""Headline figure of each model, for comparison with a baseline and with the last run.
+
+The top of the page: the headline figure, each model in one line, and the changes since the last run.
+"""
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from markupsafe import Markup
 
-from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.errors import ClozelineError
-from clozeline.registry.history import Released
-from clozeline.reporting import packages, verdict
-from clozeline.reporting.changes import differences
-from clozeline.reporting.headline_figures import Judged, judged
-from clozeline.reporting.metric_tables import in_words
-from clozeline.reporting.numbers import megabytes, milliseconds, share
-from clozeline.reporting.run import Part, Run
-from clozeline.reporting.templates import code, html
+from clozeline.records.package import ExportMetrics
+from clozeline.registry.decisions import Released
+from clozeline.reporting import encoder, packages, tasks
+from clozeline.reporting.run import (
+    Format,
+    Part,
+    ReportedRun,
+    code,
+    difference,
+    differences,
+    html,
+    in_words,
+    megabytes,
+    milliseconds,
+    share,
+)
+from clozeline.system.errors import ClozelineError
 from clozeline.tracking.past_runs import EarlierRun
+
+_RANGE: Final = "\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}"
+
+
+@dataclass(frozen=True)
+class JudgedModel:
+    """Headline figure of one model; higher is better."""
+
+    model: str
+    """Folder under `models/`."""
+    name: str
+    metric: str
+    tracked_as: str
+    """Name of the figure in an MLflow flow run."""
+    value: float
+    low: float
+    high: float
+    """`low` and `high` are the ends of the 95 % interval."""
+    baseline: str
+    baseline_value: float
+    form: Format
+    faults: tuple[str, ...] = ()
+
+    @property
+    def interval(self) -> str:
+        """Return the 95 % interval in words."""
+        return f"{self.form(self.low)}{_RANGE}{self.form(self.high)}"
+
+    def change_from(self, before: float) -> tuple[str, str]:
+        """Return the difference in words and its kind: `good`, `bad`, or `note` if it is within the interval."""
+        change = self.value - before
+        is_chance = self.low <= before <= self.high
+        kind = "note" if is_chance or change == 0 else "good" if change > 0 else "bad"
+        return f"{difference(change, self.form)}{', within the interval' if is_chance and change else ''}", kind
+
+
+def judged(run: ReportedRun) -> list[JudgedModel]:
+    """Return the encoder and the tasks that have figures. The chapters name the missing files of the others."""
+    made: list[JudgedModel] = []
+    for read in (_encoder, *(lambda run, task=task: _task(run, task) for task in run.tasks)):
+        try:
+            made.append(read(run))
+        except ClozelineError:
+            continue
+    return made
+
+
+def _encoder(run: ReportedRun) -> JudgedModel:
+    figures = encoder.metrics(run)
+    fields = ("encoder", "encoder", "top1", "evaluate.top1", figures.top1, figures.top1_low, figures.top1_high)
+    return JudgedModel(*fields, "unigram baseline", figures.unigram_top1, share)
+
+
+def _task(run: ReportedRun, task: str) -> JudgedModel:
+    given = tasks.headline(run, task)
+    return JudgedModel(
+        model=f"finetuned/{task}",
+        name=task,
+        metric=given.metric,
+        tracked_as=f"finetune/{task}.headline.value",
+        value=given.value,
+        low=given.low,
+        high=given.high,
+        baseline=given.baseline,
+        baseline_value=given.baseline_value,
+        form=tasks.form(given),
+        faults=tasks.faults(run, task),
+    )
+
 
 _NAMED_FIRST = "of the {} tokens are predicted correctly on the first guess"
 _NOTHING_EARLIER = "MLflow has no earlier run with other results, so there is nothing to compare with yet."
 
 
-def parts(run: Run) -> Iterable[Part]:
+def parts(run: ReportedRun) -> Iterable[Part]:
     return [partial(piece, run) for piece in (_headline, _models, _changes)]
 
 
-def _headline(run: Run) -> Markup | None:
+def _headline(run: ReportedRun) -> Markup | None:
     models = judged(run)
     if not models:
         return None
@@ -41,11 +122,11 @@ def _headline(run: Run) -> Markup | None:
         else f"{in_words(first.metric)} of {first.name}",
         then=_then(first, earlier),
         earlier=earlier,
-        releases=[(name, verdict.badge(it), verdict.state(it)) if it else (name, None, "") for name, it in releases],
+        releases=[(name, packages.badge(it), packages.state(it)) if it else (name, None, "") for name, it in releases],
     )
 
 
-def _models(run: Run) -> Markup | None:
+def _models(run: ReportedRun) -> Markup | None:
     models, earlier = judged(run), _earlier(run)
     last = ("last run",) if earlier else ()
     columns = ("model", "figure", "this run", *last, "baseline", "INT8", "one text", "release")
@@ -63,7 +144,7 @@ def _models(run: Run) -> Markup | None:
     return html("table", caption="Models", columns=columns, rows=rows, kind="models") if models else None
 
 
-def _package(run: Run, package: str | None) -> tuple[object, ...]:
+def _package(run: ReportedRun, package: str | None) -> tuple[object, ...]:
     """Return the cells for INT8, the latency of one text, and the release."""
     if package is None:
         return ("–", "–", "not exported")
@@ -78,7 +159,7 @@ def _package(run: Run, package: str | None) -> tuple[object, ...]:
     if released is None:
         return (size, times, "not released")
     served = f"serves {released.version.served}" if released.version.served else ""
-    return (size, times, _cell(verdict.badge(released), served))
+    return (size, times, _cell(packages.badge(released), served))
 
 
 def _int8_size(figures: ExportMetrics) -> str:
@@ -88,7 +169,7 @@ def _int8_size(figures: ExportMetrics) -> str:
     return _cell(megabytes(figures.int8_size_bytes), beside)
 
 
-def _then(one: Judged, earlier: EarlierRun | None) -> Markup | None:
+def _then(one: JudgedModel, earlier: EarlierRun | None) -> Markup | None:
     """Return the figure of the earlier run and the change since then."""
     before = earlier.figures.get(one.tracked_as) if earlier else None
     if before is None:
@@ -97,7 +178,7 @@ def _then(one: Judged, earlier: EarlierRun | None) -> Markup | None:
     return html("then", value=one.form(before), change=change, kind=kind)
 
 
-def _changes(run: Run) -> Markup:
+def _changes(run: ReportedRun) -> Markup:
     """Return the inputs of the stages that differ from those of the earlier run."""
     earlier = _earlier(run)
     if earlier is None:
@@ -120,14 +201,14 @@ def _cell(value: str, *beside: str) -> Markup:
     return html("cell", value=value, beside=beside)
 
 
-def _earlier(run: Run) -> EarlierRun | None:
+def _earlier(run: ReportedRun) -> EarlierRun | None:
     try:
         return run.past().earlier
     except ClozelineError:
         return None  # the lineage chapter reports the failure
 
 
-def _released(run: Run, package: str) -> Released | None:
+def _released(run: ReportedRun, package: str) -> Released | None:
     try:
         return run.released(package)
     except ClozelineError:

@@ -1,19 +1,87 @@
-"""The chapter on packages: sizes of the fp32 and INT8 graphs, their agreement, and their latency."""
+"""The verdict of the gates on each package.
+
+The chapter on packages: sizes of the fp32 and INT8 graphs, their agreement, and their latency.
+
+Every figure of every metric file, including those that no other chapter shows.
+"""
 
 from collections.abc import Iterable
 from functools import partial
 
 from markupsafe import Markup
 
-from clozeline.artifacts.export.evidence import Rung
-from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.export.manifest import read_manifest
+from clozeline.records.package import ExportMetrics, Rung, read_manifest
+from clozeline.records.record import leaves
+from clozeline.registry.decisions import Gate, Released
 from clozeline.reporting.charts import Bar, bars
-from clozeline.reporting.metric_tables import in_words, numbers
-from clozeline.reporting.numbers import amount, count, format_of, megabytes, milliseconds, share
-from clozeline.reporting.run import Part, Run
-from clozeline.reporting.templates import code, html, joined, verdict
-from clozeline.reporting.verdict import require_released
+from clozeline.reporting.run import (
+    Part,
+    ReportedRun,
+    amount,
+    code,
+    count,
+    format_of,
+    html,
+    in_words,
+    joined,
+    megabytes,
+    milliseconds,
+    numbers,
+    share,
+    verdict,
+)
+from clozeline.system.errors import ArtifactError
+
+
+def verdict_parts(run: ReportedRun) -> Iterable[Part]:
+    return [partial(_package, run, package) for package in run.packages]
+
+
+def require_released(run: ReportedRun, package: str) -> Released:
+    """Return the release of a package; raises ArtifactError if it was never released."""
+    released = run.released(package)
+    if released is None:
+        raise ArtifactError(
+            f"dist/{package} is not released: no version in the registry has its files", do="run `clozeline release`"
+        )
+    return released
+
+
+def badge(released: Released) -> Markup:
+    """Return the outcome of the release as a badge."""
+    outcome = released.decision.outcome if released.decision else "registered, without a decision"
+    return html("message", kind=f"badge {'good' if outcome == 'promoted' else 'bad'}", text=outcome)
+
+
+def state(released: Released) -> str:
+    """Return the version, its aliases and its served precision in words."""
+    aliases = f", now {', '.join(released.aliases)}" if released.aliases else ", now without an alias"
+    served = f", serves {released.version.served}" if released.version.served else ""
+    return f"{released.version}{aliases}{served}."
+
+
+def _package(run: ReportedRun, package: str) -> Markup:
+    released = require_released(run, package)
+    decision = released.decision
+    heading = html("heading", words="", name=f"dist/{package}", badge=badge(released))
+    about = html("paragraph", text=f"{state(released)} {decision.reason if decision else ''}")
+    if not decision or not decision.gates:
+        return heading + about
+    before = decision.champion_before
+    champion = f"champion before: version {before}" if before else "no champion before"
+    gates = html(
+        "table",
+        caption=f"Gates of {released.version}; {champion}",
+        columns=("gate", ">given", "must be", ">limit", "verdict"),
+        rows=[_row(gate) for gate in decision.gates],
+    )
+    return joined(heading, about, gates)
+
+
+def _row(gate: Gate) -> tuple[object, ...]:
+    badge = verdict(gate.is_passed, "passed" if gate.is_passed else "failed")
+    return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), badge)
+
 
 _LATENCIES = (
     ("text_milliseconds", "one text"),
@@ -23,27 +91,27 @@ _LATENCIES = (
 _SERVED, _EXACT = "int8_", "fp32_"
 
 
-def parts(run: Run) -> Iterable[Part]:
+def package_parts(run: ReportedRun) -> Iterable[Part]:
     pieces = (_heading, _sizes, _latencies, _figures, _ladder, _manifest)
     return [partial(piece, run, package) for package in run.packages for piece in pieces]
 
 
-def metrics(run: Run, package: str) -> ExportMetrics:
+def metrics(run: ReportedRun, package: str) -> ExportMetrics:
     return run.files.json(f"metrics/export/{package}.json", ExportMetrics, stage=f"export@{package}")
 
 
-def _heading(run: Run, package: str) -> Markup:
+def _heading(run: ReportedRun, package: str) -> Markup:
     return html("heading", words="", name=f"dist/{package}")
 
 
-def _sizes(run: Run, package: str) -> Markup:
+def _sizes(run: ReportedRun, package: str) -> Markup:
     figures = metrics(run, package)
     sizes = {"fp32": figures.fp32_size_bytes, "INT8": figures.int8_size_bytes}
     drawn = [Bar(name, size, megabytes(size)) for name, size in sizes.items() if size is not None]
     return bars(f"{package}: size of the graph", drawn)
 
 
-def _latencies(run: Run, package: str) -> Markup:
+def _latencies(run: ReportedRun, package: str) -> Markup:
     latency = require_released(run, package).latency
     rows = [
         Bar(f"{what}, {name}", latency[f"{prefix}{key}"], milliseconds(latency[f"{prefix}{key}"]))
@@ -59,7 +127,7 @@ def _latencies(run: Run, package: str) -> Markup:
     return bars(f"{package}: time to answer", rows, note=note)
 
 
-def _figures(run: Run, package: str) -> Markup:
+def _figures(run: ReportedRun, package: str) -> Markup:
     figures = numbers(metrics(run, package).model_dump())
     paired = [
         key.removeprefix(_SERVED)
@@ -79,7 +147,7 @@ def _figures(run: Run, package: str) -> Markup:
     )
 
 
-def _ladder(run: Run, package: str) -> Markup | None:
+def _ladder(run: ReportedRun, package: str) -> Markup | None:
     """Return a table of every INT8 scheme that was tried; None if the manifest has no ladder."""
     manifest = read_manifest(run.files.root / "dist" / package)
     rows = [
@@ -111,7 +179,7 @@ def _verdict(rung: Rung, *, is_served: bool) -> Markup:
     return verdict(not failed, "; ".join(failed) or passed)
 
 
-def _manifest(run: Run, package: str) -> Markup:
+def _manifest(run: ReportedRun, package: str) -> Markup:
     manifest = read_manifest(run.files.root / "dist" / package)
     files = [(code(name), count(record.size_bytes), code(record.sha256)) for name, record in manifest.files.items()]
     knobs = ("task", "family", "max_length", "vocab_size", "hidden_size", "opset", "lock_sha256")
@@ -121,3 +189,17 @@ def _manifest(run: Run, package: str) -> Markup:
         html("facts", pairs=manifest.versions.items()),
     )
     return html("folded", summary=f"manifest.json of {package}: files, their sha256, and versions", body=details)
+
+
+def figure_parts(run: ReportedRun) -> Iterable[Part]:
+    return [partial(_file, run, path) for path in run.files.names("metrics/**/*.json")]
+
+
+def _file(run: ReportedRun, path: str) -> Markup:
+    figures = run.files.figures(path, stage=path.removeprefix("metrics/").removesuffix(".json").replace("/", "@"))
+    rows = [(code(key), _shown(value)) for key, value in leaves(figures)]
+    return html("folded", summary=path, body=html("table", caption=path, columns=("figure", ">value"), rows=rows))
+
+
+def _shown(value: object) -> str:
+    return amount(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -1,62 +1,107 @@
-"""The whole page: one file with inline style, and a policy that forbids the browser to fetch or run anything."""
+"""The machine that a report is made on.
 
+The whole page: one file with inline style, and a policy that forbids the browser to fetch or run anything.
+
+Writes `reports/report.html` of a project, and stores it with the MLflow run of the same dvc.lock.
+
+It is not an output of a stage, because it holds latencies, dates and the release, which differ from run to run.
+"""
+
+import os
+import platform
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
 
 from markupsafe import Markup
 
-from clozeline.errors import ClozelineError
-from clozeline.reporting import (
-    all_figures,
-    corpus,
-    curves,
-    examples,
-    machine,
-    overview,
-    packages,
-    provenance,
-    quality,
-    tasks,
-    verdict,
-)
-from clozeline.reporting.run import Fold, Part, Run, Section
-from clozeline.reporting.templates import html, joined
+from clozeline.params.reading import read_params
+from clozeline.reporting import encoder, overview, packages, tasks, text
+from clozeline.reporting import packages as all_figures
+from clozeline.reporting.run import Fold, Part, ReportedRun, ReportSection, RunFiles, html, joined
+from clozeline.system.errors import ClozelineError
+from clozeline.system.files import replacing_file
+from clozeline.system.machine import available_cores, processor
+from clozeline.system.workspace import Workspace, tracking_uri
+
+_PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", "numpy", "dvc", "mlflow", "prefect")
+
+
+def parts(run: ReportedRun) -> Iterable[Part]:
+    return [lambda: _facts(run)]
+
+
+def _facts(run: ReportedRun) -> Markup:
+    return html("facts", pairs=run.machine.items())
+
+
+def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return the processor, cores, memory, system, and versions of the packages that produce the figures."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    installed = {package: _version(package) for package in _PACKAGES}
+    return {
+        "processor": processor(cpu_facts),
+        "cores for this process": str(available_cores()),
+        "memory": f"{pages * page_bytes / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+    } | {package: version for package, version in installed.items() if version}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
 
 SECTIONS = (
-    Section(
+    ReportSection(
         "encoder",
         "Encoder",
         "How well the encoder predicts tokens of validation text: hidden ones, or the next one if it is causal. The"
         " unigram baseline knows only the frequency of each token: a model that ignores the context gets no further.",
-        quality.parts,
+        encoder.evaluation_parts,
         is_open=True,
     ),
-    Section(
+    ReportSection(
         "tasks",
         "Tasks",
         "Results of the encoder, fine-tuned or prompted without training, on test sets that no choice was based on.",
         tasks.parts,
         is_open=True,
     ),
-    Section("training", "Pre-training", "The curves of the pre-training.", curves.parts, is_open=True),
-    Section(
+    ReportSection("training", "Pre-training", "The curves of the pre-training.", encoder.curve_parts, is_open=True),
+    ReportSection(
         "examples",
         "Example predictions",
         "Validation text. Green, with ✓: the first guess is the right token; amber, with ≈: it is among the first"
         " five; red, with ✗: it is not.",
-        examples.parts,
+        text.example_parts,
     ),
-    Section("packages", "INT8 packages", "The graphs to serve: plain ONNX, in fp32 and in INT8.", packages.parts),
-    Section("gates", "Gates", "The limits that each package has to meet before its release.", verdict.parts),
-    Section("text", "Text", "How much of the raw text was kept, and why the rest was dropped.", corpus.parts),
-    Section("lineage", "Lineage", "The chain from these figures back to the raw text, by hash.", provenance.parts),
-    Section(
+    ReportSection(
+        "packages", "INT8 packages", "The graphs to serve: plain ONNX, in fp32 and in INT8.", packages.package_parts
+    ),
+    ReportSection(
+        "gates", "Gates", "The limits that each package has to meet before its release.", packages.verdict_parts
+    ),
+    ReportSection(
+        "text", "Text", "How much of the raw text was kept, and why the rest was dropped.", text.corpus_parts
+    ),
+    ReportSection(
+        "lineage", "Lineage", "The chain from these figures back to the raw text, by hash.", text.provenance_parts
+    ),
+    ReportSection(
         "machine",
         "Machine",
         "The machine that made this report. Latencies are from that of the release.",
-        machine.parts,
+        parts,
     ),
-    Section("figures", "All figures", "Every figure of every metric file.", all_figures.parts),
+    ReportSection("figures", "All figures", "Every figure of every metric file.", all_figures.figure_parts),
 )
 
 
@@ -67,7 +112,7 @@ class Page:
     """Missing or damaged inputs; the page names each in its place too."""
 
 
-def build(run: Run, only: Collection[str] = ()) -> Page:
+def build(run: ReportedRun, only: Collection[str] = ()) -> Page:
     """Build the report of `run`, with a notice in place of each part whose files cannot be read.
 
     `only`: ids of the chapters to show, unfolded and without the overview; empty: the whole report.
@@ -99,3 +144,58 @@ def _pieces(parts: Iterable[Part | Fold], shown: list[ClozelineError]) -> Iterab
             if str(error) not in map(str, shown):
                 shown.append(error)
                 yield html("notice", error=error)
+
+
+REPORT: Final = Path("reports/report.html")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A written report."""
+
+    path: Path
+    faults: tuple[ClozelineError, ...]
+    """Inputs that it could not show."""
+    run_id: str | None
+    """Id of the MLflow run that it is stored with; None if it was not stored."""
+
+
+def write(workspace: Workspace, built_at: datetime) -> Written:
+    """Write the report of the project's current files, complete or partial.
+
+    Raises:
+        ParamsError: params.yaml cannot be read.
+        StorageError: the disk is full.
+    """
+    from clozeline.tracking.past_runs import attach
+
+    run = run_of(workspace, built_at)
+    made = build(run)
+    path = workspace.root / REPORT
+    with replacing_file(path) as file:
+        file.write_text(made.html, encoding="utf-8")
+    try:
+        run_id = run.past().run_id
+    except ClozelineError:
+        run_id = None  # the lineage chapter reports the failure
+    stored = run_id is not None and attach(tracking_uri(workspace), run_id, path)
+    return Written(path, made.faults, run_id if stored else None)
+
+
+def run_of(workspace: Workspace, built_at: datetime) -> ReportedRun:
+    """Return the inputs of a report. MLflow is queried later, and once for each answer."""
+    from clozeline.registry.decisions import released
+    from clozeline.tracking.past_runs import past_runs
+
+    params = read_params(workspace.root / "params.yaml")
+    address = tracking_uri(workspace)
+    return ReportedRun(
+        files=RunFiles(workspace.root),
+        tasks=tuple(params.finetune),
+        packages=params.packages,
+        released=cache(lambda package: released(address, workspace.root / "dist" / package)),
+        past=cache(lambda: past_runs(address, workspace.root / "dvc.lock")),
+        machine=describe(),
+        built_at=built_at,
+        is_causal=params.pretrain.objective == "clm",
+    )

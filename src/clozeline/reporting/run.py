@@ -1,21 +1,132 @@
-"""Inputs of a report: the files of a project and what MLflow knows about them."""
+"""Readers of the files of a run, for the report.
 
+Inputs of a report: the files of a project and what MLflow knows about them.
+
+Human-readable formats of figures.
+
+The Jinja2 templates of the page. They escape everything but `Markup`, because texts of users may hold HTML.
+
+Inputs of the stages that differ between runs.
+
+A metric file as a table: each figure with its interval, beside the same figure of other methods.
+
+Figures are paired by name: `X_low` and `X_high` are the ends of X's interval, and `unigram_X` or `baseline_tfidf_X` is
+X of another method. Therefore a new figure of a stage is shown without a change here.
+"""
+
+import csv
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from pydantic import TypeAdapter, ValidationError
 
-from clozeline.reporting.files import RunFiles
+from clozeline.records.record import Lock
+from clozeline.system.content import md5_of
+from clozeline.system.errors import ArtifactError
+from clozeline.system.files import RowRecord
 
 if TYPE_CHECKING:
-    from clozeline.registry.history import Released
+    from clozeline.registry.decisions import Released
     from clozeline.tracking.past_runs import PastRuns
 
 
+Result = TypeVar("Result")
+Row = Mapping[str, str]
+"""Row of a CSV file: column → text."""
+
+
 @dataclass(frozen=True)
-class Run:
+class RunFiles:
+    """The files of a project, by path relative to its root. An unreadable file raises `ArtifactError`."""
+
+    root: Path
+
+    def lock(self) -> Lock:
+        return Lock.read(self.root / "dvc.lock")
+
+    def json(self, path: str, kind: type[Result], *, stage: str) -> Result:
+        """Read a JSON file as `kind`; raises ArtifactError if stage `stage` has not written it, or it is damaged."""
+        adapter = TypeAdapter(kind)
+        return self._read(
+            path,
+            stage,
+            "a JSON file in the format of that stage",
+            lambda file: adapter.validate_json(file.read_bytes()),
+        )
+
+    def figures(self, path: str, *, stage: str) -> Mapping[str, Any]:
+        """Read a metric file; raises ArtifactError like `json`."""
+        return self.json(path, dict[str, Any], stage=stage)
+
+    def csv(self, path: str, *columns: str, stage: str) -> list[Row]:
+        """Read the rows of a CSV file; raises ArtifactError like `json`, or if a row lacks one of `columns`."""
+
+        def read(file: Path) -> list[Row]:
+            with file.open(encoding="utf-8", newline="") as stream:
+                reader = csv.DictReader(stream)
+                rows: list[Row] = list(reader)
+                lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+            if lacking or any(row[name] is None for row in rows for name in columns):
+                raise ValueError(f"no column {lacking[0]}" if lacking else "a row with missing values")
+            return rows
+
+        return self._read(path, stage, f"a CSV file with {', '.join(columns) or 'a header'}", read)
+
+    def rows(self, path: str, kind: type[RowRecord], *, stage: str) -> list[RowRecord]:
+        """Read the rows as records of `kind`; raises ArtifactError like `csv`, or if a value has another type.
+
+        An empty cell stands for the default of its field.
+        """
+        optional = {field.name for field in fields(kind) if field.default is not MISSING}
+        cells = self.csv(path, *(field.name for field in fields(kind)), stage=stage)
+        rows = [{name: text for name, text in row.items() if text or name not in optional} for row in cells]
+        try:
+            return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]  # a type known at run time
+        except ValidationError as error:
+            raise _unreadable(path, stage, f"a CSV file of {kind.__name__}", error) from error
+
+    def names(self, pattern: str) -> list[str]:
+        """Return the sorted paths of the matching files."""
+        return sorted(file.relative_to(self.root).as_posix() for file in self.root.glob(pattern) if file.is_file())
+
+    def md5(self, path: str) -> str:
+        """Return the MD5 of a file, as DVC computes it; raises ArtifactError if the file is missing."""
+        return self._read(path, "", "a file", md5_of)
+
+    def _read(self, path: str, stage: str, expected: str, read: Callable[[Path], Result]) -> Result:
+        try:
+            return read(self.root / path)
+        except FileNotFoundError as error:
+            raise _missing(path, stage) from error
+        except (ValueError, csv.Error) as error:
+            raise _unreadable(path, stage, expected, error) from error
+
+
+def _missing(path: str, stage: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path}, which stage {stage} writes, is missing", do=f"run the stages: `clozeline run`, or `dvc repro {stage}`"
+    )
+
+
+def _unreadable(path: str, stage: str, expected: str, error: Exception) -> ArtifactError:
+    fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+    given = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault else str(error)
+    return ArtifactError(
+        f"{path} cannot be read as {expected}: {given[:200]}",
+        do=f"run the stage that writes it again: `dvc repro --force --single-item {stage}`",
+    )
+
+
+@dataclass(frozen=True)
+class ReportedRun:
     """One state of a project. `released` and `past` query a server on demand and may raise `ClozelineError`."""
 
     files: RunFiles
@@ -57,9 +168,215 @@ class Chapter:
 
 
 @dataclass(frozen=True)
-class Section(Chapter):
+class ReportSection(Chapter):
     """A chapter of the report."""
 
-    parts: Callable[[Run], Iterable[Part | Fold]]
+    parts: Callable[[ReportedRun], Iterable[Part | Fold]]
     is_open: bool = False
     """Whether the chapter starts unfolded."""
+
+
+Format = Callable[[float], str]
+_NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
+
+
+def share(value: float) -> str:
+    """Format a share as a percentage: 0.392 → 39.2 %."""
+    return f"{100 * value:.1f}{_NARROW}%"
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def megabytes(value: float) -> str:
+    return f"{value / 1e6:,.2f}{_NARROW}MB"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:,.1f}{_NARROW}ms"
+
+
+def seconds(value: float) -> str:
+    return f"{value:,.0f}{_NARROW}s"
+
+
+def amount(value: float) -> str:
+    """Format with about four significant digits; whole numbers in full."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    decimals = next((places for least, places in ((100, 1), (10, 2), (1, 3)) if abs(value) >= least), None)
+    return f"{value:.4g}" if decimals is None else f"{value:,.{decimals}f}"
+
+
+def short(value: float) -> str:
+    """Format for the ticks of an axis: 4,500 → 4.5k."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def difference(value: float, form: Format) -> str:
+    """Format a difference of two figures with its sign; shares in percentage points."""
+    return f"{100 * value:+.1f} points" if form is share else f"{value:+.3g}"
+
+
+_BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
+    {
+        "learning_rate": amount,  # before "_rate"
+        "_bytes": count,
+        "accuracy": share,
+        "agreement": share,
+        "f1": share,
+        "precision": share,
+        "recall": share,
+        "recall_at_1": share,
+        "_fraction": share,
+        "exact_match": share,
+        "top1": share,
+        "top5": share,
+        "_rate": share,
+        "_milliseconds": milliseconds,
+    }
+)
+
+
+def format_of(key: str) -> Format:
+    """Return the format of figure `key` of a metric file, chosen by the ending of its name."""
+    name = key.removesuffix("_low").removesuffix("_high")
+    return next((form for ending, form in _BY_ENDING.items() if name.endswith(ending)), amount)
+
+
+_QUOTED: Final = re.compile(r"`([^`]+)`")
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("clozeline.reporting"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+    )
+    made.filters |= {form.__name__: form for form in (count, share, short, with_code)}
+    return made
+
+
+def html(template: str, **values: object) -> Markup:
+    """Render `templates/<template>.html` with `values`."""
+    return Markup(_templates().get_template(f"{template}.html").render(values))
+
+
+def with_code(text: object) -> Markup:
+    """Escape `text`, and set what is in back quotes, such as a command in an error, as code."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def code(text: object) -> Markup:
+    return html("code", text=text)
+
+
+def verdict(is_good: bool, text: str) -> Markup:
+    return html("message", kind="good" if is_good else "bad", text=f"{'✓' if is_good else '✗'} {text}")
+
+
+def joined(*pieces: object) -> Markup:
+    """Return the concatenation of the pieces, without those that are None."""
+    return Markup("").join(escape(piece) for piece in pieces if piece is not None)
+
+
+def differences(locks: Sequence[Lock]) -> Mapping[str, tuple[str, ...]]:
+    """Return the value in each lock of each differing knob, and the hashes of data and code that no stage makes."""
+    changes = {}
+    for read in (_knobs, _sources):
+        values = [read(lock) for lock in locks]
+        for key in sorted(set().union(*values)):
+            row = tuple(each.get(key, "–") for each in values)
+            if len(set(row)) > 1:
+                changes[key] = row
+    return changes
+
+
+def _knobs(lock: Lock) -> dict[str, str]:
+    return {key: value for stage in lock.stages.values() for key, value in stage.flat_params().items()}
+
+
+def _sources(lock: Lock) -> dict[str, str]:
+    deps = [dep for stage in lock.stages.values() for dep in stage.deps]
+    return {dep.path: (dep.md5 or "")[:10] for dep in deps if lock.maker_of(dep.path) is None}
+
+
+_ENDS: Final = ("_low", "_high")
+NAMES: Final[Mapping[str, str]] = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
+    "f1": "F1",
+    "mrr": "MRR",
+    "matthews": "Matthews correlation",
+    "near_duplicates_in_training": "of these, near-duplicates of a training text",
+    "contained_in_training": "of these, contained in a training text",
+    "loss_nats_per_token": "loss, nats per token",
+    "nats_per_byte": "nats per byte of text",
+    "int8_agreement": "INT8 agrees with fp32",
+    "parity_max_abs_difference": "largest difference of ONNX from torch",
+    "embedding_cosine_mean": "embeddings of INT8 and fp32, mean cosine",
+    "embedding_cosine_min": "embeddings of INT8 and fp32, smallest cosine",
+    "token_cosine_mean": "token vectors of INT8 and fp32, mean cosine",
+    "token_cosine_min": "token vectors of INT8 and fp32, smallest cosine",
+    "unigram_ratio": "perplexity of the unigram baseline / of the encoder",
+    "perplexity_ratio": "perplexity / that of the champion",
+}
+"""Names of figures in words, where they are not just the key with spaces."""
+
+
+def in_words(key: str) -> str:
+    return NAMES.get(key, key.removeprefix("num_").replace("_", " "))
+
+
+def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures whose values are numbers."""
+    return {
+        key: float(value)
+        for key, value in figures.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def interval(figures: Mapping[str, Any], key: str) -> str:
+    """Return the interval of a figure in words; "" if none was measured."""
+    ends = [figures.get(f"{key}{end}") for end in _ENDS]
+    if any(end is None for end in ends):
+        return ""
+    return " – ".join(format_of(key)(float(end)) for end in ends if end is not None)
+
+
+def comparison(
+    caption: str, ours: str, figures: Mapping[str, Any], others: Mapping[str, str], *, only: Sequence[str] = ()
+) -> Markup | None:
+    """Return a table of the figures that another method has too, and of those in `only`; None if there are none.
+
+    `others`: prefix of a key → name of the method.
+    """
+    given = numbers(figures)
+    compared = [key for key in given if not key.endswith(_ENDS) and any(f"{prefix}{key}" in given for prefix in others)]
+    keys = [*compared, *(key for key in only if key in given and key not in compared)]
+    if not keys:
+        return None
+    methods = {prefix: name for prefix, name in others.items() if any(f"{prefix}{key}" in given for key in keys)}
+    has_interval = any(interval(figures, key) for key in keys)
+    rows = [
+        (
+            in_words(key),
+            html("cell", value=format_of(key)(given[key]), beside=[interval(figures, key)]),
+            *(format_of(key)(given[f"{prefix}{key}"]) if f"{prefix}{key}" in given else "–" for prefix in methods),
+        )
+        for key in keys
+    ]
+    named = f"{ours}, 95 % interval" if has_interval else ours
+    columns = ("figure", *(f">{name}" for name in (named, *methods.values())))
+    return html("table", caption=caption, columns=columns, rows=rows)

@@ -1,21 +1,79 @@
-"""The chapter on tasks: the figures of each task beside its baselines, its classes, and its mistakes."""
+"""Confusion between classes: a matrix that stays readable with twenty classes, and a list of the largest errors.
 
-from collections.abc import Iterable, Mapping
+Shapes: C classes.
+
+The chapter on tasks: the figures of each task beside its baselines, its classes, and its mistakes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 
 from markupsafe import Markup
 
-from clozeline.artifacts.finetune.plots import CLASS, AnswerRow, ScoredLook
-from clozeline.artifacts.finetune.shown_item import ShownItem
-from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
-from clozeline.reporting import confusion
+from clozeline.records.finetune.task_metrics import CLASS, AnswerRow, Headline, ScoredLook, ShownItem, TaskMetrics
 from clozeline.reporting.charts import Bar, Series, bars, lines
-from clozeline.reporting.metric_tables import comparison, in_words, numbers
-from clozeline.reporting.numbers import Format, amount, count, difference, format_of, share
-from clozeline.reporting.run import Part, Run
-from clozeline.reporting.templates import html, joined, verdict
+from clozeline.reporting.run import (
+    Format,
+    Part,
+    ReportedRun,
+    amount,
+    comparison,
+    count,
+    difference,
+    format_of,
+    html,
+    in_words,
+    joined,
+    numbers,
+    share,
+    verdict,
+)
 from clozeline.training.curves import CurvePoint
+
+MOST_CLASSES = 24
+_OTHER = "(others)"
+_MOST_ERRORS = 12
+
+
+def matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
+    """Return the error list and the matrix of (actual, predicted) pairs, folded."""
+    return html("folded", summary=_summary(pairs), body=joined(_errors(task, pairs), _matrix(task, pairs)))
+
+
+def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
+    sizes = Counter(actual for actual, _ in pairs)
+    errors = Counter(pair for pair in pairs if pair[0] != pair[1])
+    worst = sorted(errors.items(), key=lambda item: (-item[1], item[0]))[:_MOST_ERRORS]
+    rows = [(actual, predicted, count(times), share(times / sizes[actual])) for (actual, predicted), times in worst]
+    columns = ("actual", "predicted", ">times", ">share of the class")
+    caption = f"{task}: the most frequent mistakes"
+    return html("table", caption=caption, columns=columns, rows=rows) if rows else None
+
+
+def _summary(pairs: Sequence[tuple[str, str]]) -> str:
+    right = sum(actual == predicted for actual, predicted in pairs)
+    return f"Mistakes and confusion matrix: {count(right)} of {count(len(pairs))} right"
+
+
+def _matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
+    labels, cells = _rare_labels_merged(pairs)
+    sizes = Counter[str]()
+    for (actual, _), times in cells.items():
+        sizes[actual] += times
+    return html("confusion", task=task, labels=labels, cells=cells, sizes=sizes)
+
+
+def _rare_labels_merged(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[str, str]]]:
+    """Return the sorted labels and the count of each pair; beyond `MOST_CLASSES` the rarest labels are merged."""
+    sizes = Counter(label for pair in pairs for label in pair)
+    if len(sizes) <= MOST_CLASSES:
+        return sorted(sizes), Counter(pairs)
+    frequent = sorted(sizes, key=lambda label: (-sizes[label], label))[: MOST_CLASSES - 1]
+    names = {label: label if label in frequent else _OTHER for label in sizes}
+    return [*sorted(frequent), _OTHER], Counter((names[actual], names[predicted]) for actual, predicted in pairs)
+
 
 _OTHERS = {
     "hybrid_": "together with BM25",
@@ -32,22 +90,22 @@ _OTHERS = {
 """Prefix of a key in a task's metric file → name of the method; a new method needs only a new row."""
 
 
-def parts(run: Run) -> Iterable[Part]:
+def parts(run: ReportedRun) -> Iterable[Part]:
     pieces = (_heading, _headline, _loss, _scores, _figures, _classes, _confusion, _examples)
     return [partial(piece, run, task) for task in run.tasks for piece in pieces]
 
 
-def headline(run: Run, task: str) -> Headline:
+def headline(run: ReportedRun, task: str) -> Headline:
     """Return the figure that the task is compared by."""
     return metrics(run, task).headline
 
 
-def faults(run: Run, task: str) -> tuple[str, ...]:
+def faults(run: ReportedRun, task: str) -> tuple[str, ...]:
     """Return the faults of the model, each marked with ✗."""
     return tuple(f"✗ {fault}" for fault in metrics(run, task).faults)
 
 
-def metrics(run: Run, task: str) -> TaskMetrics:
+def metrics(run: ReportedRun, task: str) -> TaskMetrics:
     return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}")
 
 
@@ -56,11 +114,11 @@ def form(given: Headline) -> Format:
     return share if given.is_share else amount
 
 
-def _heading(run: Run, task: str) -> Markup:
+def _heading(run: ReportedRun, task: str) -> Markup:
     return html("heading", words="Task ", name=task)
 
 
-def _headline(run: Run, task: str) -> Markup:
+def _headline(run: ReportedRun, task: str) -> Markup:
     given = headline(run, task)
     shown = form(given)
     text = f"{shown(given.value)} ({shown(given.low)} – {shown(given.high)})"
@@ -93,13 +151,13 @@ def _without_duplicates(given: Headline) -> str:
     )
 
 
-def _loss(run: Run, task: str) -> Markup | None:
+def _loss(run: ReportedRun, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}_training.csv", CurvePoint, stage=f"finetune@{task}")
     points = [(row.step, row.loss) for row in rows]
     return lines(f"{task}: loss in training", [Series("loss", points)], x="step", y="per target") if points else None
 
 
-def _scores(run: Run, task: str) -> Markup | None:
+def _scores(run: ReportedRun, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}_validation.csv", ScoredLook, stage=f"finetune@{task}")
     points = [(row.step, row.validation_score) for row in rows if isfinite(row.validation_score)]
     series = [Series("validation score", points, has_dots=True)]
@@ -107,7 +165,7 @@ def _scores(run: Run, task: str) -> Markup | None:
     return lines(f"{task}: validation score", series, x="step", y="", note=note) if len(points) > 1 else None
 
 
-def _figures(run: Run, task: str) -> Markup:
+def _figures(run: ReportedRun, task: str) -> Markup:
     judged = metrics(run, task)
     figures = judged.model_dump()
     plain = numbers(figures)
@@ -166,7 +224,7 @@ def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, s
     return html("message", tag="p", kind="note", text=f"Of the {in_words(name)}: {text or 'nothing counted'}.")
 
 
-def _classes(run: Run, task: str) -> Markup | None:
+def _classes(run: ReportedRun, task: str) -> Markup | None:
     rows = run.files.csv(f"plots/finetune/{task}_classes.csv", stage=f"finetune@{task}")
     if not rows:
         return None
@@ -187,13 +245,13 @@ def _class_cell(name: str, value: float | None) -> object:
     return html("meter", value=value)
 
 
-def _confusion(run: Run, task: str) -> Markup | None:
+def _confusion(run: ReportedRun, task: str) -> Markup | None:
     rows = run.files.rows(f"plots/finetune/{task}.csv", AnswerRow, stage=f"finetune@{task}")
     pairs = [(row.actual, row.predicted) for row in rows]
-    return confusion.matrix(task, pairs) if pairs else None
+    return matrix(task, pairs) if pairs else None
 
 
-def _examples(run: Run, task: str) -> Markup | None:
+def _examples(run: ReportedRun, task: str) -> Markup | None:
     path = f"reports/finetune/{task}/examples.json"
     if path not in run.files.names(path):
         return None  # tasks without examples

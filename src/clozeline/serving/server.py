@@ -1,26 +1,358 @@
-"""The server process: opens the port, loads the models, serves, and stops without losing accepted requests."""
+"""The page at `/`: one self-contained file, and a security policy that lets nothing else run in it.
 
+Exception handlers: every failure becomes an error response in the format of the requested protocol.
+
+One log line and one count for each request, without anything a client wrote: no text, query or unknown path.
+
+The ASGI application: pages, OpenAPI document and protocols around one `Service`, behind the middleware of edge/.
+
+The server process: opens the port, loads the models, serves, and stops without losing accepted requests.
+"""
+
+import asyncio
+import base64
+import difflib
 import errno
+import hashlib
+import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
 
-from clozeline.artifacts.export.manifest import Precision
-from clozeline.errors import ParamsError
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.edge.hosts import AllowedHosts
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.models.watching import Watcher
-from clozeline.serving.observe.tracing import tracing
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clozeline.inference.tokenization import (
+    MaskCutOffError,
+    NoMaskError,
+    NotAPairError,
+    TargetError,
+    TextError,
+    TextTooLongError,
+)
+from clozeline.records.package import Precision
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.access import OPEN_PATHS, Access, AllowedHosts, ApiKeys
+from clozeline.serving.errors import HEALTH_PATHS, ApiError, Caught, problem
+from clozeline.serving.http.bodies import ModelPrefix, asked_path
+from clozeline.serving.http.dialects import Dialects, refusal
+from clozeline.serving.http.endpoint import DIALECTS, Endpoint, routes_of_all
+from clozeline.serving.http.openapi import OpenAPIDocument
+from clozeline.serving.http.operation import JsonResponse
+from clozeline.serving.limits import BodyBounds, BodyLimit, OpenRequests, OpenRequestsBound
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.tracing import shown_method, shown_route, shown_status, tracing
 from clozeline.serving.uvicorn_adapter import ModelServer, configured
+from clozeline.serving.watching import Watcher
+from clozeline.system.errors import ClozelineError, DataError, ParamsError
+
+
+def page() -> str:
+    """Return the HTML with its style and script inlined."""
+    return _part("page.html").replace("/* style */", _part("style.css")).replace("/* script */", _part("script.js"))
+
+
+def headers() -> dict[str, str]:
+    """Return headers that allow only this style and this script, by their hashes, and requests to this server."""
+    policy = (
+        "default-src 'none'",
+        f"style-src {_hash('style.css')}",
+        f"script-src {_hash('script.js')}",
+        "connect-src 'self'",
+        "img-src data:",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+    return {"content-security-policy": "; ".join(policy)}
+
+
+def _part(name: str) -> str:
+    return files("clozeline.serving").joinpath("playground", name).read_text(encoding="utf-8")
+
+
+def _hash(name: str) -> str:
+    digest = hashlib.sha256(_part(name).encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+_LOG = logging.getLogger(__name__)
+_CODES: dict[type[ClozelineError], str] = {
+    TextTooLongError: "text_too_long",
+    NoMaskError: "no_mask",
+    MaskCutOffError: "mask_cut_off",
+    NotAPairError: "not_a_pair",
+    TextError: "unusable_text",
+    TargetError: "unknown_target",
+    DataError: "unusable_data",
+}
+"""Codes of the errors that inference raises. The first class that matches wins."""
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return refusal(error, request.scope)
+
+
+async def _from_router(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    made = {404: _no_route, 405: _wrong_method}.get(error.status_code, _other_status)
+    return refusal(made(request, error), request.scope)
+
+
+def _no_route(request: Request, error: HTTPException) -> ApiError:
+    dialects: Dialects = request.app.state.dialects
+    paths = sorted(operation.path for operation in dialects.operations)
+    near = difflib.get_close_matches(request.url.path, paths, n=1)
+    return problem(
+        404,
+        "no_such_route",
+        "no route has this path",
+        given=f"{request.method} {asked_path(request.scope)}",
+        expected=f"one of: {', '.join(paths)}",
+        do=f"use {near[0]}" if near else "see /docs",
+    )
+
+
+def _wrong_method(request: Request, error: HTTPException) -> ApiError:
+    methods = sorted((error.headers or {}).get("Allow", "GET").split(", "))
+    allowed = ", ".join(methods)
+    return problem(
+        405,
+        "wrong_method",
+        "this path does not support this method",
+        given=f"{request.method} {asked_path(request.scope)}",
+        expected=allowed,
+        do=f"send {' or '.join(methods)} instead",
+        headers={"allow": allowed},
+    )
+
+
+def _other_status(request: Request, error: HTTPException) -> ApiError:
+    phrase = HTTPStatus(error.status_code).phrase
+    return problem(
+        error.status_code,
+        phrase.lower().replace(" ", "_"),
+        str(error.detail),
+        given=f"{request.method} {asked_path(request.scope)}",
+        expected="a request as shown at /docs",
+        do="compare it with the example of this route at /docs",
+        headers=error.headers,
+    )
+
+
+async def _from_model(request: Request, error: Exception) -> Response:
+    """Answer 422 if inference refuses a text; raise any other error again, as a fault of the server."""
+    assert isinstance(error, ClozelineError)
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+    if code is None:
+        raise error
+    param, message = "parameters", error.problem
+    if isinstance(error, TextError):
+        endpoint: Endpoint = request.scope["endpoint"]
+        param = endpoint.operation.place(error.number)
+        message = f"`{param}` {error.problem.removeprefix(f'text {error.number} ')}"
+    detail = problem(422, code, message, param=param, given=error.given, expected=error.expected, do=error.do)
+    return refusal(detail, request.scope)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """Answer a fault of the middleware around `Faults`. Starlette raises it again, and uvicorn hangs up."""
+    return refusal(_internal_error(request.method, request.url.path, hang_up=True), request.scope)
+
+
+HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = MappingProxyType(
+    {
+        ApiError: _refused,
+        HTTPException: _from_router,
+        ClozelineError: _from_model,
+        Exception: _unexpected,
+    }
+)
+
+
+class Faults:
+    """Innermost middleware: logs the traceback of an unexpected exception and answers 500.
+
+    The middleware around it counts and logs a 500, and adds headers to it, as for any other answer.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        with Caught() as caught:
+            await self._app(scope, receive, noting)
+        if caught.error is None:
+            return
+        if has_begun:
+            raise caught.error  # the answer has begun: only hanging up tells the client
+        _LOG.error("a request failed", exc_info=caught.error)
+        await refusal(_internal_error(scope["method"], scope["path"]), scope)(scope, receive, send)
+
+
+def _internal_error(method: str, path: str, *, hang_up: bool = False) -> ApiError:
+    return problem(
+        500,
+        "internal_error",
+        "the request failed because of a fault in the server",
+        given=f"{method} {path}",
+        expected="an answer",
+        do="look for the traceback in the server's log",
+        headers={"connection": "close"} if hang_up else None,
+    )
+
+
+_QUIET = HEALTH_PATHS | {"/metrics"}
+
+
+class RequestLog:
+    """Logs `POST /embed 200 3.1 ms`; health checks and `/metrics` at debug level only."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = shown_status(scope, message)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            if "endpoint" not in scope:
+                scope["endpoint"] = _endpoint_at(scope)
+            path = shown_route(scope)
+            level = logging.DEBUG if path in _QUIET else logging.INFO
+            seconds = time.perf_counter() - started
+            self._service.metrics.request(path, status, seconds)
+            _LOG.log(level, "%s %s %s %.1f ms", shown_method(scope), path, status or "gone", 1000 * seconds)
+
+
+def _endpoint_at(scope: Scope) -> object:
+    """Return the endpoint of a request that was refused before routing; None if no route matches."""
+    routes: list[BaseRoute] = scope["app"].routes
+    found = (route.matches(scope) for route in routes)
+    return next((child["endpoint"] for match, child in found if match is not Match.NONE), None)
+
+
+_DOCS_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+}
+
+
+def create_app(
+    service: Service,
+    keys: ApiKeys | None = None,
+    bounds: BodyBounds | None = None,
+    dialects: Dialects = DIALECTS,
+    hosts: AllowedHosts | None = None,
+) -> Starlette:
+    """Return the application over `service`. The worker threads of `service` end with it.
+
+    It accepts requests with one of `keys` (None: all), bodies within `bounds`, and the host names of `hosts` (None:
+    the loopback only).
+    """
+    keys = keys or ApiKeys()
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(service.close)
+
+    app = Starlette(
+        routes=[
+            *routes_of_all(dialects, service),
+            *(Route(page.path, page, methods=["GET"]) for page in _pages()),
+            Route("/openapi.json", _DocumentPage(service, keys, dialects), methods=["GET"]),
+        ],
+        middleware=[
+            Middleware(ModelPrefix),
+            Middleware(OpenRequestsBound, service=service),
+            Middleware(service.tracing.around),
+            Middleware(RequestLog, service=service),
+            Middleware(Access, service=service, keys=keys, hosts=hosts or AllowedHosts()),
+            Middleware(BodyLimit, service=service, bounds=bounds),
+            Middleware(Faults),
+        ],
+        exception_handlers=HANDLERS,
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.dialects = dialects
+    app.state.open_requests = OpenRequests()
+    return app
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class _Page:
+    path: str
+    html: str
+    headers: Mapping[str, str]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await HTMLResponse(self.html, headers=self.headers)(scope, receive, send)
+
+
+def _pages() -> tuple[_Page, ...]:
+    docs = files("clozeline.serving").joinpath("docs.html").read_text(encoding="utf-8")
+    return _Page("/docs", docs, _DOCS_HEADERS), _Page("/", page(), headers())
+
+
+class _DocumentPage:
+    path = "/openapi.json"
+
+    def __init__(self, service: Service, keys: ApiKeys, dialects: Dialects) -> None:
+        self._service = service
+        self._keys = keys
+        self._document = OpenAPIDocument(dialects, OPEN_PATHS if keys.digests else None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Without a key, or before the models are loaded, the document lists all routes and so reveals no models.
+        if self._service.phase == "loading" or not self._keys.accepts_key(Request(scope).headers):
+            document = self._document.whole
+        else:
+            document = self._document.served(self._service.catalogue)
+        await JsonResponse(document)(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
     """Where and how to serve."""
 
     host: str
@@ -41,7 +373,7 @@ Announce = Callable[[str, Catalogue], None]
 """Called with the server's URL once the models are loaded."""
 
 
-def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) -> None:
+def run(sources: Sequence[ModelSource], settings: ServerSettings, announce: Announce) -> None:
     """Serve `sources` until SIGTERM or Ctrl+C, then answer the accepted requests and exit with 0.
 
     That lasts until the last deadline of an accepted request; slow clients get a little longer. A further Ctrl+C ends

@@ -20,15 +20,14 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from clozeline.errors import TransientError
-from clozeline.serving.edge.access import SECURITY_HEADERS
-from clozeline.serving.edge.body_limit import MAX_BODY_SECONDS
-from clozeline.serving.edge.open_requests import OpenRequests, expect, visit_of
+from clozeline.serving.access import SECURITY_HEADERS
+from clozeline.serving.asking import ARRIVED
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.models.service import Service
-from clozeline.serving.observe.tracing import LISTENER
-from clozeline.serving.protocols.dialects import HOUSE_WORDS
-from clozeline.serving.scheduling.asking import ARRIVED
+from clozeline.serving.http.dialects import HOUSE_WORDS
+from clozeline.serving.limits import MAX_BODY_SECONDS, OpenRequests, expect, visit_of
+from clozeline.serving.models import Service
+from clozeline.serving.tracing import LISTENER
+from clozeline.system.errors import TransientError
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Limit for request line and headers after their first chunk of bytes. The parser itself has no limit."""

@@ -11,27 +11,38 @@ from typing import Any, Self
 import torch
 from tokenizers import Tokenizer
 
-from clozeline.artifacts.evaluate.cloze_example import write_examples
-from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
-from clozeline.artifacts.preprocess.clean_text import texts_of
-from clozeline.evaluation import asking, detection, pseudo, tables, unigram
-from clozeline.evaluation import examples as example_page
-from clozeline.evaluation.asking import Asked
-from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums, Figures, expected_calibration_error, measure
-from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass, Grouping
-from clozeline.evaluation.judged import Sums
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.detection import ReplacedTokenPair
-from clozeline.language_modelling.language_model import LanguageModel
-from clozeline.params import EvaluateParams
-from clozeline.processes.group import Group
-from clozeline.progress import ProgressBar
-from clozeline.storage.atomic import replacing_folder
-from clozeline.tokens.frequencies import token_counts
-from clozeline.tokens.shards import TokenShards
-from clozeline.tokens.spelling import Spelling
-from clozeline.words.contamination import contamination
+from clozeline.evaluation import detection, groups, measuring
+from clozeline.evaluation import detection as example_page
+from clozeline.evaluation.groups import (
+    Asked,
+    ByConfidence,
+    ByDocument,
+    ByFrequency,
+    ByPlace,
+    ByWordClass,
+    Grouping,
+    Sums,
+)
+from clozeline.evaluation.measuring import (
+    MOST_BLOCKS,
+    DocumentSums,
+    EncoderFigures,
+    expected_calibration_error,
+    measure,
+)
+from clozeline.language import models
+from clozeline.language.detection import ReplacedTokenPair
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import Split, token_counts
+from clozeline.language.shards import TokenShards
+from clozeline.language.spelling import Spelling
+from clozeline.params.pretraining import EvaluateParams
+from clozeline.records.clean_text import texts_of
+from clozeline.records.evaluation import EncoderMetrics, write_examples
+from clozeline.records.words.shingles import contamination
+from clozeline.system.files import replacing_folder
+from clozeline.system.group import Group
+from clozeline.system.progress import ProgressBar
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES_COMPARED = 1 << 24
@@ -64,9 +75,9 @@ def run(
         DataError: the validation split has no token that the tokenizer knows.
     """
     how = _How.of(params, seed)
-    model = language_model.load(encoder, family).to(how.group.device)
+    model = models.load(encoder, family).to(how.group.device)
     shards = TokenShards.open(tokens, "validation")
-    language_model.check_vocabulary(model, shards.vocab_size, tokens)
+    models.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
     train_V = token_counts(TokenShards.open(tokens, "train"), split.vocabulary)
     by_document = ByDocument(min(shards.num_documents, MOST_BLOCKS))
@@ -81,14 +92,14 @@ def run(
     }
     sums = _measured(model, split, how, groupings)
     documents = DocumentSums.of(shards, sums["document"])
-    figures = Figures.of(documents, shards.num_documents, seed=seed, num_samples=params.num_bootstrap_samples)
+    figures = EncoderFigures.of(documents, shards.num_documents, seed=seed, num_samples=params.num_bootstrap_samples)
     pseudo_figures = _pseudo_likelihood(model, split, how)
     detection_figures = _detection(model, split, how) if isinstance(model, ReplacedTokenPair) else {}
     if not how.group.is_first:
         return
     _write_plots(plots, sums, by_frequency, by_place, by_word_class)
     _write_examples(model.cpu(), split, tokenizer, seed, examples)
-    baseline = unigram.measure(train_V, shards, split.vocabulary)
+    baseline = measuring.measure_unigram(train_V, shards, split.vocabulary)
     report = {
         **figures.model_dump(),
         "expected_calibration_error": expected_calibration_error(sums["confidence"]),
@@ -103,11 +114,11 @@ def run(
 def _write_plots(
     plots: Path, sums: dict[str, Sums], by_frequency: ByFrequency, by_place: ByPlace, by_word_class: ByWordClass
 ) -> None:
-    tables.write_calibration(plots / "calibration.csv", sums["confidence"])
-    tables.write_frequency(plots / "frequency.csv", sums["frequency"], by_frequency)
-    tables.write_place(plots / "place.csv", sums["place"], by_place)
+    groups.write_calibration(plots / "calibration.csv", sums["confidence"])
+    groups.write_frequency(plots / "frequency.csv", sums["frequency"], by_frequency)
+    groups.write_place(plots / "place.csv", sums["place"], by_place)
     marks_words = by_word_class.spelling.marks_words
-    tables.write_word_class(plots / "word_class.csv", sums["word_class"], marks_words=marks_words)
+    groups.write_word_class(plots / "word_class.csv", sums["word_class"], marks_words=marks_words)
 
 
 def _contamination(validation_text: Path, training_text: Path, text_bytes: int) -> dict[str, int | float]:
@@ -143,15 +154,15 @@ class _How:
     @property
     def batch_tokens(self) -> int:
         """Tokens in a batch, at least one row."""
-        return max(asking.BATCH_TOKENS, self.params.max_length)
+        return max(groups.BATCH_TOKENS, self.params.max_length)
 
     def questions(self, model: LanguageModel, split: Split) -> Iterator[Asked]:
         """Return this process's share."""
-        return asking.in_folds(
-            language_model.head_of(model),
+        return groups.in_folds(
+            models.head_of(model),
             split,
             seed=self.seed,
-            num_folds=asking.NUM_FOLDS,
+            num_folds=groups.NUM_FOLDS,
             batch_tokens=self.batch_tokens,
             group=self.group,
         )
@@ -167,18 +178,18 @@ class _How:
 
 
 def _measured(model: LanguageModel, split: Split, how: _How, groupings: dict[str, Grouping]) -> dict[str, Sums]:
-    num_rows = len(split.rows) * asking.num_passes(language_model.head_of(model), asking.NUM_FOLDS)
+    num_rows = len(split.rows) * groups.num_passes(models.head_of(model), groups.NUM_FOLDS)
     with how.progress("evaluate", num_rows) as advance, torch.inference_mode():
         return measure(model, how.questions(model, split), groupings, advance, how.group)
 
 
 def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[str, float]:
     """Return pseudo-log-likelihood figures; none for a causal model, whose figures are log-likelihoods already."""
-    if not how.params.num_pseudo_documents or language_model.head_of(model) == "clm":
+    if not how.params.num_pseudo_documents or models.head_of(model) == "clm":
         return {}
-    some, document_D = pseudo.spread(split, how.params.num_pseudo_documents)
-    with how.progress("each token alone", asking.num_copies(some)) as advance, torch.inference_mode():
-        return pseudo.measured(
+    some, document_D = measuring.spread(split, how.params.num_pseudo_documents)
+    with how.progress("each token alone", groups.num_copies(some)) as advance, torch.inference_mode():
+        return measuring.measured(
             model,
             some,
             document_D,
@@ -191,7 +202,7 @@ def _pseudo_likelihood(model: LanguageModel, split: Split, how: _How) -> dict[st
 
 
 def _detection(model: ReplacedTokenPair, split: Split, how: _How) -> dict[str, Any]:
-    with how.progress("detection", len(split.rows) * asking.NUM_FOLDS) as advance:
+    with how.progress("detection", len(split.rows) * groups.NUM_FOLDS) as advance:
         found = detection.measure(model, how.questions(model, split), split.vocabulary, advance, how.group)
     return {f"detection_{name}": value for name, value in asdict(found).items()}
 
@@ -202,7 +213,7 @@ def _write_examples(model: LanguageModel, split: Split, tokenizer: Path, seed: i
         split,
         Tokenizer.from_file(str(tokenizer / "tokenizer.json")),
         seed=seed,
-        num_folds=asking.NUM_FOLDS,
+        num_folds=groups.NUM_FOLDS,
         num_examples=example_page.NUM_EXAMPLES,
     )
     with replacing_folder(out) as folder:

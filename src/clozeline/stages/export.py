@@ -3,13 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from clozeline.artifacts.finetune.model.held_out import read_held_out
-from clozeline.exporting.packaging import Examined, write_package
-from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
-from clozeline.exporting.sample import read_sample
-from clozeline.exporting.scarcity import warn_of_few_texts
-from clozeline.exporting.trained import open_trained
-from clozeline.params import ExportParams
+from clozeline.export.exams import read_sample
+from clozeline.export.packaging import Examined, warn_of_few_texts, write_package
+from clozeline.export.quantization import NUM_CALIBRATION_TEXTS
+from clozeline.export.trained import open_trained
+from clozeline.params.delivery import ExportParams
+from clozeline.records.finetune.scored_items import read_held_out
 
 
 def run(

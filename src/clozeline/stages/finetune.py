@@ -8,26 +8,27 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from clozeline.artifacts.finetune.plots import CLASS, AnswerRow, ScoredLook
-from clozeline.artifacts.finetune.shown_item import write_shown_items
-from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
-from clozeline.artifacts.preprocess.clean_text import texts_of
-from clozeline.params import FinetuneParams
-from clozeline.processes.group import Group
-from clozeline.progress import ProgressBar
-from clozeline.storage.atomic import replacing_folder
-from clozeline.storage.csv_files import write_csv, write_records
-from clozeline.tasks.best_look import Trained, are_alike, best_of
-from clozeline.tasks.best_rate import BestRate
-from clozeline.tasks.card import CARD, card_of
-from clozeline.tasks.seeds import Finished, Watched, is_better, over_seeds, train_each, train_one
-from clozeline.tasks.sources import at_commit, hub_commit
+from clozeline.params.tasks import FinetuneParams
+from clozeline.records.clean_text import texts_of
+from clozeline.records.finetune.task_metrics import (
+    CLASS,
+    AnswerRow,
+    Headline,
+    ScoredLook,
+    TaskMetrics,
+    write_shown_items,
+)
+from clozeline.records.words.shingles import Contamination, contamination, in_batches
+from clozeline.system.files import replacing_folder, write_csv, write_records
+from clozeline.system.group import Group
+from clozeline.system.progress import ProgressBar
+from clozeline.tasks.files import at_commit, hub_commit
+from clozeline.tasks.kinds import CARD, Finished, Watched, card_of, is_better, over_seeds, train_each, train_one
 from clozeline.tasks.task import TaskInputs, TaskReport
-from clozeline.tasks.training import use_threads
-from clozeline.tracking import RunLogger, run_logger
-from clozeline.training.callbacks import Callback
+from clozeline.tasks.training import BestRate, TrainingOutcome, are_alike, best_of, use_threads
+from clozeline.tracking.run_logger import RunLogger, run_logger
 from clozeline.training.curves import CurvePoint
-from clozeline.words.contamination import Contamination, contamination, in_batches
+from clozeline.training.state import Callback
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)
@@ -154,7 +155,7 @@ def _contamination(
     }
 
 
-def watched(task: str, num_seeds: int, rates: BestRate, seed: int) -> Trained:
+def watched(task: str, num_seeds: int, rates: BestRate, seed: int) -> TrainingOutcome:
     training = rates.chosen()
     if not training.loop.hardware.processes.is_first:
         return training.run(Callback(), lambda look: None)

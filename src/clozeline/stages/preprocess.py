@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
-from clozeline.artifacts.snapshot.forgotten import Forgotten
-from clozeline.cluster.executors import open_workers
-from clozeline.errors import DataError
-from clozeline.params import PreprocessParams
-from clozeline.storage.atomic import replacing_folder
-from clozeline.text.bad_records import BAD_RECORDS
-from clozeline.text.corpus import build_corpus
-from clozeline.text.documents import DropReason
-from clozeline.text.sources import names_in_source, open_snapshot
+from clozeline.cluster.ledger import open_workers
+from clozeline.corpus.cleaning.building import build_corpus
+from clozeline.corpus.cleaning.documents import BAD_RECORDS, DropReason
+from clozeline.corpus.cleaning.portions import names_in_source, open_snapshot
+from clozeline.params.text import PreprocessParams
+from clozeline.records.clean_text import CorpusMetrics
+from clozeline.records.snapshot import Forgotten
+from clozeline.system.errors import DataError
+from clozeline.system.files import replacing_folder
 
 _LOG = logging.getLogger(__name__)
 _MOST_SHORT = 0.1
@@ -23,7 +22,7 @@ _MOST_SHORT = 0.1
 _MOST_DROPPED = 0.5
 """Share of texts that may be dropped without a warning."""
 _ENOUGH_FOR_INT8 = 100
-"""The MIN_AGREEMENT_TEXTS of `exporting/proof.py`."""
+"""The MIN_AGREEMENT_TEXTS of `export/proof.py`."""
 _LARGEST_SHARE = 0.2
 """Largest share of the texts that is advised for validation."""
 _REMEDIES: Mapping[str, str] = MappingProxyType(

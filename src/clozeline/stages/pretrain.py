@@ -6,20 +6,19 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from clozeline.artifacts.record import MetricFile
 from clozeline.encoder.own import OwnModel
-from clozeline.params import ExportParams, PretrainParams
+from clozeline.params.delivery import ExportParams
+from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.advisers import Advancing, advisers
-from clozeline.pretraining.card import card_of
+from clozeline.pretraining.card import card_of, check_export
 from clozeline.pretraining.job import Pretraining
-from clozeline.pretraining.trial_export import check_export
-from clozeline.progress import ProgressBar
-from clozeline.storage.csv_files import write_records
-from clozeline.tracking import RunLogger, run_logger
-from clozeline.training.callbacks import Callback
+from clozeline.pretraining.watching import Advancing, advisers
+from clozeline.records.record import MetricFile
+from clozeline.system.files import write_records
+from clozeline.system.progress import ProgressBar
+from clozeline.tracking.run_logger import RunLogger, run_logger
 from clozeline.training.curves import CurvePoint, Look, SpeedPoint
-from clozeline.training.state import State
+from clozeline.training.state import Callback, State
 
 _LOG = logging.getLogger(__name__)
 _TRACKED = ("loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second")

@@ -1,17 +1,16 @@
 """Stage `snapshot`: copy the source as it was read, so that later changes of it do not affect the lineage of a
-model."""
+model.
+"""
 
 import logging
 from pathlib import Path
 
-from clozeline.artifacts.snapshot.forgotten import Forgotten
-from clozeline.artifacts.snapshot.manifest import Earlier
-from clozeline.machine.cores import available_cores
-from clozeline.machine.workers import worker_processes
-from clozeline.params import PreprocessParams
-from clozeline.snapshots.taking import take
-from clozeline.storage.atomic import replacing_folder
-from clozeline.storage.links import link_or_copy
+from clozeline.corpus.sources.snapshots import take
+from clozeline.params.text import PreprocessParams
+from clozeline.records.snapshot import Earlier, Forgotten
+from clozeline.system.files import link_or_copy, replacing_folder
+from clozeline.system.machine import available_cores
+from clozeline.system.workers import worker_processes
 from clozeline.versions.last_output import last_output
 
 _LOG = logging.getLogger(__name__)

@@ -6,21 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from clozeline.artifacts.preprocess import clean_text
-from clozeline.artifacts.tokenize.token_metrics import SplitTokens, TokenMetrics
-from clozeline.cluster.executors import open_workers
-from clozeline.cluster.ledger import Ledger
-from clozeline.machine.heap import give_back_freed, share_one_heap
-from clozeline.params import TokenizeParams
-from clozeline.storage.atomic import replacing_folder
-from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
+from clozeline.cluster.ledger import Ledger, open_workers
+from clozeline.params.text import TokenizeParams
+from clozeline.records import clean_text
+from clozeline.records.reading.tokens import TokensInfo, documents_path
+from clozeline.records.token_metrics import SplitTokens, TokenMetrics
+from clozeline.system.files import replacing_folder
+from clozeline.system.machine import give_back_freed, share_one_heap
 from clozeline.tokenizing import vocabularies
-from clozeline.tokenizing.document_keys import write_document_keys
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.encoding import PackingCount
-from clozeline.tokenizing.packing import Packed, code_of_tasks, pack
-from clozeline.tokenizing.partitions import Partition, partitions_of
-from clozeline.tokens.info import TokensInfo, documents_path
+from clozeline.tokenizing.packing import Packed, code_of_tasks, pack, write_document_keys
+from clozeline.tokenizing.shards import Partition, partitions_of
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, save, save_existing
 
 _LOG = logging.getLogger(__name__)
 _ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}

@@ -1,21 +1,103 @@
-"""Build, check and save a pre-trained encoder with the head of a task."""
+"""A layer that lets a head on the first token read the mean over all tokens, in a layout that stock classes load.
 
+Stock classifiers of BERT and its relatives read the first token through a dense layer. Sentence encoders and masked
+language models are trained at all tokens, so the mean says more: docs/tasks.md has the figures of both.
+
+Shapes: H hidden.
+
+Build, check and save a pre-trained encoder with the head of a task.
+
+Folder of a published model: a local one, or a download from the hub.
+
+Encoder with a classification head.
+
+Shapes: B rows, L longest row, C classes.
+
+Encoder with a head that scores each token as the first and as the last of an answer.
+
+Shapes: B rows, L longest row.
+
+Encoder that embeds each text as one vector.
+
+Shapes: B texts, L longest, H hidden.
+
+Encoder with a tagging head.
+
+Shapes: B rows, L longest row, C tags.
+
+The pre-trained masked language model, and its probabilities for a blank.
+
+Shapes: B rows, L longest row, V vocabulary.
+
+Model of natural language inference: a classifier of whether one text follows from another.
+
+Shapes: B rows.
+"""
+
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
+import torch
+from huggingface_hub import snapshot_download
 from torch import Tensor, nn
 
-from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, opened
-from clozeline.encoder.families import HeadKind
-from clozeline.encoder.model import Model
-from clozeline.encoder.stock_classes import longest_row_of
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.tasks import mean_layer
-from clozeline.tasks.encoded import EncodedBatch
-from clozeline.tokenizer.folder import write
-from clozeline.tokenizer.vocabulary.opening import open_published
+from clozeline.encoder.architecture import ChosenPositions, longest_row_of
+from clozeline.encoder.checkpoints import AnyModel, Checkpoint, check_whole, first_line, opened
+from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder.families.layout import HeadKind
+from clozeline.encoder.layers import Layer, mean_of_tokens
+from clozeline.encoder.model import EncoderModel
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.tasks.rows import EncodedBatch
+from clozeline.tokenizing.tokenizer.folder import write
+from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published
+
+_MEAN_OVER_TOKEN = 10.0
+"""Weight of the mean beside the token itself, which the residual connection adds."""
+_DENSE_SCALE = 0.1
+_NEARLY_LINEAR = frozenset({"tanh", "gelu"})
+"""Activations of heads that are nearly linear for values of the order of `_DENSE_SCALE`."""
+
+
+def add_to(config: Any) -> bool:
+    """Add a layer to the configuration if the classifier of its family would read the first token; return whether."""
+    layout = LAYOUTS.get(config.model_type)
+    if layout is None or "text-classification" not in layout.heads:
+        return False
+    head, encoder = layout.heads["text-classification"].shape(config), layout.architecture(config)
+    shares_weights = encoder.weights_of_layer is not None
+    if head.pooling != "first" or encoder.is_pre_norm or encoder.is_causal or encoder.is_fused or shares_weights:
+        return False
+    config.num_hidden_layers += 1
+    return True
+
+
+def names(model: EncoderModel) -> frozenset[str]:
+    """Return the published names of the layer's weights."""
+    number = len(model.encoder.layers) - 1
+    own = [name for name, _ in model.named_parameters() if name.startswith(f"encoder.layers.{number}.")]
+    return frozenset(model.layout.published(own, model.config, model.kind).values())
+
+
+@torch.no_grad()
+def write_to(model: EncoderModel) -> None:
+    """Set the fresh last layer to the mean over tokens, and the dense layer of the head to the identity.
+
+    Keys of 0 make every token attend to all tokens alike. Queries and the input of the MLP stay random, so that the
+    layer can be trained like any other.
+    """
+    layer = model.encoder.layers[-1]
+    assert isinstance(layer, Layer)
+    layer.attention.key.weight.zero_()
+    nn.init.eye_(layer.attention.value.weight)
+    nn.init.eye_(layer.attention.output.weight).mul_(_MEAN_OVER_TOKEN)
+    layer.mlp.output.weight.zero_()
+    if model.head.dense is not None and model.head.shape.activation in _NEARLY_LINEAR:
+        nn.init.eye_(model.head.dense.weight).mul_(_DENSE_SCALE)
+
 
 _LOG = logging.getLogger(__name__)
 TaskModel: TypeAlias = AnyModel
@@ -52,13 +134,13 @@ def build(
     for name, value in changes.items():
         if hasattr(config, name):
             setattr(config, name, value)
-    has_mean_layer = reads_mean and mean_layer.add_to(config)
+    has_mean_layer = reads_mean and add_to(config)
     model, missing = opened(checkpoint, config, kind, seed)
-    added = mean_layer.names(model) if has_mean_layer and isinstance(model, Model) else frozenset()
+    added = names(model) if has_mean_layer and isinstance(model, EncoderModel) else frozenset()
     lost = [name for name in model.of_encoder(missing) if name not in added]
     check_whole(encoder, lost, do="train or save it again")
-    if has_mean_layer and isinstance(model, Model):
-        mean_layer.write_to(model)
+    if has_mean_layer and isinstance(model, EncoderModel):
+        write_to(model)
     if kind == "text-classification" and _classifies_at_a_blind_token(model):
         raise ArtifactError(
             f"{encoder} is a causal {model.config.model_type}: its head reads the first token, which sees no other",
@@ -68,7 +150,7 @@ def build(
 
 
 def _classifies_at_a_blind_token(model: TaskModel) -> bool:
-    if isinstance(model, Model):
+    if isinstance(model, EncoderModel):
         return model.encoder.architecture.is_causal and model.head.shape.pooling == "first"
     return bool(getattr(model.config, "is_decoder", False))
 
@@ -137,3 +219,156 @@ def save(model: TaskModel, encoder: Path, max_length: int, out: Path, *, with_ty
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
     write(tokenizer, out)
+
+
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+
+def folder_of(name: str, revision: str | None, what: str) -> Path:
+    """Return the folder `name`, or that of the hub model `name` at the commit `revision`.
+
+    Args:
+        what: how messages call the model.
+
+    Raises:
+        ArtifactError: the model is missing, or the hub did not answer.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{what}, {name}, is not a folder and cannot be downloaded from the hub: {first_line(error)}",
+            do=f"with a network, run `hf download {name} --local-dir FOLDER`, and name that folder",
+        ) from error
+
+
+def build_classifier(
+    encoder: Path,
+    labels: Sequence[str],
+    seed: int,
+    problem: Literal[
+        "single_label_classification", "multi_label_classification", "regression"
+    ] = "single_label_classification",
+    family: str | None = None,
+) -> TaskModel:
+    """Return the encoder with a fresh head for `labels`; raises as `heads.build`."""
+    changes: dict[str, object] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: place for place, label in enumerate(labels)},
+        # Masked language modelling never trains [CLS], so the mean over tokens summarizes a text better.
+        "classifier_pooling": "mean",
+    }
+    if problem != "single_label_classification":  # which is the default of transformers
+        changes["problem_type"] = problem
+    return build(encoder, "text-classification", seed, changes, family=family, reads_mean=True)
+
+
+def class_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
+    """Return `logits_BC`."""
+    logits_BC: Tensor = model(**batch.inputs).logits
+    return logits_BC
+
+
+def build_answerer(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
+    """Return the encoder with a fresh head; raises as `heads.build`."""
+    return build(encoder, "question-answering", seed, {"num_labels": 2}, family=family)
+
+
+def end_logits(model: TaskModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+    """Return the logits `start_BL` and `end_BL`."""
+    start_BL, end_BL = model(**batch.inputs).logits.unbind(dim=-1)
+    return start_BL, end_BL
+
+
+def build_embedder(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
+    """Return the encoder without a head; raises as `heads.build`. `seed` draws the pooler of families that have one,
+    which nothing uses.
+    """
+    return build(encoder, "feature-extraction", seed, {}, family=family)
+
+
+def embeddings(model: TaskModel, batch: EncodedBatch) -> Tensor:
+    """Return `embedding_BH`, vectors of length 1 in fp32, whatever the precision of the model."""
+    mask_BL = batch.attention_mask_BL
+    hidden_BLH = model.base_model(**batch.inputs).last_hidden_state
+    return mean_of_tokens(hidden_BLH.float(), torch.ones_like(batch.input_ids_BL) if mask_BL is None else mask_BL)
+
+
+def build_tagger(encoder: Path, tags: Sequence[str], seed: int, family: str | None = None) -> TaskModel:
+    """Return the encoder with a fresh head for `tags`; raises as `heads.build`."""
+    changes = {
+        "id2label": dict(enumerate(tags)),
+        "label2id": {tag: place for place, tag in enumerate(tags)},
+    }
+    return build(encoder, "token-classification", seed, changes, family=family)
+
+
+def tag_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
+    """Return `logits_BLC`."""
+    logits_BLC: Tensor = model(**batch.inputs).logits
+    return logits_BLC
+
+
+_MASKED_LM = "ForMaskedLM"
+
+
+def build_cloze(encoder: Path, family: str | None = None) -> TaskModel:
+    """Return the masked language model in the folder. Raises what `heads.build` raises, and:
+
+    Raises:
+        ArtifactError: the model is not a masked language model, so it has no vocabulary head.
+    """
+    config = encoder / "config.json"
+    names = json.loads(config.read_bytes()).get("architectures") or [] if config.is_file() else [_MASKED_LM]
+    if not any(name.endswith(_MASKED_LM) for name in names):
+        raise ArtifactError(
+            f"{encoder} is not a masked language model (…{_MASKED_LM}), but {', '.join(names) or 'nothing'}",
+            do="pre-train with `objective: mlm`, or choose another kind of task",
+        )
+    return build(encoder, "mlm", 0, {}, family=family)
+
+
+def log_probabilities(model: TaskModel, batch: EncodedBatch, mask_id: int) -> Tensor:
+    """Return `log_probability_BV` of each token at the last mask of each row."""
+    is_mask_BL = batch.input_ids_BL == mask_id
+    last_B = is_mask_BL.shape[1] - 1 - is_mask_BL.flip(1).int().argmax(dim=1)
+    at_masks = ChosenPositions(last_B[:, None], is_mask_BL.shape[1])
+    log_probability_BV: Tensor = model(**batch.inputs, positions=at_masks).logits[:, 0].float().log_softmax(dim=1)
+    return log_probability_BV
+
+
+_CLASSIFIER = "ForSequenceClassification"
+_FOLLOWS = "entail"
+"""Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`."""
+
+
+def build_entailer(folder: Path) -> TaskModel:
+    """Return the classifier in the folder. Raises what `heads.build` raises, and:
+
+    Raises:
+        ArtifactError: the model is not a classifier with a label of entailment.
+    """
+    config = folder / "config.json"
+    facts = json.loads(config.read_bytes()) if config.is_file() else {}
+    labels, names = list(facts.get("id2label", {}).values()), facts.get("architectures") or []
+    is_classifier = any(name.endswith(_CLASSIFIER) for name in names)
+    if not (is_classifier and sum(map(_is_entailment, labels)) == 1):
+        raise ArtifactError(
+            f"`entailment.model` must classify pairs, with one label `entailment`, not {', '.join(labels) or 'none'}"
+            f" (architectures: {', '.join(names) or 'none'})",
+            do="name another model, or fine-tune one (`kind: classification` with `second_field`, as in preset mnli)",
+        )
+    return build(folder, "text-classification", 0, {})
+
+
+def entailment_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
+    """Return `logit_B` of entailment: that the second text follows from the first."""
+    (place,) = (place for place, label in model.config.id2label.items() if _is_entailment(label))
+    logit_B: Tensor = model(**batch.inputs).logits[:, place].float()
+    return logit_B
+
+
+def _is_entailment(label: str) -> bool:
+    return label.casefold().startswith(_FOLLOWS)

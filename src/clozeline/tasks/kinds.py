@@ -1,20 +1,32 @@
-"""Table of the kinds of task. A new kind is a new row, and a folder beside this file."""
+"""Table of the kinds of task. A new kind is a new row, and a folder beside this file.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+Model card of a fine-tuned model: its task, data, figures and limits, and the sections of its encoder's card.
+
+Train a task from one or several seeds, select the best, and measure how much the figure varies by chance.
+"""
+
+import hashlib
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from clozeline.params import ClassificationParams, SimilarityParams, ZeroShotParams
-from clozeline.tasks.classification.multi_label import MultiLabel
-from clozeline.tasks.classification.single_label import SingleLabel
-from clozeline.tasks.question_answering.on_contexts import QuestionAnswering
-from clozeline.tasks.similarity.belonging import BelongingPairs
-from clozeline.tasks.similarity.scored import ScoredPairs
-from clozeline.tasks.similarity.together import ScoredTogether
-from clozeline.tasks.tagging.on_sentences import Tagging
-from clozeline.tasks.task import InputsOf, Task
-from clozeline.tasks.zero_shot.cloze import Cloze
-from clozeline.tasks.zero_shot.entailment import Entailment
+from huggingface_hub import ModelCard
+
+from clozeline.params.tasks import ClassificationParams, SimilarityParams, ZeroShotParams
+from clozeline.records.finetune.task_metrics import OverSeeds, ScoredLook, TaskMetrics
+from clozeline.tasks import adapters
+from clozeline.tasks.adapters import widen
+from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
+from clozeline.tasks.question_answering.contexts import QuestionAnswering
+from clozeline.tasks.similarity.matching import BelongingPairs
+from clozeline.tasks.similarity.scored import ScoredPairs, ScoredTogether
+from clozeline.tasks.tagging.sentences import Tagging
+from clozeline.tasks.task import InputsOf, StartsFitted, Task, TaskInputs, TaskReport
+from clozeline.tasks.training import BestRate, TrainingOutcome, best_of, files_of, prepare_training
+from clozeline.tasks.zero_shot import Cloze, Entailment
 
 
 @dataclass(frozen=True)
@@ -97,3 +109,165 @@ KINDS: Mapping[str, TaskKind] = {
     ),
 }
 """Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.finetuning.SECTIONS."""
+
+
+CARD = "README.md"
+_PARTS = ("train", "validation", "test")
+
+
+def card_of(task: str, inputs: TaskInputs, metrics: TaskMetrics) -> ModelCard:
+    """Return the card of the model that was fine-tuned for `task`."""
+    of_encoder = _card_of_encoder(inputs.encoder)
+    of_encoder.data.pop("pipeline_tag")
+    sections = {
+        "Task": _task(inputs, metrics.model_extra or {}),
+        "Figures": _figures(metrics),
+        "Limits": _limits(inputs, metrics),
+    }
+    own = ("\n".join((f"## {heading}", "", *lines)) for heading, lines in sections.items())
+    _, heading, inherited = of_encoder.text.partition("\n## ")
+    of_encoder.text = "\n\n".join((f"\n# {task}: {inputs.params.kind}", *own)) + f"\n{heading}{inherited}"
+    return of_encoder
+
+
+def _card_of_encoder(encoder: Path) -> ModelCard:
+    file = encoder / CARD
+    text = file.read_text(encoding="utf-8") if file.is_file() else "---\nlibrary_name: transformers\n---\n"
+    return ModelCard(text, ignore_metadata_errors=True)
+
+
+def _task(inputs: TaskInputs, figures: dict[str, Any]) -> Iterator[str]:
+    params = inputs.params
+    yield f"- Answers: {KINDS[params.kind].answers}"
+    counts = [f"{figures[f'num_{part}']:,} {part}" for part in _PARTS if isinstance(figures.get(f"num_{part}"), int)]
+    if counts:
+        yield f"- Items: {', '.join(counts)}"
+    if params.hub is not None:
+        yield f"- Data: hub dataset {params.hub.dataset}, commit {figures.get('hub_commit') or 'unknown'}"
+        return
+    yield f"- Data: {params.data}; SHA-256 of its files in the order of their paths:"
+    yield f"  `{_sha256(inputs.data)}`"
+
+
+def _sha256(data: Path) -> str:
+    digest = hashlib.sha256()
+    for path in files_of(data):
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _figures(metrics: TaskMetrics) -> Iterator[str]:
+    top = metrics.headline
+    yield "On the test split, which informed no choice; the interval (95 %) is over other items of the same kind."
+    yield ""
+    yield f"| method | {top.metric} |"
+    yield "|---|---|"
+    yield f"| {top.method} | {top.value:.4f} ({top.low:.4f} to {top.high:.4f}) |"
+    yield from (f"| {name} | {value:.4f} |" for name, value in top.compared)
+    if top.lead_low is not None and top.lead_high is not None:
+        yield ""
+        yield f"{top.method} - {top.baseline}: {top.lead_low:+.4f} to {top.lead_high:+.4f} (95 %, paired by test item)."
+    if (others := top.without_near_duplicates) is not None:
+        yield ""
+        yield (
+            f"Without test items that are near-duplicates of training items: {others.value:.4f} ({others.low:.4f} to "
+            f"{others.high:.4f}); {others.baseline} {others.baseline_value:.4f}."
+        )
+    if seeds := metrics.over_seeds:
+        yield ""
+        yield f"Over {seeds.num_seeds} seeds: mean {seeds.mean:.4f}, standard deviation {seeds.deviation:.4f}."
+
+
+def _limits(inputs: TaskInputs, metrics: TaskMetrics) -> Iterator[str]:
+    yield f"- The model reads at most {inputs.params.max_length:,} tokens at once."
+    yield "- Expect the figures above only for texts and classes like those of the test split."
+    if metrics.contaminated_fraction is not None:
+        yield f"- {metrics.contaminated_fraction:.1%} of the test texts have a near-duplicate in the pre-training text."
+    yield from (f"- Known fault: {fault}." for fault in metrics.faults)
+
+
+Watched = Callable[[BestRate, int], TrainingOutcome]
+"""Function that trains with one seed and shows the progress."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One finished training run with its test report.
+
+    `task` holds the weights of the best validation pass, with adapters merged.
+    """
+
+    seed: int
+    task: Task
+    trained: TrainingOutcome
+    report: TaskReport
+    forget: Callable[[], None]
+    """Function that removes the checkpoints."""
+
+    @property
+    def best(self) -> ScoredLook:
+        """Validation pass whose weights `task` holds."""
+        return best_of(self.trained.looks)
+
+
+def over_seeds(best_seed: int, values: Sequence[float]) -> OverSeeds:
+    """Return the headline figure on the test split over all seeds. Its spread measures chance, not the model."""
+    return OverSeeds(
+        num_seeds=len(values),
+        best_seed=best_seed,
+        mean=statistics.fmean(values),
+        deviation=statistics.stdev(values),
+        lowest=min(values),
+        highest=max(values),
+    )
+
+
+def train_one(inputs: TaskInputs, seed: int, work: Path, run: Watched) -> None:
+    """Train from one seed and leave the checkpoint of the finished training, from which `train_each` goes on.
+
+    Raises:
+        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestLook.run`.
+    """
+    _, training = _prepared(inputs, seed, work)
+    run(training, seed)
+
+
+def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finished]:
+    """Train from each seed, starting with `inputs.seed`, and yield each finished training; of several processes that
+    train together, only the first one tests the models and yields.
+
+    The caller removes the checkpoints of a finished training. Until then, a restarted run resumes from them.
+
+    Raises:
+        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestLook.run`.
+    """
+    for seed in seeds_of(inputs):
+        task, training = _prepared(inputs, seed, work)
+        trained = run(training, seed)
+        if not training.loop.hardware.processes.is_first:
+            continue
+        adapters.merge(task.model)
+        widen(task.model)
+        report = task.test()
+        if trained.learning_rate is not None and best_of(trained.looks).step == 0 and isinstance(task, StartsFitted):
+            report = replace(report, headline=report.headline.model_copy(update={"method": task.fitted}))
+        yield Finished(seed, task, trained, report, training.forget)
+
+
+def seeds_of(inputs: TaskInputs) -> range:
+    return range(inputs.seed, inputs.seed + inputs.params.num_seeds)
+
+
+def _prepared(inputs: TaskInputs, seed: int, work: Path) -> tuple[Task, BestRate]:
+    seeded = replace(inputs, seed=seed)
+    task = KINDS[inputs.params.kind].prepare(seeded)
+    return task, prepare_training(task, seeded, work)
+
+
+def is_better(one: Finished, other: Finished | None) -> bool:
+    """Return whether `one` replaces `other`: a higher validation score does, and any training replaces NaN."""
+    if other is None or math.isnan(other.best.validation_score):
+        return True
+    return one.best.validation_score > other.best.validation_score

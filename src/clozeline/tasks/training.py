@@ -1,34 +1,344 @@
-"""Prepare the training of a task: optimizer, schedule, and checkpoints that match exactly this run."""
+"""Training that validates the model at fixed steps, can resume between them, and keeps the best weights.
 
-from collections.abc import Sequence
-from dataclasses import replace
+A small grid of learning rates: each trains up to its first validation pass, and the best one goes on.
+
+Batches and loss of a task in several processes: each computes its share of the rows of every batch.
+
+Prepare the training of a task: optimizer, schedule, and checkpoints that match exactly this run.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import Tensor, nn
 
 from clozeline.encoder.own import sources_of
-from clozeline.params import FinetuneParams
-from clozeline.processes.agreement import agreed
-from clozeline.processes.group import Group
-from clozeline.storage.fingerprints import code_of, fingerprint
-from clozeline.tasks import depths, lora
-from clozeline.tasks.best_look import BestLook, Plan
-from clozeline.tasks.best_rate import BestRate
-from clozeline.tasks.narrow_embedding import narrow
-from clozeline.tasks.sharing import shared
+from clozeline.params.tasks import FinetuneParams
+from clozeline.records.finetune.task_metrics import ScoredLook
+from clozeline.system.content import code_of, fingerprint
+from clozeline.system.errors import TrainingError
+from clozeline.system.files import remove_folder
+from clozeline.system.group import Group, agreed
+from clozeline.system.progress import ProgressBar
+from clozeline.tasks import adapters
+from clozeline.tasks.adapters import narrow
 from clozeline.tasks.task import StartsFitted, Task, TaskInputs
-from clozeline.training.checkpoint import Checkpoints
+from clozeline.training.checkpoints import Checkpoints
+from clozeline.training.curves import CurvePoint
 from clozeline.training.distribution import Processes
-from clozeline.training.hardware import Hardware
 from clozeline.training.loop import Loop
-from clozeline.training.micro_batches import MicroBatches
-from clozeline.training.optimizers import build_optimizer
-from clozeline.training.precision import Precision
-from clozeline.training.schedule import Schedule
+from clozeline.training.micro_batches import Hardware, MicroBatches, Precision, share_of
+from clozeline.training.optimizers import Schedule, build_optimizer
+from clozeline.training.state import Batch, Callback, State
 
-CODE = ("artifacts/finetune", "encoder", "records", "tasks", "tokenizer", "training", "words")
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """Validation scores and curve of one training run."""
+
+    looks: list[ScoredLook]
+    curve: list[CurvePoint]
+    """Training curve, including the steps before the training was resumed."""
+    learning_rate: float | None
+    """None: nothing was trained."""
+    score_at_rate: Mapping[float, float]
+    """Learning rate → score of its first validation pass; NaN: diverged. Empty if one rate was tried."""
+
+
+@dataclass
+class Best:
+    """The best validation pass so far, by `best_of`, and its weights."""
+
+    look: ScoredLook
+    weights: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ValidationPlan:
+    """Steps of validation passes and checkpoints, counted in optimizer steps from the start."""
+
+    steps_per_epoch: int
+    num_epochs: int
+    looks_per_epoch: int
+    checkpoint_every_steps: int | None
+    patience: int | None
+    """Number of validation passes without a better score after which training stops; None: never."""
+
+    @property
+    def total_steps(self) -> int:
+        return self.num_epochs * self.steps_per_epoch
+
+    @property
+    def look_steps(self) -> list[int]:
+        """Steps with a validation pass: evenly spaced, with one at the end of each epoch."""
+        num_looks = self.num_epochs * self.looks_per_epoch
+        steps = {-(-place * self.total_steps // num_looks) for place in range(1, num_looks + 1)}
+        return sorted(steps)
+
+    @property
+    def stops(self) -> list[int]:
+        """Steps with a validation pass or a checkpoint."""
+        every = self.checkpoint_every_steps or self.total_steps
+        return sorted({*self.look_steps, *range(every, self.total_steps, every)})
+
+
+@dataclass(frozen=True)
+class BestLook:
+    """A training loop that runs from stop to stop and ends with the weights of the best validation pass."""
+
+    loop: Loop[Any]
+    plan: ValidationPlan
+    validation_score: Callable[[], float]
+    learning_rate: float
+    """Of the first group of weights, after warm-up."""
+    score_at_rate: Mapping[float, float] = field(default_factory=dict)
+    """As in `Trained`."""
+    validates_start: bool = False
+    """Whether the weights before the first step are validated too, and kept if no later ones are better."""
+
+    def run(self, callback: Callback, on_look: Callable[[ScoredLook], None]) -> TrainingOutcome:
+        """Train from the newest checkpoint, or from the start. A resumed run ends with the same bytes.
+
+        Raises:
+            ArtifactError: a checkpoint belongs to another run.
+            TrainingError: the loss or the gradient is not finite.
+        """
+        if self.plan.total_steps == 0:  # zero-shot tasks do not train
+            only = ScoredLook(0, 0.0, self.validation_score())
+            on_look(only)
+            return TrainingOutcome([only], [], None, {})
+        return self._run(self.plan.stops, callback, on_look)
+
+    def trial(self, callback: Callback) -> float:
+        """Train up to the first validation pass, as `run` does, and return its score. `run` goes on from there."""
+        first = self.plan.look_steps[0]
+        trained = self._run([stop for stop in self.plan.stops if stop <= first], callback, lambda look: None)
+        return next(look.validation_score for look in trained.looks if look.step == first)
+
+    def _run(self, stops: Sequence[int], callback: Callback, on_look: Callable[[ScoredLook], None]) -> TrainingOutcome:
+        state, looks, best = self._resume()
+        for look in looks:
+            on_look(look)
+        look_steps = set(self.plan.look_steps)
+        for stop in [stop for stop in stops if stop > state.step]:
+            if self._has_lost_patience(looks):
+                break
+            state = replace(self.loop, total_steps=stop).run(state, callback)
+            if stop in look_steps:
+                looks.append(ScoredLook(stop, stop / self.plan.steps_per_epoch, self.validation_score()))
+                on_look(looks[-1])
+                best = self._better_of(best, looks)
+            self._save(state, looks, best)
+        assert best is not None
+        self.loop.model.load_state_dict(best.weights)
+        return TrainingOutcome(looks, state.curve, self.learning_rate, self.score_at_rate)
+
+    def _better_of(self, best: Best | None, looks: Sequence[ScoredLook]) -> Best:
+        if best is not None and best_of(looks) is not looks[-1]:
+            return best
+        weights = self.loop.model.state_dict()
+        return Best(looks[-1], {name: weight.clone() for name, weight in weights.items()})
+
+    def _has_lost_patience(self, looks: Sequence[ScoredLook]) -> bool:
+        if self.plan.patience is None or not looks:
+            return False
+        return len(looks) - 1 - looks.index(_first_highest(looks)) >= self.plan.patience
+
+    def _save(self, state: State, looks: list[ScoredLook], best: Best | None) -> None:
+        records = [asdict(look) for look in looks]
+        weights = None if best is None else best.weights
+        self.loop.save(state, validation_looks=records, validation_best=weights)
+
+    def _resume(self) -> tuple[State, list[ScoredLook], Best | None]:
+        saved = self.loop.newest()
+        if saved is None:
+            looks = [ScoredLook(0, 0.0, self.validation_score())] if self.validates_start else []
+            return State(), looks, self._better_of(None, looks) if looks else None
+        looks = [ScoredLook(**look) for look in saved["validation_looks"]]
+        weights = saved["validation_best"]
+        best = None if weights is None else Best(best_of(looks), weights)
+        return self.loop.restore(saved), looks, best
+
+
+def best_of(looks: Sequence[ScoredLook]) -> ScoredLook:
+    """Return the first validation pass with the highest score; NaN loses to any number. If the first passes
+    have equal scores, only the last of them counts, because it trained longest.
+    """
+    num_alike = next((place for place, look in enumerate(looks) if not _is_alike(look, looks[0])), len(looks))
+    return _first_highest(looks[num_alike - 1 :])
+
+
+def are_alike(looks: Sequence[ScoredLook]) -> bool:
+    """Return whether there are several validation passes, all with the same score."""
+    return len(looks) > 1 and all(_is_alike(look, looks[0]) for look in looks)
+
+
+def _is_alike(one: ScoredLook, other: ScoredLook) -> bool:
+    return not _is_better(one, other) and not _is_better(other, one)
+
+
+def _first_highest(looks: Sequence[ScoredLook]) -> ScoredLook:
+    best = looks[0]
+    for look in looks[1:]:
+        best = look if _is_better(look, best) else best
+    return best
+
+
+def _is_better(look: ScoredLook, best: ScoredLook) -> bool:
+    return look.validation_score > best.validation_score or (
+        math.isnan(best.validation_score) and not math.isnan(look.validation_score)
+    )
+
+
+_LOG = logging.getLogger(__name__)
+CLEARLY = 0.05
+"""Lead in the validation score that is hardly chance: the standard error of a share is 0.035 with 200 items."""
+
+
+@dataclass(frozen=True)
+class BestRate:
+    """Trainings of one model that differ in their learning rate alone."""
+
+    trainings: Sequence[BestLook]
+    folder: Path
+    """Folder of their checkpoints, in that of all seeds."""
+
+    @property
+    def loop(self) -> Loop[Any]:
+        return self.trainings[0].loop
+
+    def chosen(self) -> BestLook:
+        """Return the training with the best first validation pass, which `run` continues from there.
+
+        Each is the same as if it were the only one, and none of its steps is done twice. The first is chosen unless
+        another one is better by more than `CLEARLY`. A rate at which the training diverges loses, unless it is the
+        first.
+
+        Raises:
+            TrainingError: the training at the first rate diverges.
+        """
+        if len(self.trainings) == 1 or not self.loop.total_steps:
+            return self.trainings[0]
+        scaler = self.loop.hardware.precision.scaler
+        start = {name: weight.clone() for name, weight in self.loop.model.state_dict().items()}
+        scale = scaler.state_dict()
+        scores: dict[float, float] = {}
+        for training in self.trainings:
+            self.loop.model.load_state_dict(start)
+            scaler.load_state_dict(scale)
+            scores[training.learning_rate] = self._score(training)
+        self.loop.model.load_state_dict(start)
+        best = max(self.trainings, key=lambda training: _rank(scores[training.learning_rate]))
+        if _rank(scores[best.learning_rate]) - _rank(scores[self.trainings[0].learning_rate]) <= CLEARLY:
+            best = self.trainings[0]
+        _LOG.info("learning rate %s is kept: %s", best.learning_rate, _in_words(scores))
+        return replace(best, score_at_rate=scores)
+
+    def forget(self) -> None:
+        """Remove the checkpoints, once the result is saved."""
+        remove_folder(self.folder)
+        with suppress(OSError):  # other seeds are not done
+            self.folder.parent.rmdir()
+
+    def _score(self, training: BestLook) -> float:
+        is_first = training is self.trainings[0]
+        name = f"learning rate {training.learning_rate}"
+        shown = self.loop.hardware.processes.is_first
+        try:
+            with ProgressBar(name, training.plan.look_steps[0]) as bar:
+                return training.trial(_Shown(bar) if shown else Callback())
+        except TrainingError as error:
+            if is_first:
+                raise
+            _LOG.warning("%s is not used: %s", name, error.problem)
+            return math.nan
+        finally:
+            training.loop.optimizer.zero_grad()  # one that diverges leaves gradients
+            training.loop.optimizer.state.clear()  # `run` reads it from the checkpoint
+
+
+class _Shown(Callback):
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
+
+    def on_point(self, point: CurvePoint) -> None:
+        self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
+
+
+def _rank(score: float) -> float:
+    return -math.inf if math.isnan(score) else score
+
+
+def _in_words(scores: Mapping[float, float]) -> str:
+    return ", ".join(f"{score:.4f} at {rate}" for rate, score in scores.items()) + " after the first validation pass"
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rows of a batch."""
+
+    inputs: Any
+    counts: bool = True
+    """Whether the rows have targets."""
+
+    @property
+    def num_rows(self) -> int:
+        num_rows: int = self.inputs.num_rows
+        return num_rows
+
+    @property
+    def num_slots(self) -> int:
+        num_slots: int = self.inputs.num_slots
+        return num_slots
+
+    def rows(self, first: int, last: int) -> Self:
+        return replace(self, inputs=self.inputs.rows(first, last))
+
+    def silent(self) -> Self:
+        return replace(self, counts=False)
+
+    def to(self, device: torch.device) -> Self:
+        return replace(self, inputs=self.inputs.to(device))
+
+
+class LossOfShare(nn.Module):
+    """Loss of a task, summed over the targets of a share, as a module that sums its gradients over all processes."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.model = task.model
+        self._task = task
+
+    def forward(self, share: Share) -> Tensor:
+        return self._task.loss_sum(share.inputs) * float(share.counts)
+
+
+def shared(
+    task: Task, processes: Processes
+) -> tuple[Callable[[int, int], Iterator[Batch[Any]]], Callable[[Any], Tensor]]:
+    """Return `batches_from` and `loss_sum` for one of `processes`: the task's own if it is alone."""
+    if processes.world_size == 1:
+        return task.batches_from, task.loss_sum
+
+    def batches_from(epoch: int, index: int) -> Iterator[Batch[Any]]:
+        for batch in task.batches_from(epoch, index):
+            own, rows_short = share_of(Share(batch.inputs), processes.rank, processes.world_size)
+            yield replace(batch, inputs=own, rows_short=rows_short)
+
+    def smallest() -> Share:
+        return Share(next(task.batches_from(0, 0)).inputs.rows(0, 1))
+
+    return batches_from, processes.wrap(LossOfShare(task), smallest)
+
+
+CODE = ("encoder", "records/finetune", "records/reading", "records/words", "tasks", "tokenizing/tokenizer", "training")
 """Folders and files of the package that decide the result; dvc.yaml names the same as dependencies of the stage."""
 _LOG_EVERY_STEPS = 10
 
@@ -46,7 +356,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
         ParamsError: `frozen_layers` exceeds the encoder's layers, or the processor does not support the precision.
     """
     params = inputs.params
-    plan = Plan(
+    plan = ValidationPlan(
         steps_per_epoch=task.batches_per_epoch,
         num_epochs=params.epochs,
         looks_per_epoch=params.looks_per_epoch,
@@ -63,7 +373,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestRate:
     processes = hardware.processes
     name = agreed(processes, work, _fingerprint(inputs, hardware.precision, sources_of(task.model)))
     batches_from, loss_sum = shared(task, processes if plan.total_steps else Processes.alone())
-    rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
+    rate_of = None if params.layer_decay == 1 else adapters.rate_by_depth(task.model, params.layer_decay)
     of_seed = f"seed-{inputs.seed}"
 
     def validation_score() -> float:
@@ -102,9 +412,9 @@ def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
     """Freeze layers or add adapters, and narrow the embedding, which `narrow_embedding.widen` restores."""
     model: Any = task.model
     if inputs.params.lora is not None:
-        lora.add(model, inputs.params.lora, inputs.seed)
+        adapters.add(model, inputs.params.lora, inputs.seed)
     elif inputs.params.frozen_layers is not None:
-        depths.freeze(model, inputs.params.frozen_layers)
+        adapters.freeze(model, inputs.params.frozen_layers)
     narrow(model, (ids for rows in task.trained_on for ids in rows.ids_T))
 
 

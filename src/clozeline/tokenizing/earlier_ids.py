@@ -20,19 +20,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
-from clozeline.artifacts import record
-from clozeline.cluster.ledger import Ledger, Record, record_in
-from clozeline.storage.atomic import replacing_file
-from clozeline.tokenizing.partitions import Partition
-from clozeline.tokenizing.shards import EncodedFiles
-from clozeline.words.as_bytes.cutting import text_bytes
+from clozeline.cluster.ledger import FinishedTask, Ledger, record_in
+from clozeline.records import record
+from clozeline.records.words.bytes import text_bytes
+from clozeline.system.files import replacing_file
+from clozeline.tokenizing.shards import EncodedFiles, Partition
 
 _LOG = logging.getLogger(__name__)
 _FILE: Final = "last-run.json"
 _DIGEST_BYTES: Final = 16
 
 
-class Encoded(record.Record):
+class EncodedPartition(record.Record):
     """A partition as a run encoded it."""
 
     split: str
@@ -47,7 +46,7 @@ class LastRun(record.Record):
 
     code: str
     tokenizer_sha256: str
-    partitions: tuple[Encoded, ...] = ()
+    partitions: tuple[EncodedPartition, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> "LastRun | None":
@@ -90,11 +89,11 @@ class EarlierIds:
             if one.split == split and one.doc_ids[0] <= high and low <= one.doc_ids[1]
         )
 
-    def keep(self, encoded: Sequence[tuple[str, Partition, Record]]) -> None:
+    def keep(self, encoded: Sequence[tuple[str, Partition, FinishedTask]]) -> None:
         """Keep the ids of this run, for the next one, and remove all else."""
         self.ledger.keep_only({done.key for _, _, done in encoded})
         partitions = tuple(
-            Encoded(split=split, doc_ids=part.doc_ids, place=str(done.folder.relative_to(self.ledger.folder)))
+            EncodedPartition(split=split, doc_ids=part.doc_ids, place=str(done.folder.relative_to(self.ledger.folder)))
             for split, part, done in encoded
             if part.doc_ids is not None
         )

@@ -1,4 +1,7 @@
-"""Pack a file of clean text into token shards: each partition is encoded, then each shard is put together."""
+"""Pack a file of clean text into token shards: each partition is encoded, then each shard is put together.
+
+Keys of documents, by which a text is known in every snapshot, whatever its place and its tokens.
+"""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -6,24 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clozeline.cluster.ledger import Ledger, Record, passing_ledger
-from clozeline.progress import ProgressBar
-from clozeline.storage.fingerprints import code_of, fingerprint, versions_of
-from clozeline.tokenizer.folder import OpenTokenizer
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from clozeline.cluster.ledger import FinishedTask, Ledger, passing_ledger
+from clozeline.records.clean_text import DOC_ID, TEXT, columns_of
+from clozeline.records.reading.tokens import SplitInfo, dtype_for
+from clozeline.records.words.bytes import word_hashes
+from clozeline.system.arrays import DiskArrays
+from clozeline.system.content import code_of, fingerprint, versions_of
+from clozeline.system.progress import ProgressBar
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.encoding import FILES_OF_COUNTS, EncodeItem, PackingCount, encode_partition
-from clozeline.tokenizing.partitions import Partition
-from clozeline.tokenizing.shards import EncodedFiles, write_shards
-from clozeline.tokens.info import SplitInfo, dtype_for
+from clozeline.tokenizing.shards import EncodedFiles, Partition, write_shards
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _DECISIVE_PACKAGES: Final = ("numpy", "pyarrow", "tokenizers")
 _CODE: Final = (
-    "artifacts/preprocess/clean_text.py",
-    "inference/word_cuts.py",
-    "tokenizer",
+    "records/clean_text.py",
+    "records/word_cuts.py",
     "tokenizing",
-    "tokens/info.py",
-    "words/as_bytes",
+    "records/reading/tokens.py",
+    "records/words/bytes.py",
 )
 """Folders and files of the package that decide what a task writes."""
 
@@ -34,7 +43,7 @@ class Packed:
 
     info: SplitInfo
     count: PackingCount
-    encoded: Sequence[tuple[str, Partition, Record]]
+    encoded: Sequence[tuple[str, Partition, FinishedTask]]
     """Split, partition, and the record with its ids."""
 
     @property
@@ -97,3 +106,28 @@ def pack(
             bar.advance(partition.num_rows, ledger.workers.note)
         files = [EncodedFiles(record.folder, dtype) for _, _, record in encoded]
         return Packed(write_shards(files, folder, split, shard_tokens, ledger), count, encoded)
+
+
+def write_document_keys(clean: Path, out: Path) -> None:
+    """Write 64 bits of each `doc_id` of a file of clean text to `out`, a NumPy file, in the order of the rows.
+
+    Raises:
+        ArtifactError: the file is damaged, or has no such column.
+    """
+    parts = (word_hashes(ids) for (ids,) in columns_of(clean, DOC_ID))
+    np.save(out, DiskArrays().joined(parts, np.uint64), allow_pickle=False)
+
+
+def keep_known(clean: Path, keys: NDArray[np.uint64], out: Path) -> int:
+    """Write those texts of a file of clean text whose key is among `keys` to `out`; return their number.
+
+    Raises:
+        ArtifactError: the file is damaged, or lacks a column.
+    """
+    count, schema = 0, pa.schema([(TEXT, pa.string())])
+    with pq.ParquetWriter(out, schema) as file:
+        for ids, texts in columns_of(clean, DOC_ID, TEXT):
+            known = texts.filter(pa.array(np.isin(word_hashes(ids), keys)))
+            file.write_table(pa.table([known], schema=schema))
+            count += len(known)
+    return count

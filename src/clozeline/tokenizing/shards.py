@@ -2,11 +2,16 @@
 is put together by itself.
 
 Shapes: D documents, N their tokens.
+
+Partitions of a split of clean text: runs of row groups of a file, each of them a task.
+
+The content of the files decides them, never the number of workers.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,9 +21,10 @@ import numpy.typing as npt
 
 from clozeline.cluster.ledger import Done, Ledger
 from clozeline.cluster.store import RECORD
-from clozeline.storage.fingerprints import sha256_of
-from clozeline.storage.links import link_or_copy
-from clozeline.tokens.info import ShardInfo, ShardPaths, SplitInfo
+from clozeline.records.clean_text import TEXT, RowGroup, columns_of, files_in, row_groups
+from clozeline.records.reading.tokens import ShardInfo, ShardPaths, SplitInfo
+from clozeline.system.content import sha256_of
+from clozeline.system.files import link_or_copy
 
 _CHUNK_BYTES = 1 << 20
 _SPLIT: Final = "any"
@@ -90,7 +96,7 @@ class EncodedWriter:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardPiece:
     """Documents of one partition in one shard, with their tokens."""
 
     files: EncodedFiles
@@ -109,7 +115,7 @@ class Piece:
 @dataclass(frozen=True)
 class ShardItem:
     name: str
-    pieces: Sequence[Piece]
+    pieces: Sequence[ShardPiece]
 
     @property
     def inputs(self) -> list[object]:
@@ -175,8 +181,8 @@ def write_shard(item: ShardItem, folder: Path) -> Done:
     return Done(info.model_dump())
 
 
-def _pieces_of_shards(partitions: Iterable[EncodedFiles], shard_tokens: int) -> list[list[Piece]]:
-    shards: list[list[Piece]] = []
+def _pieces_of_shards(partitions: Iterable[EncodedFiles], shard_tokens: int) -> list[list[ShardPiece]]:
+    shards: list[list[ShardPiece]] = []
     num_tokens = shard_tokens + 1  # no shard is open
     for files in partitions:
         ends_D = np.cumsum(files.columns()[0], dtype=np.int64)
@@ -188,7 +194,7 @@ def _pieces_of_shards(partitions: Iterable[EncodedFiles], shard_tokens: int) -> 
                 num_tokens = 0
                 last = max(int(np.searchsorted(ends_D, start + shard_tokens, side="right")), first + 1)
             stop = int(ends_D[last - 1])
-            shards[-1].append(Piece(files, slice(first, last), slice(start, stop)))
+            shards[-1].append(ShardPiece(files, slice(first, last), slice(start, stop)))
             num_tokens += stop - start
             first, start = last, stop
     return shards
@@ -197,3 +203,63 @@ def _pieces_of_shards(partitions: Iterable[EncodedFiles], shard_tokens: int) -> 
 def _save(path: Path, array: npt.NDArray[Any]) -> str:
     np.save(path, array, allow_pickle=False)
     return sha256_of(path)
+
+
+_PARTITION_BYTES = 8_000_000
+"""Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    path: Path
+    groups: range
+    num_rows: int
+    text_bytes: int
+    doc_ids: tuple[str, str] | None
+    """Least and greatest `doc_id`; None if the file does not say."""
+    digest: str
+    """Of the texts, as the file stores them."""
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return (self.path,)
+
+    def columns(self, *names: str) -> Iterator[list[Any]]:
+        """Yield columns as `columns_of` does. Raises what `columns_of` raises."""
+        return columns_of(self.path, *names, groups=self.groups)
+
+    def texts(self) -> Iterator[list[str]]:
+        """Yield the texts in batches. Raises what `columns_of` raises."""
+        return (texts.to_pylist() for (texts,) in self.columns(TEXT))
+
+
+def partitions_of(path: Path) -> list[Partition]:
+    """Return the partitions of a split, in order.
+
+    Raises:
+        ArtifactError: a file is missing or damaged, or has no column of texts.
+    """
+    return [partition for file in files_in(path) for partition in _partitions_of_file(file)]
+
+
+def _partitions_of_file(path: Path) -> list[Partition]:
+    groups = row_groups(path)
+    found, first, text_bytes = [], 0, 0
+    for end, group in enumerate(groups, 1):
+        text_bytes += group.text_bytes
+        if text_bytes >= _PARTITION_BYTES or end == len(groups):
+            found.append(_partition(path, range(first, end), groups[first:end]))
+            first, text_bytes = end, 0
+    return found
+
+
+def _partition(path: Path, places: range, groups: list[RowGroup]) -> Partition:
+    bounds = [bound for group in groups for bound in group.doc_ids or ()]
+    return Partition(
+        path,
+        places,
+        num_rows=sum(group.num_rows for group in groups),
+        text_bytes=sum(group.text_bytes for group in groups),
+        doc_ids=(min(bounds), max(bounds)) if len(bounds) == 2 * len(groups) else None,
+        digest=blake2b("".join(group.digest for group in groups).encode(), digest_size=16).hexdigest(),
+    )

@@ -3,6 +3,8 @@
 `work/outbox/<run>/` holds `record.json` (what the run is), `points.jsonl` (points of its curves, as they come) and
 `files/` (its artifacts). The flow and its stage processes write there, and never wait for MLflow. `delivery` brings
 MLflow up to date, and removes the folder of a run that ended once MLflow has all of it.
+
+Calls to MLflow whose failure must not stop the work that is tracked.
 """
 
 import fcntl
@@ -10,15 +12,15 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from clozeline.artifacts.record import Record
-from clozeline.storage.atomic import remove_folder, replacing_file, replacing_folder
+from clozeline.records.record import Record
+from clozeline.system.files import remove_folder, replacing_file, replacing_folder
 
 _LOG = logging.getLogger(__name__)
 OUTBOX: Final = "CLOZELINE_OUTBOX"
@@ -31,7 +33,7 @@ _FILES: Final = "files"
 _BYTES_PER_READ: Final = 1 << 20
 
 
-class Dataset(Record):
+class StageDataset(Record):
     """An input of a stage, with DVC's hash."""
 
     name: str
@@ -52,7 +54,7 @@ class TrackedRun(Record):
     """Of what a stage computes: it continues the interrupted run of its workspace that has the same one."""
     params: Mapping[str, str] = {}
     figures: Mapping[str, float] = {}
-    datasets: tuple[Dataset, ...] = ()
+    datasets: tuple[StageDataset, ...] = ()
     status: Status | Literal["RUNNING", "DROPPED"] = "RUNNING"
     """DROPPED: a stage that had nothing to do; MLflow does not keep its run."""
     ended_ms: int | None = None
@@ -201,4 +203,19 @@ def _points_of(line: bytes) -> Points | None:
     try:
         return Points.model_validate_json(line)
     except ValidationError:
+        return None
+
+
+Result = TypeVar("Result")
+
+
+def forgiving(call: Callable[[], Result]) -> Result | None:
+    """Return the result of `call`; log any exception and return None.
+
+    MLflow's own errors are not enough: an artifact store raises those of its package (boto3's are no `OSError`).
+    """
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  # no error of MLflow may stop a training
+        _LOG.warning("MLflow did not record a part of this run: %s", " ".join(str(error).split())[:300])
         return None

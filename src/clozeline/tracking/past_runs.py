@@ -1,21 +1,27 @@
-"""The runs that made the current outputs of the project, found by the hashes of the outputs, not by time."""
+"""The runs that made the current outputs of the project, found by the hashes of the outputs, not by time.
 
-from collections.abc import Mapping
+Flow runs that a person names, with their figures and their dvc.lock, and MLflow's own page that compares them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import ClozelineError
-from clozeline.storage.fingerprints import md5_of
+from clozeline.records.record import Lock
+from clozeline.system.content import md5_of
+from clozeline.system.errors import ArtifactError, ClozelineError
 from clozeline.tracking.addresses import present
-from clozeline.tracking.database import answering, experiments, prepare
-from clozeline.tracking.forgiving import forgiving
+from clozeline.tracking.mlflow import answering, every, experiments, prepare
+from clozeline.tracking.outbox import forgiving
 from clozeline.tracking.stored_files import lock_of
 
 _MOST: Final = 1000  # MLflow's page
@@ -129,3 +135,115 @@ def earlier_run(run: Run, tracking_uri: str) -> EarlierRun:
 def _stage_run(run: Run) -> StageRun:
     started, ended = run.info.start_time, run.info.end_time or run.info.start_time
     return StageRun(run.info.run_id, datetime.fromtimestamp(ended / 1000, UTC), (ended - started) / 1000)
+
+
+MOST: Final = 4
+"""Number of runs whose columns a terminal has room for."""
+_OWN_PAGES: Final = "http://127.0.0.1:5000"
+"""Address at which `clozeline ui` shows the project's own database."""
+_PAGE: Final = 100
+_SHOWN: Final = 10
+_IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A flow run beside others."""
+
+    run_id: str
+    name: str
+    experiment_id: str
+    facts: EarlierRun
+    training_id: str | None
+    """Id of the run of its pre-training, which has the curves; None if that was executed elsewhere."""
+
+
+def compared_runs(tracking_uri: str, wanted: Sequence[str]) -> list[ComparedRun]:
+    """Find flow runs by their name, or by the beginning of their id; without any, the last two with other results.
+
+    Raises:
+        ArtifactError: a run is unknown, or a name has several; too few or too many are wanted.
+        TransientError: MLflow does not answer.
+    """
+    with answering(tracking_uri):
+        client = prepare(tracking_uri)
+        known = [experiment.experiment_id for experiment in experiments(client)]
+        found = [_named(client, known, text) for text in wanted] if wanted else _last_two(client, known)
+        ids = list(dict.fromkeys(run.info.run_id for run in found))
+        if not 2 <= len(ids) <= MOST:
+            raise _number_error(wanted, ids, _newest(client, known))
+        executed = executed_by_hash(client, known)
+    return [_compared(run, executed, tracking_uri) for run in found]
+
+
+def _named(client: MlflowClient, known: list[str], text: str) -> Run:
+    quoted = text.replace("'", "")  # MLflow's filters cannot escape it, and no run of ours has it
+    found = list(_search(client, known, f" AND attributes.run_name = '{quoted}'"))
+    if not found and _IS_ID.fullmatch(text):
+        found = [run for run in _search(client, known, "") if run.info.run_id.startswith(text)]
+    if len(found) != 1:
+        others = ", ".join(_called(run) for run in found or _newest(client, known))
+        raise ArtifactError(
+            f"{len(found)} runs have this name or id" if found else "MLflow has no run with this name or id",
+            given=text,
+            expected="the name of one run, or the first characters of its id",
+            do=f"name one of: {others}" if others else "run `clozeline run` first",
+        )
+    return found[0]
+
+
+def _last_two(client: MlflowClient, known: list[str]) -> list[Run]:
+    """Return the newest two finished runs with different dvc.locks, the older one first."""
+    by_lock: dict[str, Run] = {}
+    for run in _search(client, known, " AND attributes.status = 'FINISHED'"):
+        by_lock.setdefault(run.data.tags["dvc.lock_md5"], run)
+        if len(by_lock) == 2:
+            break
+    return list(reversed(by_lock.values()))
+
+
+def _newest(client: MlflowClient, known: list[str]) -> list[Run]:
+    return [run for _, run in zip(range(_SHOWN), _search(client, known, ""), strict=False)]
+
+
+def _search(client: MlflowClient, known: list[str], condition: str) -> Iterator[Run]:
+    """Yield the flow runs that have a dvc.lock, the newest first."""
+    if known:
+        with_lock = f"tags.`dvc.lock_md5` != ''{condition}"
+        newest_first = ["attributes.start_time DESC"]
+        yield from every(client.search_runs, known, with_lock, ViewType.ACTIVE_ONLY, _PAGE, newest_first)
+
+
+def _compared(run: Run, executed: Mapping[str | None, Run], tracking_uri: str) -> ComparedRun:
+    facts = earlier_run(run, tracking_uri)
+    stage = facts.lock.stages.get("pretrain") if facts.lock else None
+    training = executed.get(stage.sha256) if stage else None
+    training_id = training.info.run_id if training else None
+    return ComparedRun(run.info.run_id, run.info.run_name, str(run.info.experiment_id), facts, training_id)
+
+
+def comparison_address(tracking_uri: str, run_ids: Sequence[str], experiment_ids: Sequence[str]) -> str:
+    """Return the address of MLflow's own page that compares these runs; of a local database, in `clozeline ui`."""
+    pages = tracking_uri.rstrip("/") if tracking_uri.startswith("http") else _OWN_PAGES
+    runs, known = (quote(json.dumps(list(dict.fromkeys(ids)))) for ids in (run_ids, experiment_ids))
+    return f"{pages}/#/compare-runs?runs={runs}&experiments={known}"
+
+
+def _called(run: Run) -> str:
+    return f"{run.info.run_name} ({run.info.run_id[:8]})"
+
+
+def _number_error(wanted: Sequence[str], ids: Sequence[str], newest: Sequence[Run]) -> ClozelineError:
+    if not wanted:
+        return ArtifactError(
+            "there are no two runs to compare",
+            given=f"runs that MLflow knows: {', '.join(map(_called, newest)) or 'none'}",
+            expected="two finished runs with different results",
+            do="change params.yaml, and run `clozeline run`",
+        )
+    return ArtifactError(
+        "this number of runs cannot be compared",
+        given=f"{len(ids)} different: {', '.join(wanted)}",
+        expected=f"2 to {MOST} runs",
+        do=f"name 2 to {MOST} of: {', '.join(map(_called, newest))}",
+    )

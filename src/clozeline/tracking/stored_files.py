@@ -1,19 +1,40 @@
-"""The files that MLflow stores for a run: its dvc.lock, their size, their removal, and the errors of their store."""
+"""The files that MLflow stores for a run: its dvc.lock, their size, their removal, and the errors of their store.
+
+The last nights: flow runs whose data and files are kept, and the stored files of older runs.
+
+Search of the files that MLflow stores for runs.
+"""
 
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Final, Self
 
 from mlflow.artifacts import download_artifacts
-from mlflow.entities import Run
+from mlflow.entities import Run, ViewType
 
-from clozeline.artifacts.lock import Lock
-from clozeline.errors import ArtifactError, TransientError
-from clozeline.tracking.addresses import present
-from clozeline.tracking.database import answering
-from clozeline.tracking.mlflow_adapter import error_of_store, refuses_key, remove_stored_files, stored_files
+from clozeline.records.record import Lock
+from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.progress import track
+from clozeline.system.sweep import Removal, SweptStore
+from clozeline.tracking.addresses import database_of, files_beside, local_path, present
+from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
+from clozeline.tracking.mlflow import (
+    answering,
+    error_of_store,
+    every,
+    experiments,
+    prepare,
+    refuses_key,
+    remove_stored_file,
+    remove_stored_files,
+    stored_files,
+)
 
 _LOCK: Final = "dvc.lock"
 
@@ -79,3 +100,189 @@ def store_errors(tracking_uri: str) -> Iterator[None]:
             expected="a store that this machine can reach",
             do="start it, or correct its address (MLFLOW_S3_ENDPOINT_URL)",
         ) from raised
+
+
+_LOCK_MD5: Final = "dvc.lock_md5"
+_FILES: Final = "clozeline.files"
+"""Tag of a run whose stored files are being removed, and then of one whose files were removed."""
+_REMOVING: Final = "removing"
+_REMOVED: Final = "removed"
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True)
+class Nights:
+    """What MLflow knows of all workspaces, as far as it decides what is kept."""
+
+    locks: tuple[Lock, ...]
+    """The dvc.lock of each kept flow run, of every workspace."""
+    oldest_kept: datetime | None
+    """Start of the oldest kept run of this workspace; None if all its runs are kept."""
+    running_elsewhere: tuple[str, ...]
+    """Names of unfinished runs of other workspaces."""
+    runs: tuple[Run, ...]
+    tracking_uri: str
+    workspace: str
+
+    @classmethod
+    def read(cls, tracking_uri: str, workspace: str, num_kept: int) -> Self:
+        """Read the flow runs back to the `num_kept`-th newest night of each workspace.
+
+        A night is a finished run with another dvc.lock than the nights after it. Unfinished and failed runs in between
+        are kept, too.
+
+        Raises:
+            ArtifactError: the dvc.lock of a kept run is gone or damaged.
+            TransientError: MLflow does not answer.
+        """
+        with answering(tracking_uri):
+            client = prepare(tracking_uri)
+            known = [experiment.experiment_id for experiment in experiments(client)]
+            newest_first = ["attributes.start_time DESC"]
+            searched = (known, "", ViewType.ACTIVE_ONLY, _PAGE, newest_first)
+            runs = tuple(every(client.search_runs, *searched)) if known else ()
+            flow_runs = defaultdict(list)
+            for run in runs:
+                if _LOCK_MD5 in run.data.tags:
+                    flow_runs[run.data.tags.get(WORKSPACE)].append(run)
+            kept = {owner: list(_last_nights(of_one, num_kept)) for owner, of_one in flow_runs.items()}
+        locks = tuple(_locks((run for of_one in kept.values() for run in of_one), tracking_uri))
+        own = kept.get(workspace, [])
+        return cls(
+            locks=locks,
+            oldest_kept=_time(own[-1].info.start_time) if len(_nights(own)) == num_kept else None,
+            running_elsewhere=tuple(run.info.run_name for run in runs if _is_open_elsewhere(run, workspace)),
+            runs=runs,
+            tracking_uri=tracking_uri,
+            workspace=workspace,
+        )
+
+    @property
+    def has_own(self) -> bool:
+        """Whether MLflow knows any run of this workspace."""
+        return any(run.data.tags.get(WORKSPACE) == self.workspace for run in self.runs)
+
+    def files(self, locks: Iterable[Lock], before: datetime) -> SweptStore:
+        """Return the stored files of this workspace's flow and stage runs.
+
+        Those of runs that ended before `before` can be removed, except of stage runs that made what `locks` name. Runs
+        and figures stay.
+        """
+        made = {stage.sha256 for lock in locks for stage in lock.stages.values()}
+        own = [run for run in self.runs if self._is_ours(run) and run.data.tags.get(_FILES) != _REMOVED]
+        old = [run for run in own if _ended(run) < before and run.data.tags.get("dvc.stage_sha256") not in made]
+        removals = tuple(Removal(num_bytes_of(run, self.tracking_uri), partial(self._remove, run)) for run in old)
+        return SweptStore("MLflow: files of runs", len(own) - len(old), removals)
+
+    def _is_ours(self, run: Run) -> bool:
+        """Whether the flow or stage run is of this workspace, and its files are not in another copy of the project."""
+        tags, database = run.data.tags, database_of(self.tracking_uri)
+        if OUTBOX_RUN not in tags or tags.get(WORKSPACE) != self.workspace:
+            return False
+        path = local_path(address_of(run, self.tracking_uri))
+        return path is None or database is None or path.is_relative_to(files_beside(database))
+
+    def _remove(self, run: Run) -> None:
+        """Remove the files of a run. From the first tag on its dvc.lock keeps nothing."""
+        self._mark(run, _REMOVING)
+        remove_files_of(run, self.tracking_uri)
+        self._mark(run, _REMOVED)
+
+    def _mark(self, run: Run, state: str) -> None:
+        with answering(self.tracking_uri):
+            prepare(self.tracking_uri).set_tag(run.info.run_id, _FILES, state)
+
+
+def _last_nights(newest_first: Iterable[Run], num_kept: int) -> Iterator[Run]:
+    """Yield the runs back to the `num_kept`-th newest night."""
+    nights: set[str] = set()
+    for run in newest_first:
+        yield run
+        nights |= _nights([run])
+        if len(nights) == num_kept:
+            return
+
+
+def _nights(runs: Iterable[Run]) -> set[str]:
+    return {run.data.tags[_LOCK_MD5] for run in runs if run.info.status == "FINISHED"}
+
+
+def _locks(runs: Iterable[Run], tracking_uri: str) -> Iterator[Lock]:
+    by_md5 = {run.data.tags[_LOCK_MD5]: run for run in runs if _FILES not in run.data.tags}
+    for run in by_md5.values():
+        lock = lock_of(run, tracking_uri)
+        if lock is None:
+            raise ArtifactError(
+                "the dvc.lock of a night that is kept is gone or damaged, so the data of that night are not known",
+                given=f"run {run.info.run_name}, {run.info.artifact_uri}",
+                expected="the dvc.lock that was stored with the run",
+                do="restore it; or delete that run in MLflow (`clozeline ui`), and its data can be removed, too",
+            )
+        yield lock
+
+
+def _is_open_elsewhere(run: Run, workspace: str) -> bool:
+    owner = run.data.tags.get(WORKSPACE)
+    return run.info.status == "RUNNING" and owner is not None and owner != workspace
+
+
+def _ended(run: Run) -> datetime:
+    return _time(run.info.end_time or run.info.start_time)
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+_QUOTING: Final = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
+"""Suffixes of files that may quote a text."""
+
+
+@dataclass(frozen=True)
+class SearchedFiles:
+    """Files of runs that quote a text."""
+
+    removable: SweptStore
+    of_versions: tuple[str, ...]
+    """Those of the runs of registered versions, which are part of the version."""
+
+
+def search_files(tracking_uri: str, quotes: Callable[[Path], bool], of_versions: Collection[str]) -> SearchedFiles:
+    """Search the files of all runs of this project, also of deleted ones; `of_versions`: ids of the runs of versions.
+
+    Raises:
+        ArtifactError: the store of files refuses the key.
+        TransientError: MLflow or the store of its files does not answer.
+    """
+    with answering(tracking_uri):
+        client = prepare(tracking_uri)
+        known = [experiment.experiment_id for experiment in experiments(client)]
+        runs = list(every(client.search_runs, known, "", ViewType.ALL, _PAGE)) if known else []
+    num_files, removals, kept = 0, [], []
+    with answering(tracking_uri), store_errors(tracking_uri):
+        for run in track(runs, "Searching files of runs", len(runs)):
+            for path, size in _quoting(run, tracking_uri):
+                num_files += 1
+                if not _is_quoting(run, path, tracking_uri, quotes):
+                    continue
+                if run.info.run_id in of_versions:
+                    kept.append(f"{run.info.run_name}: {path}")
+                else:
+                    removals.append(Removal(size, partial(_remove, run, path, tracking_uri)))
+    return SearchedFiles(SweptStore("MLflow: files of runs", num_files - len(removals), tuple(removals)), tuple(kept))
+
+
+def _quoting(run: Run, tracking_uri: str) -> Iterator[tuple[str, int]]:
+    files = stored_files(address_of(run, tracking_uri), tracking_uri)
+    return ((path, size) for path, size in files if PurePosixPath(path).suffix in _QUOTING)
+
+
+def _is_quoting(run: Run, path: str, tracking_uri: str, quotes: Callable[[Path], bool]) -> bool:
+    address = f"{address_of(run, tracking_uri)}/{path}"
+    with tempfile.TemporaryDirectory() as folder:
+        return quotes(Path(download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)))
+
+
+def _remove(run: Run, path: str, tracking_uri: str) -> None:
+    with answering(tracking_uri), store_errors(tracking_uri):
+        remove_stored_file(address_of(run, tracking_uri), path, tracking_uri)

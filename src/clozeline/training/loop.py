@@ -1,4 +1,6 @@
-"""The training loop: forward, backward, clip, step, log, validate, checkpoint.
+"""Validation during training: is the model still improving, and when was it best?
+
+The training loop: forward, backward, clip, step, log, validate, checkpoint.
 
 It knows nothing about masks or labels: it gets a stream of batches that can start at any index, and a summed loss.
 """
@@ -10,14 +12,58 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from clozeline.errors import ArtifactError, TrainingError
-from clozeline.training.callbacks import Callback
-from clozeline.training.checkpoint import SHARDS, Checkpoints
-from clozeline.training.hardware import Hardware
-from clozeline.training.looks import Looks
+from clozeline.system.errors import ArtifactError, TrainingError
+from clozeline.training.checkpoints import SHARDS, Checkpoints
+from clozeline.training.curves import Look, Quality
+from clozeline.training.distribution import Processes
+from clozeline.training.micro_batches import Hardware
 from clozeline.training.optimizers import scale_learning_rates
-from clozeline.training.state import Batch, Inputs, Scored, State
+from clozeline.training.state import Batch, Callback, Inputs, Scored, State
 from clozeline.training.steps import Steps
+
+
+@dataclass
+class Looks:
+    """When to validate, how to measure, and when to stop."""
+
+    every_steps: int
+    patience: int | None
+    """Number of validation passes without a lower loss after which training stops; None: never."""
+    measure: Callable[[], Quality]
+    """Measures the current model on held-out text."""
+    best_weights: dict[str, Tensor] | None = None
+
+    @property
+    def keeps_best(self) -> bool:
+        return self.patience is not None
+
+    def is_due(self, step: int, is_last: bool) -> bool:
+        return step % self.every_steps == 0 or is_last
+
+    def take(self, model: nn.Module, state: State, processes: Processes) -> Look:
+        """Measure the model. With `patience`, keep the weights if they are the best so far. Training is not affected.
+
+        All processes take the figures that the first one measured, so that they stop at the same step and do not wait
+        for each other forever.
+        """
+        model.eval()
+        look = Look(state.step, *processes.of_the_first(self.measure()))
+        model.train()
+        state.looks.append(look)
+        if self.keeps_best and state.best_look is look:
+            self.best_weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+        return look
+
+    def has_lost_patience(self, state: State) -> bool:
+        best = state.best_look
+        if self.patience is None or best is None:
+            return False
+        return len(state.looks) - 1 - state.looks.index(best) >= self.patience
+
+    def restore_best(self, model: nn.Module) -> None:
+        if self.best_weights is not None:
+            model.load_state_dict(self.best_weights)
+
 
 SHARDED_ABOVE_BYTES = 4 * 10**9
 """Size of the trained weights above which several processes write a checkpoint together, each its share: a billion
@@ -126,7 +172,7 @@ class Loop(Generic[Inputs]):
         return self.hardware.processes.world_size > 1 and size_bytes > SHARDED_ABOVE_BYTES
 
     def _save_shards(self, state: State) -> None:
-        from clozeline.training import checkpoint_shards
+        from clozeline.training import checkpoints as checkpoint_shards
 
         best = self.looks.best_weights if self.looks is not None else None
         rest = {
@@ -191,7 +237,7 @@ class Loop(Generic[Inputs]):
         return State.of(saved["state"])
 
     def _restore_shards(self, saved: Mapping[str, Any]) -> State:
-        from clozeline.training import checkpoint_shards
+        from clozeline.training import checkpoints as checkpoint_shards
 
         has_best = saved["has_best_weights"]
         best = checkpoint_shards.restore(

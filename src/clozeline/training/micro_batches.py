@@ -1,15 +1,136 @@
-"""Micro-batches: parts of a batch that fit into memory. Their gradients add up to that of the whole."""
+"""Out-of-memory errors: recognized among all errors, and explained with the settings that need less memory.
 
+A GPU has its own error for it. On a CPU torch raises a plain RuntimeError; numpy and Python raise a MemoryError.
+
+Micro-batches: parts of a batch that fit into memory. Their gradients add up to that of the whole.
+
+Precision of a training: the requested one, if the processor is fast at it.
+
+Hardware of one training run.
+"""
+
+import contextlib
 import itertools
 import logging
-from typing import Generic, Protocol, Self, TypeVar
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 import torch
 
-from clozeline.params import FinetuneParams, PretrainParams
-from clozeline.training.out_of_memory import remedies
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.tasks import FinetuneParams
+from clozeline.system.errors import ParamsError
+from clozeline.training.distribution import Processes
+from clozeline.training.state import Inputs
 
 _LOG = logging.getLogger(__name__)
+
+_OF_ONEDNN = r"could not create a primitive$"
+_WORDS = re.compile(
+    rf"can't allocate memory|std::bad_alloc|{_OF_ONEDNN}|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+    re.MULTILINE,
+)
+"""Messages of a RuntimeError: from torch's CPU allocator, from C++ around it, from CUDA below torch's GPU allocator,
+and from oneDNN, whose kernels need memory of their own (its message is longer where a kernel does not exist).
+"""
+_AMOUNT = re.compile(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)")
+
+
+@dataclass
+class Shortage:
+    """Whether memory ran out."""
+
+    requested: str | None = None
+    """Amount that was requested, in words; None: memory did not run out."""
+
+
+@contextlib.contextmanager
+def noting_shortage() -> Iterator[Shortage]:
+    """End the block if memory runs out in it, and record that. Any other error propagates.
+
+    The error is not kept, because its frames hold the memory.
+    """
+    shortage = Shortage()
+    try:
+        yield shortage
+    except (RuntimeError, MemoryError) as error:
+        shortage.requested = requested_memory(error)
+        if shortage.requested is None:
+            raise
+        if re.search(_OF_ONEDNN, str(error), re.MULTILINE):
+            _turn_onednn_off()
+
+
+def _turn_onednn_off() -> None:
+    """Turn oneDNN off. Once memory for a kernel was missing, oneDNN 3.12 creates no kernel in that thread any more,
+    even with enough memory (uxlfoundation/oneDNN, pull request 5907): smaller parts alone would not help.
+    """
+    onednn: Any = torch.backends.mkldnn
+    onednn.enabled = False
+    _LOG.warning(
+        "oneDNN had no memory for a kernel and creates no more in this process: continuing with torch's own kernels, "
+        "which are many times slower in bf16"
+    )
+
+
+def requested_memory(error: Exception) -> str | None:
+    """Return the amount that was requested when memory ran out, in words; None: `error` is another fault."""
+    message = str(error)
+    if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not _WORDS.search(message):
+        return None
+    amount = _AMOUNT.search(message)
+    if amount is None:
+        return f"the requested amount is unknown: {(message or type(error).__name__).splitlines()[0]}"
+    number, unit = amount.groups()
+    return f"{int(number):,} bytes were requested" if unit == "bytes" else f"{number} {unit} were requested"
+
+
+@dataclass(frozen=True)
+class _Remedy:
+    """A change of params that reduces the memory for a row or for the optimizer's state."""
+
+    is_open: Callable[[Any], bool]
+    """Whether these params still allow the change."""
+    text: str
+
+
+def _always(params: object) -> bool:
+    return True
+
+
+_OF_PRETRAINING = (
+    _Remedy(lambda params: not params.gradient_checkpointing, "set `gradient_checkpointing: true`"),
+    _Remedy(_always, "lower `max_length`"),
+    _Remedy(lambda params: params.start is None, "make `model` smaller"),
+    _Remedy(lambda params: params.start is not None, "name a smaller model in `start`"),
+)
+_OF_FINE_TUNING = (
+    _Remedy(lambda params: getattr(params, "train_length", None) is not None, "lower `train_length`"),
+    _Remedy(lambda params: getattr(params, "train_length", None) is None, "lower `max_length`"),
+    _Remedy(
+        lambda params: params.lora is None and params.frozen_layers is None,
+        "train fewer weights with `frozen_layers` or `lora`",
+    ),
+    _Remedy(_always, "use a smaller encoder"),
+)
+_REMEDIES: Sequence[tuple[type[PretrainParams | FinetuneParams], Sequence[_Remedy]]] = (
+    (PretrainParams, _OF_PRETRAINING),
+    (FinetuneParams, _OF_FINE_TUNING),
+)
+
+
+def remedies(params: PretrainParams | FinetuneParams) -> str:
+    """Return what to change in the section `params` if even parts of one row each do not fit into memory.
+
+    A smaller batch or smaller parts would not help: no part is smaller than one row.
+    """
+    table = next(table for section, table in _REMEDIES if isinstance(params, section))
+    *others, last = [remedy.text for remedy in table if remedy.is_open(params)]
+    return f"{', '.join(others)}, or {last}"
 
 
 class Divisible(Protocol):
@@ -121,3 +242,106 @@ class MicroBatches(Generic[Rows]):
             max(half, self._longest_row),
         )
         return True
+
+
+Requested = Literal["auto", "fp32", "bf16", "fp16"]
+Name = Literal["fp32", "bf16", "fp16"]
+_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
+"""Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities."""
+_DTYPES = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Precision of one training run. Weights, gradients and the optimizer's state are always fp32."""
+
+    name: Name
+    device: torch.device
+    scaler: torch.amp.GradScaler
+    """Keeps small fp16 gradients from underflowing; does nothing in fp32 and bf16."""
+
+    @classmethod
+    def choose(cls, requested: Requested, device: torch.device) -> "Precision":
+        """Return the precision for `requested`.
+
+        `auto` is fp32 on a CPU, where a result must not depend on the model of the processor; on a GPU it is bf16 if
+        supported, else fp16. fp32 on a GPU lets matrix products round their factors to TF32, for the whole process.
+
+        Raises:
+            ParamsError: the processor does not support `requested`, or is so slow at it that it must be a mistake.
+        """
+        processor = _PROCESSORS.get(device.type, _UNKNOWN)
+        name = processor.best() if requested == "auto" else requested
+        problem = processor.problem_with(name)
+        if problem is not None:
+            raise ParamsError(
+                f"`precision: {name}` does not suit {device}: expected {problem}", do="set `precision` to auto, or fp32"
+            )
+        if device.type == "cuda" and name == "fp32":
+            torch.set_float32_matmul_precision("high")
+        return cls.of(name, device)
+
+    @classmethod
+    def of(cls, name: Name, device: torch.device) -> "Precision":
+        """Return exactly `name`, whether or not the processor is fast at it."""
+        return cls(name, device, torch.amp.GradScaler(device.type, enabled=name == "fp16"))
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context for the forward pass and the loss, but not for the backward pass."""
+        if self.name == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=_DTYPES[self.name])
+
+
+@dataclass(frozen=True)
+class _Processor:
+    best: Callable[[], Name]
+    problem_with: Callable[[Name], str | None]
+    """Returns what is expected instead; None: the precision is supported."""
+
+
+def _best_of_cuda() -> Name:
+    return "bf16" if _cuda_has_bf16() else "fp16"
+
+
+def _problem_with_cuda(name: Name) -> str | None:
+    return "a GPU with bf16 (compute capability 8.0), or fp16" if name == "bf16" and not _cuda_has_bf16() else None
+
+
+def _problem_with_cpu(name: Name) -> str | None:
+    if name == "fp16":
+        return "a GPU: on a CPU, fp16 is not worth its loss scaling"
+    if name == "bf16" and not _cpu_has_bf16():
+        instructions = ", ".join(_BF16_INSTRUCTIONS)
+        return f"a CPU with one of {instructions}: without them bf16 is 27 times slower than fp32 (measured)"
+    return None
+
+
+def _cuda_has_bf16() -> bool:
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def _cpu_has_bf16() -> bool:
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(instruction) for instruction in _BF16_INSTRUCTIONS)
+
+
+_PROCESSORS: Mapping[str, _Processor] = MappingProxyType(
+    {"cpu": _Processor(lambda: "fp32", _problem_with_cpu), "cuda": _Processor(_best_of_cuda, _problem_with_cuda)}
+)
+_UNKNOWN = _Processor(lambda: "fp32", lambda name: None if name == "fp32" else "fp32 on this kind of processor")
+
+
+@dataclass(frozen=True)
+class Hardware(Generic[Inputs]):
+    """Processes with their devices, precision, and the part of a batch that is in memory at once."""
+
+    processes: Processes
+    precision: Precision
+    micro_batches: MicroBatches[Any]
+
+    @classmethod
+    def plain(cls) -> "Hardware[Any]":
+        """Return one process on the CPU, in fp32, with whole batches."""
+        device = torch.device("cpu")
+        return cls(Processes.alone(), Precision.of("fp32", device), MicroBatches(None, device))

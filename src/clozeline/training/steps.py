@@ -1,18 +1,33 @@
-"""Optimizer steps: gradients of a batch's parts are summed, clipped and applied."""
+"""Randomness in a step (dropout, skipped layers) is a function of (seed, step, rank): there is no state to keep.
+
+Optimizer steps: gradients of a batch's parts are summed, clipped and applied.
+"""
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Generic
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clozeline.errors import TrainingError
-from clozeline.training.hardware import Hardware
-from clozeline.training.out_of_memory import noting_shortage
-from clozeline.training.randomness import begin_step
+from clozeline.system.errors import TrainingError
+from clozeline.training.micro_batches import Hardware, noting_shortage
 from clozeline.training.state import Batch, Inputs, Scored
+
+
+def begin_step(seed: int, step: int, rank: int, device: torch.device) -> None:
+    """Reseed torch's random streams, on the CPU and on `device`. It takes some microseconds.
+
+    A resumed training therefore draws the same as an uninterrupted one, on any device, though no checkpoint holds a
+    random state. Each process draws for itself, though only one writes checkpoints.
+    """
+    stream = int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0])
+    torch.default_generator.manual_seed(stream)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(stream)
+
 
 _MOST_SKIPPED = 50
 """Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34."""

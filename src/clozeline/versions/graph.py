@@ -13,9 +13,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo, lock_repo
 from dvc.stage import PipelineStage, Stage
 
-from clozeline.errors import ParamsError
-from clozeline.params import read_params
-from clozeline.params.writing import write_complete
+from clozeline.params.reading import read_params, write_complete
+from clozeline.system.errors import ParamsError
 from clozeline.versions.project import open_project
 
 _PARAMS: Final = "params"

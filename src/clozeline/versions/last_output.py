@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from clozeline.artifacts.lock import Lock
+from clozeline.records.record import Lock
 
 _LOG = logging.getLogger(__name__)
 _LOCK = "dvc.lock"

@@ -1,18 +1,175 @@
-"""The project's remote: a store of DVC (S3 or any other) from which other machines restore data and stages."""
+"""Files of a cache or remote, as its file system lists them, and folders, as DVC lists their files.
+
+Records of DVC's run cache, sent to a remote and fetched from it.
+
+DVC itself copies every record each time. That renews all their times, by which DVC finds the newest record of a stage
+that has several (a snapshot of a source that it cannot watch), and by which `clozeline gc` spares recent work.
+
+The project's remote: a store of DVC (S3 or any other) from which other machines restore data and stages.
+"""
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from clozeline.errors import ArtifactError, ParamsError, TransientError
+from pydantic import BaseModel, RootModel
+
+from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.versions.project import open_project
-from clozeline.versions.run_cache import fetch_records, push_records
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+
+
+_FOLDER: Final = ".dir"
+_TIMES: Final = ("mtime", "LastModified", "last_modified", "updated")
+"""Keys under which the file systems of fsspec give the time at which a file was written."""
+
+
+class _Listed(BaseModel):
+    relpath: str
+    md5: str
+
+
+class _FolderList(RootModel[list[_Listed]]):
+    """Content of the object that DVC keeps for a folder."""
+
+
+def is_folder(oid: str) -> bool:
+    """Whether an object is the list of a folder's files. Its name tells; metrics, for example, are JSON files, too."""
+    return oid.endswith(_FOLDER)
+
+
+def content_hash(oid: str) -> str:
+    """Return the md5 of an object's content."""
+    return oid.removesuffix(_FOLDER)
+
+
+def listed_files(content: bytes) -> dict[str, str]:
+    """Return name → hash of the files in a folder, from the content of its object.
+
+    Raises:
+        ValueError: it is not a list of files.
+    """
+    return {file.relpath: file.md5 for file in _FolderList.model_validate_json(content).root}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a cache or remote."""
+
+    path: str
+    num_bytes: int
+    written: datetime | None
+    """None if the file system does not say."""
+
+    @classmethod
+    def of(cls, path: str, info: Mapping[str, Any]) -> Self:
+        return cls(path, int(info.get("size") or 0), _written(info))
+
+    def is_older_than(self, before: datetime) -> bool:
+        """Whether the file was written before `before`; False if that is not known."""
+        return self.written is not None and self.written < before
+
+
+def stored_files(database: Any, folder: str) -> list[StoredFile]:
+    """Return every file below `folder` of an object database of DVC; none if the folder is missing."""
+    fs = database.fs.fs
+    fs.invalidate_cache()
+    try:
+        found = fs.find(folder, detail=True)
+        # The local file system of DVC gives the paths alone.
+        infos = found if isinstance(found, dict) else {path: fs.info(path) for path in found}
+    except FileNotFoundError:
+        return []
+    return [StoredFile.of(path, info) for path, info in infos.items()]
+
+
+def _written(info: Mapping[str, Any]) -> datetime | None:
+    written = next((info[key] for key in _TIMES if key in info), None)
+    match written:
+        case int() | float():
+            return datetime.fromtimestamp(written, UTC)
+        case str():
+            with suppress(ValueError):
+                written = datetime.fromisoformat(written)
+    if not isinstance(written, datetime):
+        return None
+    return written if written.tzinfo else written.replace(tzinfo=UTC)
+
+
+_IS_NAME: Final = re.compile(r"[0-9a-f]{2}(/[0-9a-f]{64}){2}").fullmatch
+"""Other files are temporary ones of DVC, left by a kill."""
+_UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def push_records(repo: "Repo") -> None:
+    """Send the records that the remote lacks. Objects go before them, so that no record names a missing output."""
+    _copy_missing(repo.cache.legacy, _remote_of(repo))
+
+
+def fetch_records(repo: "Repo") -> None:
+    """Fetch the records that the project lacks, with the times at which they were pushed."""
+    _copy_missing(_remote_of(repo), repo.cache.legacy, keeps_times=True)
+
+
+def fetch_no_records(repo: "Repo") -> None:
+    """Keep DVC from fetching every record again for each stage that may be restored from the remote."""
+    repo.stage_cache.pull = lambda remote: []
+
+
+def _remote_of(repo: "Repo") -> Any:
+    return repo.cloud.get_remote_odb(hash_name="md5-dos2unix")
+
+
+def _copy_missing(source: Any, target: Any, *, keeps_times: bool = False) -> None:
+    from dvc.fs import generic
+
+    present = {_name(file): file.num_bytes for file in _records(target)}
+    # A record of another size was cut off by a kill.
+    missing = [file for file in _newest(_records(source)) if present.get(_name(file)) != file.num_bytes]
+    if not missing:
+        return
+    places = [target.fs.join(_folder(target), *_name(file).split("/")) for file in missing]
+    if not keeps_times:
+        for folder in {target.fs.parent(place) for place in places}:
+            target.fs.makedirs(folder, exist_ok=True)
+    generic.copy(source.fs, [file.path for file in missing], target.fs, places)
+    if keeps_times:
+        for file, place in zip(missing, places, strict=True):
+            if file.written is not None:
+                os.utime(place, (file.written.timestamp(),) * 2)
+
+
+def _records(database: Any) -> list[StoredFile]:
+    return [file for file in stored_files(database, _folder(database)) if _IS_NAME(_name(file))]
+
+
+def _folder(database: Any) -> str:
+    return str(database.fs.join(database.path, "runs"))
+
+
+def _name(record: StoredFile) -> str:
+    """Return `xx/KEY/VALUE`: hash of command, dependencies and params, then hash of the whole record."""
+    return "/".join(PurePosixPath(record.path.replace(os.sep, "/")).parts[-3:])
+
+
+def _newest(records: Iterable[StoredFile]) -> list[StoredFile]:
+    """Return the newest record of each key: DVC restores from no other."""
+    newest: dict[str, StoredFile] = {}
+    for record in records:
+        key = PurePosixPath(_name(record)).parent.name
+        if key not in newest or (record.written or _UNKNOWN) > (newest[key].written or _UNKNOWN):
+            newest[key] = record
+    return list(newest.values())
+
 
 NAME: Final = "store"
 _CONNECT_SECONDS: Final = 10

@@ -17,14 +17,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
-from clozeline.errors import ClozelineError, TransientError
-from clozeline.machine.garbage import collect_rarely
-from clozeline.storage.atomic import replacing_file
+from clozeline.system.errors import ClozelineError, TransientError
+from clozeline.system.files import replacing_file
+from clozeline.system.machine import collect_rarely
 from clozeline.versions.project import open_project
-from clozeline.versions.run_cache import fetch_no_records
+from clozeline.versions.remote import fetch_no_records
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+
 
 Outcome = Literal["executed", "restored", "unchanged"]
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clozeline.artifacts.export.evidence import QuantizationScheme
+from clozeline.records.package import QuantizationScheme
 
 SCHEME = QuantizationScheme(
     activations="uint8 per token, dynamic",

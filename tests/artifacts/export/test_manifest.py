@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import FILES, read_manifest, record_of, verify
-from clozeline.errors import ArtifactError
+from clozeline.records.package import FILES, read_manifest, record_of, verify
+from clozeline.system.errors import ArtifactError
 
 
 @pytest.fixture

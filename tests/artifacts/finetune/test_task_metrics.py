@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from clozeline.artifacts.finetune.task_metrics import Headline
+from clozeline.records.finetune.task_metrics import Headline
 
 
 def of(value: float) -> Headline:

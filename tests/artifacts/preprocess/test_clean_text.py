@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.artifacts.preprocess.clean_text import DOC_ID, SCHEMA, SOURCE, TEXT, columns_of, num_rows, texts_of
-from clozeline.errors import ArtifactError
+from clozeline.records.clean_text import DOC_ID, SCHEMA, SOURCE, TEXT, columns_of, num_rows, texts_of
+from clozeline.system.errors import ArtifactError
 
 
 @pytest.fixture

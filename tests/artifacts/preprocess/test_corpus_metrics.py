@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.preprocess.corpus_metrics import CorpusMetrics
-from clozeline.errors import ArtifactError
+from clozeline.records.clean_text import CorpusMetrics
+from clozeline.system.errors import ArtifactError
 from tests.text_metrics import corpus_metrics
 
 

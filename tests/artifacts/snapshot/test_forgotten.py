@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.snapshot.forgotten import FORGOTTEN_LOCK, KEY_FILE, Forgotten, with_tombstone, write
-from clozeline.errors import ArtifactError
+from clozeline.records.snapshot import FORGOTTEN_LOCK, KEY_FILE, Forgotten, with_tombstone, write
+from clozeline.system.errors import ArtifactError
 
 TEXT = "Jané Doe lives at 5 Elm Street, in the town of Oz."
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from clozeline.params.recipes import laid_over
+from clozeline.params.pretraining import laid_over
 from clozeline.stages import pretrain
 from comparison import biomedical, ours
 from comparison.finetuning import params_of, run_stage

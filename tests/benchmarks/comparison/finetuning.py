@@ -20,10 +20,8 @@ from typing import Any
 
 import torch
 
-from clozeline.params import FinetuneParams
-from clozeline.params.finetuning import SECTIONS
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.params.recipes import laid_over
+from clozeline.params.pretraining import laid_over
+from clozeline.params.tasks import SECTIONS, FinetuneParams, whole_task
 from clozeline.stages import finetune
 from comparison.alternation import Comparison, alternate, finish, report_progress
 from comparison.labelled import Item, Parts, Sizes

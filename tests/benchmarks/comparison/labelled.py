@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozeline.records.files.fields import Fields
-from clozeline.records.files.identity import identity_of
-from clozeline.tasks.classification import label_files
-from clozeline.tasks.question_answering.squad import read_squad
-from clozeline.tasks.records import Reader, read_records
-from clozeline.tasks.similarity import tables
-from clozeline.tasks.tagging.columns import readers
+from clozeline.records.reading.files import Fields
+from clozeline.records.reading.streams import identity_of
+from clozeline.tasks import formats as label_files
+from clozeline.tasks import formats as tables
+from clozeline.tasks.files import Reader, read_records
+from clozeline.tasks.formats import read_squad, tag_readers
 from comparison import generated_tasks
 from comparison.stages import KEPT, PROJECT
 
@@ -60,7 +59,7 @@ def labelled() -> Path | None:
 
 def polarity(folder: Path) -> list[Item]:
     """Pang & Lee's sentences: two files whose names are the labels, a sentence in a line."""
-    formats = label_files.readers({"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"})
+    formats = label_files.label_readers({"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"})
     return _items(folder / "sentence-polarity", LABELLED, formats)
 
 
@@ -85,7 +84,7 @@ def few_label_parts(name: str, sizes: Sizes, draw: int) -> Parts:
         label_field, files = _ONE_LABEL[name]
         inner = _FILES.get(name, "")
         fields = {**LABELLED, "label_field": label_field}
-        read = _items(folder / name / inner, fields, label_files.readers(files or None))
+        read = _items(folder / name / inner, fields, label_files.label_readers(files or None))
         items = [{"text": item["text"], "label": item[label_field]} for item in read]
     return written(f"few-{draw}", name, cut(items, sizes, lambda it: it["text"], draw=draw))
 
@@ -107,7 +106,7 @@ def entity_parts(sizes: Sizes, draw: int = 0) -> Parts:
 
 def tagged_items(file: Path) -> list[Item]:
     """Return sentences with tags in columns, as NCBI disease has them."""
-    return _items(file, TAGGED, readers(0, -1))
+    return _items(file, TAGGED, tag_readers(0, -1))
 
 
 def question_parts(sizes: Sizes) -> Parts:
@@ -127,7 +126,9 @@ def scored_pairs() -> list[Item]:
     folder = labelled()
     if folder is None:
         return []
-    pairs = read_records(folder / "sts2016" / "postediting.test.tsv", SCORED, tables.readers(list(SCORED.values())))
+    pairs = read_records(
+        folder / "sts2016" / "postediting.test.tsv", SCORED, tables.pair_readers(list(SCORED.values()))
+    )
     scored = [(pair.number("score"), pair) for pair in pairs]
     return [dict(pair.values) | {"score": score} for score, pair in scored if score is not None]
 

@@ -16,22 +16,18 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from clozeline.encoder.model import Model
-from clozeline.evaluation.asking import in_folds
-from clozeline.evaluation.figures import measure
-from clozeline.evaluation.groupings import ByDocument
-from clozeline.language_modelling import language_model
-from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.objectives import OBJECTIVES
-from clozeline.params import Params, PretrainParams
-from clozeline.params.recipes import laid_over
+from clozeline.encoder.model import EncoderModel
+from clozeline.evaluation.groups import ByDocument, in_folds
+from clozeline.evaluation.measuring import measure
+from clozeline.language import models
+from clozeline.language.objectives import OBJECTIVES, Split
+from clozeline.language.shards import Rows, TokenShards
+from clozeline.params.pretraining import PretrainParams, laid_over
+from clozeline.params.project import Params
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
-from clozeline.tokens.rows import Rows
-from clozeline.tokens.shards import TokenShards
-from clozeline.training.callbacks import Callback
 from clozeline.training.curves import CurvePoint
-from clozeline.training.state import State
+from clozeline.training.state import Callback, State
 from comparison.stages import params_tree
 
 _NEVER = 10**9
@@ -114,28 +110,30 @@ class Losses:
         return abs(self.ours - self.theirs)
 
 
-def stock(model: Model) -> PreTrainedModel:
+def stock(model: EncoderModel) -> PreTrainedModel:
     """Return a model of transformers' own class with the weights of `model`."""
     with TemporaryDirectory() as folder:
         model.save(Path(folder))
         return AutoModelForMaskedLM.from_pretrained(folder)  # type: ignore[no-any-return]  # Auto classes have no types
 
 
-def in_ours(model: PreTrainedModel) -> Model:
+def in_ours(model: PreTrainedModel) -> EncoderModel:
     """Return a model of our class with the weights of `model`."""
-    opened, missing = Model.loaded(model.config, "mlm", model.state_dict())
+    opened, missing = EncoderModel.loaded(model.config, "mlm", model.state_dict())
     if missing:
         raise ValueError(f"weights that ours has and theirs has not: {missing}")
     return opened
 
 
 @torch.inference_mode()
-def losses_of_one_batch(model: Model, theirs: PreTrainedModel, tokens: Path, max_length: int, num_rows: int) -> Losses:
+def losses_of_one_batch(
+    model: EncoderModel, theirs: PreTrainedModel, tokens: Path, max_length: int, num_rows: int
+) -> Losses:
     """Ours projects the targets alone; theirs all positions, with labels of -100 where there is no target."""
     split = Split.open(TokenShards.open(tokens, "train"), max_length)
     rows_B = np.arange(min(num_rows, len(split.rows)))
     batch = OBJECTIVES["mlm"].judging(split, split.read(rows_B), _MASK_SEED, 0, _NUM_FOLDS)
-    ours = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    ours = functional.cross_entropy(models.target_logits(model, batch), batch.labels_T)
     labels_BL = torch.full_like(batch.input_ids_BL, -100)
     labels_BL.view(-1)[batch.slot_T] = batch.labels_T
     asked = theirs(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, labels=labels_BL)
@@ -150,7 +148,7 @@ def first_tokens(tokens: Path, max_length: int, num_tokens: int) -> Split:
     return replace(split, rows=rows)
 
 
-def validation_loss(model: Model, split: Split, batch_tokens: int = 8192) -> float:
+def validation_loss(model: EncoderModel, split: Split, batch_tokens: int = 8192) -> float:
     """Return the loss in nats per token over `split`; every token is hidden once, by masks with a seed of their own."""
     was_training = model.training
     model.eval()

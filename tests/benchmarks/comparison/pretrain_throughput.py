@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from clozeline.params import PretrainParams
-from clozeline.tokens.shards import TokenShards
+from clozeline.language.shards import TokenShards
+from clozeline.params.pretraining import PretrainParams
 from comparison import ours, run_mlm
 from comparison.alternation import Comparison, alternate, finish, report_progress
 from comparison.machine import available_cores

@@ -18,8 +18,8 @@ import torch
 from scipy.stats import ttest_1samp
 from transformers import AutoModelForMaskedLM, BertConfig, PretrainedConfig, PreTrainedModel
 
-from clozeline.language_modelling.batches import Split
-from clozeline.params import PretrainParams
+from clozeline.language.objectives import Split
+from clozeline.params.pretraining import PretrainParams
 from comparison import ours, run_mlm
 from comparison.alternation import Comparison, Rounds, finish, report_progress
 from comparison.machine import available_cores

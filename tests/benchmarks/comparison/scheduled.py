@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from clozeline.inference.embedder import Embedder
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.language import Embedder, OpenEncoder
+from clozeline.inference.open_model import AnyQuestion
 from clozeline.inference.package import load
-from clozeline.inference.question import AnyQuestion
-from clozeline.serving.scheduling.admission import Admission
-from clozeline.serving.scheduling.scheduler import Scheduler
-from clozeline.serving.scheduling.work import Lane, Ticket
-from clozeline.serving.scheduling.workers import Workers
+from clozeline.serving.queue import Admission, BatchWorkers, Lane, Scheduler, Ticket
 from comparison.sentences import Embeddings
 
 REQUEST_TEXTS = 32
@@ -30,7 +26,7 @@ class Ours:
         self._settled = threading.Semaphore(0)
         no_limit = Admission(max_waiting_tokens=10**9, max_wait_seconds=1e9)
         self._scheduler = Scheduler(num_threads, self._settle, admission=no_limit)
-        self._workers = Workers(self._scheduler, num_threads, lambda batch, seconds: None)
+        self._workers = BatchWorkers(self._scheduler, num_threads, lambda batch, seconds: None)
 
     def embed(self, texts: Sequence[str]) -> Embeddings:
         """Return the vectors, [T, H]."""
@@ -39,7 +35,7 @@ class Ours:
     def fill(self, texts: Sequence[str], top_k: int) -> list[list[int]]:
         """Return for each text the likeliest tokens for its one mask, best first."""
         model = self._model
-        assert isinstance(model, Encoder)
+        assert isinstance(model, OpenEncoder)
         answers = self._answers(texts, lambda some: model.filling(some, top_k=top_k, truncate=True))
         return [[word.token for word in words] for (words,) in answers]
 

@@ -79,7 +79,7 @@ def our_mlflow_model(models: SentenceModels) -> Path:
     """Our package as `clozeline release` stores it: the same INT8 graph."""
     import mlflow
 
-    from clozeline import registry
+    from clozeline.registry import models as registry
 
     folder = _emptied("mlflow-ours")
     mlflow.pyfunc.save_model(

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 from ruamel.yaml import YAML
 
+from clozeline.params.pretraining import laid_over
 from clozeline.params.reading import read_tree
-from clozeline.params.recipes import laid_over
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05

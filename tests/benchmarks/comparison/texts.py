@@ -13,10 +13,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.params import Params
-from clozeline.text.documents import Document
-from clozeline.text.opening import opened
-from clozeline.text.sources import open_snapshot
+from clozeline.corpus.cleaning.documents import Document
+from clozeline.corpus.cleaning.portions import open_snapshot, opened
+from clozeline.params.project import Params
 from comparison.stages import KEPT, PROJECT, params_tree, run_stage
 
 _LOG = logging.getLogger(__name__)

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clozeline.artifacts.export.evidence import QuantizationScheme, Rung
-from clozeline.artifacts.export.manifest import Manifest, Precision, read_manifest
-from clozeline.exporting.proof import checks
-from clozeline.params import ExportGates, ExportParams
+from clozeline.export.proof import checks
+from clozeline.params.delivery import ExportGates, ExportParams
+from clozeline.records.package import Manifest, Precision, QuantizationScheme, Rung, read_manifest
 from comparison.stages import params_tree
 
 _LOG = logging.getLogger(__name__)

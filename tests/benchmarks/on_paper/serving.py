@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from clozeline.encoder.sizes import Shape
+from clozeline.encoder.architecture import Shape
 from on_paper.figures import CLUSTER, PRICES, SERVING
 from on_paper.training import MODELS, Model
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import torch
 
-from clozeline.encoder.sizes import Shape
-from clozeline.params import PretrainParams, read_params
-from clozeline.planning.compute import Compute
-from clozeline.planning.counting import ParameterCount, outline
-from clozeline.planning.memory import StepMemory
-from clozeline.training.precision import Precision
+from clozeline.encoder.architecture import Shape
+from clozeline.params.pretraining import PretrainParams
+from clozeline.params.reading import read_params
+from clozeline.planning.costs import Compute, ParameterCount, StepMemory, outline
+from clozeline.training.micro_batches import Precision
 from on_paper.figures import PRICES, TRAINING
 
 PROJECT = Path(__file__).parents[3]

@@ -6,18 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut
-from clozeline.errors import DataError
-from clozeline.exporting.answers import BEGINNINGS, UNKNOWN, Answers, logits
-from clozeline.exporting.exams.exam import exam_of
-from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
-from clozeline.exporting.sample import Sample
-from clozeline.inference.entities import Extent
+from clozeline.export.exams import BEGINNINGS, UNKNOWN, Answers, Sample, exam_of, logits
+from clozeline.export.task_exams import AnswersExam, TagsExam
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
-from clozeline.tasks.classification.label_sets import FIGURES
-from clozeline.tasks.scores.squad import f1
-from clozeline.tasks.tagging.scores import score
+from clozeline.inference.tagger import Extent
+from clozeline.records.finetune.scored_items import EntitySpan, HeldOut, f1
+from clozeline.system.errors import DataError
+from clozeline.tasks.classification.scores import SET_FIGURES
+from clozeline.tasks.tagging.sentences import score
 from tests.exporting.conftest import TinyPackage
 from tests.tiny_packages import (
     TAGS,
@@ -161,7 +158,7 @@ def test_micro_f1_of_label_sets_equals_that_of_the_task(opened: Opened) -> None:
     assert (exam.metric, exam.num_items(given), exam.num_texts) == ("micro F1", 5, 4)
     actual_TC = np.array([[label in right for label in TOPICS] for right in labels])
     said_TC = given.top1_A.reshape(4, len(TOPICS)).astype(bool)
-    assert exam.counts(given, given).value == pytest.approx(FIGURES["micro_f1"](actual_TC, said_TC))
+    assert exam.counts(given, given).value == pytest.approx(SET_FIGURES["micro_f1"](actual_TC, said_TC))
     probability = [{one.label: one.score for one in scores} for scores in model.classify(TEXTS, top_k=9)]
     assert said_TC.tolist() == [[of_text[label] > 0.4 for label in TOPICS] for of_text in probability]
     assert 0 < said_TC.mean() < 1

@@ -9,20 +9,14 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.artifacts.export.evidence import Rung
-from clozeline.artifacts.export.manifest import FILES, read_manifest
-from clozeline.artifacts.finetune.model.held_out import HeldOut
-from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import Exam, exam_of
-from clozeline.exporting.exams.of_pairs import CosinesExam, SearchExam
-from clozeline.exporting.proof import Proof
-from clozeline.exporting.ratios import ratio_of_figures
-from clozeline.exporting.sample import Sample
-from clozeline.inference.embedder import Embedder
+from clozeline.export.exams import Answers, Exam, Sample, exam_of, ratio_of_figures
+from clozeline.export.proof import Proof
+from clozeline.export.task_exams import CosinesExam, SearchExam
+from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
-from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.scores.correlations import spearman
-from clozeline.tasks.scores.ranking import by_vectors, ranked
+from clozeline.records.finetune.scored_items import HeldOut, by_vectors, ranked, spearman
+from clozeline.records.finetune.statistics import bootstrap_interval
+from clozeline.records.package import FILES, Rung, read_manifest
 from tests.exporting.conftest import TinyPackage
 from tests.open_gates import OPEN
 from tests.tiny_packages import write_embedder

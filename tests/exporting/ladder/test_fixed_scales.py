@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import FILES, read_manifest, verify
-from clozeline.exporting import ranges
-from clozeline.exporting.graph import op_counts, read_graph
+from clozeline.export import ranges
+from clozeline.export.graph import op_counts, read_graph
+from clozeline.records.package import FILES, read_manifest, verify
 from tests.exporting.ladder.conftest import OPEN, ExportModel
 
 RATIOS = (8.0, 2.0)

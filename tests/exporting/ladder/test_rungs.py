@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
-from clozeline.artifacts.export.evidence import Rung
-from clozeline.artifacts.export.manifest import FILES, Manifest, read_manifest, verify
-from clozeline.errors import ArtifactError
-from clozeline.exporting import ladder
-from clozeline.exporting.graph import read_graph
-from clozeline.exporting.quantization import Scheme
-from clozeline.exporting.sensitivity import worst_first
+from clozeline.export import ladder
+from clozeline.export.graph import read_graph
+from clozeline.export.ladder import worst_first
+from clozeline.export.quantization import Scheme
 from clozeline.inference.latency import measure
 from clozeline.inference.package import load
-from clozeline.params import RungParams, read_params
+from clozeline.params.delivery import RungParams
+from clozeline.params.reading import read_params
+from clozeline.records.package import FILES, Manifest, Rung, read_manifest, verify
+from clozeline.system.errors import ArtifactError
 from tests.exporting.ladder.conftest import GATES, ExportModel
 
 CHECKOUT = Path(__file__).parents[3]

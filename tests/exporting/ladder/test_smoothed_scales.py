@@ -9,10 +9,9 @@ import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
-from clozeline.artifacts.export.evidence import QuantizationScheme
-from clozeline.artifacts.export.manifest import FILES, read_manifest
-from clozeline.exporting import ladder
-from clozeline.exporting.graph import read_graph
+from clozeline.export import ladder
+from clozeline.export.graph import read_graph
+from clozeline.records.package import FILES, QuantizationScheme, read_manifest
 from tests.exporting.ladder.conftest import OUTLIER_CHANNELS, ExportModel
 
 LIMIT = 4.0

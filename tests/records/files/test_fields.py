@@ -2,9 +2,8 @@
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.records.files.fields import check_fields, nearest
-from clozeline.records.files.placed import json_records
+from clozeline.records.reading.files import check_fields, json_records, nearest
+from clozeline.system.errors import DataError
 
 KNOBS = {"text_field": "text", "label_field": "label"}
 

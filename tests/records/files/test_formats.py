@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.records.files.formats import FORMATS, format_of
-from clozeline.records.files.meter import Meter
+from clozeline.records.reading.files import FORMATS, format_of
+from clozeline.records.reading.streams import Meter
+from clozeline.system.errors import DataError
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
 ROWS = [('a "quoted", text\nof two lines', "x"), ("größe 東京", "y"), ("no label", ""), ("", "x")]

@@ -1,6 +1,6 @@
 """Claim: two texts have the same identity exactly if they differ only in case and white space."""
 
-from clozeline.records.files.identity import content_key, identity_of
+from clozeline.records.reading.streams import content_key, identity_of
 
 
 def test_identity_ignores_only_case_and_white_space() -> None:

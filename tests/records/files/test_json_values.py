@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clozeline.records.files.json_values import parsed
+from clozeline.records.reading.streams import parsed
 
 
 @pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00", "\\udfff"])

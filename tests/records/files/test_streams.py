@@ -6,9 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.records.files.meter import Meter
-from clozeline.records.files.streams import lines_of, read_blocks, read_lines
+from clozeline.records.reading.streams import Meter, lines_of, read_blocks, read_lines
+from clozeline.system.errors import DataError
 
 TEXT = "".join(f"line {number} – ünï\n" for number in range(5_000))
 Compress = Callable[[bytes], bytes]

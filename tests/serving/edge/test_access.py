@@ -11,12 +11,11 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp
 
-from clozeline.errors import ParamsError
-from clozeline.serving import KEYS_VARIABLE
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import SECURITY_HEADERS, ApiKeys
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.access import SECURITY_HEADERS, ApiKeys
+from clozeline.serving.errors import KEYS_VARIABLE
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from clozeline.system.errors import ParamsError
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 KEYS = ("one-key-of-a-team-1234", "another-key-of-it-5678")

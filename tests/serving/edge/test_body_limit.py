@@ -9,10 +9,9 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.body_limit import BodyBounds
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.limits import BodyBounds
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

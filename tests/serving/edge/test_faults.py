@@ -8,12 +8,11 @@ import pytest
 from starlette.types import ASGIApp
 from tokenizers import Tokenizer, models
 
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.language import OpenEncoder
 from clozeline.inference.tokenization import TextTokenizer
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import SECURITY_HEADERS
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.access import SECURITY_HEADERS
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
@@ -25,7 +24,7 @@ def broken(serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatc
     def fail(*given: object) -> object:
         raise RuntimeError("insides of the graph")
 
-    monkeypatch.setattr(Encoder, "rows", fail)
+    monkeypatch.setattr(OpenEncoder, "rows", fail)
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with serving(create_app(service)) as client:

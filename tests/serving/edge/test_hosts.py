@@ -8,10 +8,9 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.hosts import AllowedHosts
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.access import AllowedHosts
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import connection
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

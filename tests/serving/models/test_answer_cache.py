@@ -1,6 +1,6 @@
 import pytest
 
-from clozeline.serving.models.answer_cache import AnswerCache, Key
+from clozeline.serving.models import AnswerCache, Key
 
 NUMBERS = range(100)
 ANSWER = b"x" * 400

@@ -14,14 +14,14 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline import registry
-from clozeline.errors import ArtifactError
-from clozeline.registry import FetchedPackage, Registered
+from clozeline.registry import models
 from clozeline.registry.announcement import NOTICE_VARIABLE, Announcement
-from clozeline.serving.app import create_app
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.models.watching import Watcher
+from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.models import Capacity, Service
+from clozeline.serving.server import create_app
+from clozeline.serving.watching import Watcher
+from clozeline.system.errors import ArtifactError
 from tests.serving.conftest import wait_until
 from tests.tiny_packages import write_embedder
 
@@ -128,7 +128,7 @@ def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
     monkeypatch.setenv(NOTICE_VARIABLE, str(NOTICE_SECONDS))
     write_embedder(tmp_path / "package")
     champion = Champion(tmp_path / "package")
-    monkeypatch.setattr(registry, "fetch", champion.fetch)
+    monkeypatch.setattr(models, "fetch", champion.fetch)
     return champion
 
 

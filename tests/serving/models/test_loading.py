@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from clozeline.artifacts.export.manifest import FILES
-from clozeline.serving.models.loading import room_bytes
+from clozeline.records.package import FILES
+from clozeline.serving.loading import room_bytes
 from tests.tiny_packages import write_large_embedder
 
 MEASURED = """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import clozeline.serving.server, onnxruntime, tokenizers  # what has to be there for any model
 from clozeline.serving.models import loading
-from clozeline.serving.models.sources import ModelSource
+from clozeline.registry.sources import ModelSource
 
 def kilobytes(name):
     return int(re.search(rf"^{name}:\\s+(\\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[1])

@@ -8,13 +8,12 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.models.turns import Plan, Turns
-from clozeline.serving.scheduling.work import LoadedModel, ServedModel
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.queue import LoadedModel, ServedModel
+from clozeline.serving.server import create_app
+from clozeline.serving.turns import Plan, Turns
 from tests.tiny_packages import write_encoder
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

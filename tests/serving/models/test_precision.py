@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from clozeline import registry
-from clozeline.artifacts.export.manifest import FILES, Precision
-from clozeline.errors import ArtifactError
 from clozeline.inference.latency import Latency
 from clozeline.inference.open_model import OpenModel
-from clozeline.machine.processor import processor
-from clozeline.registry import FetchedPackage, Registered
-from clozeline.serving.models import loading, precision
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.protocols.house.status import card
+from clozeline.records.package import FILES, Precision
+from clozeline.registry import models as registry
+from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.sources import ModelSource
+from clozeline.serving import loading
+from clozeline.serving.http.status import card
+from clozeline.serving.loading import open_source
+from clozeline.system.errors import ArtifactError
+from clozeline.system.machine import processor
 from tests.tiny_packages import write_encoder
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             timed.append(Latency(of_text, 1.0, 10 * of_batch, 10.0, batch_texts, 1))
             return timed[-1]
 
-        monkeypatch.setattr(precision, "compare", compare)
+        monkeypatch.setattr(loading, "compare", compare)
         return timed
 
     return set_to
@@ -122,7 +122,7 @@ def test_without_fp32_or_memory_for_it_int8_is_served_and_reported(
 
 def test_a_single_slow_measurement_of_int8_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = [Latency(0.5, 1.0, 20.0, 10.0, 4, 1), Latency(2.0, 1.0, 20.0, 10.0, 4, 1)]
-    monkeypatch.setattr(precision, "compare", lambda models, **_: measured.pop(0))
+    monkeypatch.setattr(loading, "compare", lambda models, **_: measured.pop(0))
     assert open_source(ModelSource("encoder", str(folder)), None).identity.precision == "int8"
     assert not measured
 

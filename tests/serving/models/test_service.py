@@ -13,16 +13,15 @@ import pytest
 from pydantic import TypeAdapter
 from starlette.types import ASGIApp
 
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.question import Rows
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.protocols.openapi import Document
-from clozeline.serving.protocols.table import DIALECTS
-from clozeline.serving.scheduling import waiting
-from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving import asking
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.openapi import OpenAPIDocument
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.queue import Admission
+from clozeline.serving.server import create_app
 from tests.serving.conftest import connection, posted, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -57,7 +56,7 @@ def test_an_unknown_path_is_answered_without_building_the_document(
     with monkeypatch.context() as patched, serving(create_app(Service(Capacity(num_workers=1)))) as client:
         patched.setattr(TypeAdapter, "json_schemas", raising(AssertionError("the document is made")))
         told = client.get("/tags").json()["error"]
-    assert told["expected"] == f"one of: {', '.join(sorted(Document(DIALECTS).whole['paths']))}"
+    assert told["expected"] == f"one of: {', '.join(sorted(OpenAPIDocument(DIALECTS).whole['paths']))}"
 
 
 def test_a_stopping_server_answers_accepted_requests_and_refuses_new_ones(
@@ -168,7 +167,7 @@ def test_an_answer_to_a_disconnected_client_is_counted_as_499(
     caplog: pytest.LogCaptureFixture,
     num_requests: int,
 ) -> None:
-    monkeypatch.setattr(waiting, "_WATCH_AFTER_SECONDS", 30)  # the client leaves before it is watched
+    monkeypatch.setattr(asking, "_WATCH_AFTER_SECONDS", 30)  # the client leaves before it is watched
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with serving(create_app(service)) as client:
@@ -192,7 +191,7 @@ def test_a_graph_fault_fails_only_its_own_requests(
     service.open(catalogue)
     with serving(create_app(service)) as client:
         with monkeypatch.context() as patched:
-            patched.setattr(Encoder, "rows", raising(RuntimeError("secret insides")))
+            patched.setattr(OpenEncoder, "rows", raising(RuntimeError("secret insides")))
             answer = client.post("/fill-mask", json={"inputs": "[MASK]"})
         assert (answer.status_code, code_of(answer)) == (500, "internal_error")
         assert "secret" not in answer.text
@@ -204,15 +203,15 @@ def test_a_graph_fault_fails_only_its_own_requests(
 def test_nan_fails_only_the_request_of_its_text(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = Encoder.rows
+    rows = OpenEncoder.rows
 
-    def not_a_number(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+    def not_a_number(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         found = rows(self, texts, output)
         return [row * np.nan if len(text) == 5 else row for text, row in zip(texts, found, strict=True)]
 
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
-    monkeypatch.setattr(Encoder, "rows", not_a_number)
+    monkeypatch.setattr(OpenEncoder, "rows", not_a_number)
     with serving(create_app(service)) as client:
         assert client.post("/embed", json={"inputs": ["a", "a b c"]}).status_code == 500
         assert client.post("/embed", json={"inputs": ["a", "a b"]}).status_code == 200
@@ -227,7 +226,7 @@ def test_health_reports_an_ended_worker_and_its_request_fails(
     with serving(create_app(service)) as client:
         assert client.get("/health/live").status_code == 200
         with monkeypatch.context() as patched:
-            patched.setattr(Encoder, "rows", raising(SystemExit("a worker ends")))
+            patched.setattr(OpenEncoder, "rows", raising(SystemExit("a worker ends")))
             assert client.post("/embed", json={"inputs": "a"}).status_code == 500
         wait_until(lambda: service.fault() is not None)
         for path in ("/health/live", "/health/ready"):
@@ -247,13 +246,13 @@ def raising(error: BaseException) -> Callable[..., object]:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Event that every run of an encoder waits for."""
     release = threading.Event()
-    rows = Encoder.rows
+    rows = OpenEncoder.rows
 
-    def waiting(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+    def waiting(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         assert release.wait(timeout=120)
         return rows(self, texts, output)
 
-    monkeypatch.setattr(Encoder, "rows", waiting)
+    monkeypatch.setattr(OpenEncoder, "rows", waiting)
     yield release
     release.set()
 
@@ -269,7 +268,7 @@ def test_the_log_has_each_request_and_no_text_of_a_client(
         client.post("/secret", json={"inputs": "secret"})
         client.post("/fill-mask", json={"inputs": "secret"})
         client.get("/health/ready")
-    lines = [record.getMessage() for record in caplog.records if record.name == "clozeline.serving.edge.request_log"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "clozeline.serving.server"]
     assert [line.rsplit(" ", 2)[0] for line in lines] == [
         "POST /embed 200",
         "POST (no route) 404",

@@ -6,12 +6,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from clozeline import registry
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.machine.processor import processor
-from clozeline.registry import FetchedPackage, Registered
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.sources import ModelSource, default_for, default_sources, parse_sources
+from clozeline.registry import models
+from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.sources import ModelSource, default_for, default_sources, parse_sources
+from clozeline.serving.loading import open_source
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.machine import processor
 from tests.tiny_packages import write_classifier, write_encoder
 
 
@@ -19,7 +19,7 @@ from tests.tiny_packages import write_classifier, write_encoder
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project folder, with no registry."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "champions", list)
+    monkeypatch.setattr(models, "champions", list)
     return tmp_path
 
 
@@ -55,7 +55,7 @@ def test_champions_come_before_folders_and_encoders_before_other_folders(
     write_classifier(project / "dist" / "a-classifier")
     write_encoder(project / "dist" / "the-encoder")
     assert [source.name for source in default_sources()] == ["the-encoder", "a-classifier"]
-    monkeypatch.setattr(registry, "champions", lambda: ["models:/clozeline-encoder@champion"])
+    monkeypatch.setattr(models, "champions", lambda: ["models:/clozeline-encoder@champion"])
     assert [source.name for source in default_sources()] == ["clozeline-encoder"]
 
 
@@ -64,7 +64,7 @@ def test_a_verb_without_a_model_uses_a_suitable_one(project: Path, monkeypatch: 
         default_for("fill-mask")
     assert "make run" in raised.value.do
     champions = ["models:/clozeline-encoder@champion", "models:/clozeline-library@champion"]
-    monkeypatch.setattr(registry, "champions", lambda: champions)
+    monkeypatch.setattr(models, "champions", lambda: champions)
     assert [default_for("fill-mask").place, default_for("text-classification").place] == champions
     write_encoder(project / "dist" / "encoder")
     write_encoder(project / "dist" / "other")
@@ -77,8 +77,8 @@ def test_the_released_model_of_the_task_is_found(project: Path, monkeypatch: pyt
         write_encoder(folder)
         manifest = folder / "manifest.json"
         manifest.write_text(manifest.read_text().replace("fill-mask", task))
-    monkeypatch.setattr(registry, "champions", lambda: ["models:/clozeline-encoder@champion", *folders])
-    monkeypatch.setattr(registry, "resolve", lambda uri: folders[uri])
+    monkeypatch.setattr(models, "champions", lambda: ["models:/clozeline-encoder@champion", *folders])
+    monkeypatch.setattr(models, "resolve", lambda uri: folders[uri])
     assert default_for("text-classification").name == "clozeline-library"
     assert default_for("feature-extraction").name == "clozeline-docsearch"
 
@@ -97,7 +97,7 @@ def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
     write_encoder(project / "elsewhere")
     version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False)
     fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", version)}
-    monkeypatch.setattr(registry, "fetch", fetched.__getitem__)
+    monkeypatch.setattr(models, "fetch", fetched.__getitem__)
     (source,) = parse_sources(["models:/clozeline-encoder@champion"])
     assert open_source(source, "fp32").identity.version == "7"
 
@@ -108,7 +108,7 @@ def test_without_a_requested_graph_the_faster_one_of_the_release_is_served_and_r
     write_encoder(project / "elsewhere")
     faster = {"served": "fp32", "served_on": processor(), "int8_speedup": 0.93}
     version = Registered("clozeline-encoder", "7", "", "", was_rolled_back=False, **faster)
-    monkeypatch.setattr(registry, "fetch", lambda uri: FetchedPackage(project / "elsewhere", version))
+    monkeypatch.setattr(models, "fetch", lambda uri: FetchedPackage(project / "elsewhere", version))
     (source,) = parse_sources(["models:/clozeline-encoder@champion"])
     assert open_source(source, None).identity.precision == "fp32"
     assert "clozeline-encoder: serving fp32, because INT8 is 0.93 × as fast as fp32, measured by" in caplog.text

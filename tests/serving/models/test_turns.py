@@ -8,17 +8,16 @@ from typing import cast
 
 import pytest
 
-from clozeline.errors import ArtifactError, TransientError
 from clozeline.inference.open_model import OpenModel
-from clozeline.registry import Registered
 from clozeline.registry.announcement import Announcement
-from clozeline.serving.models import watching
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.models.turns import SKEW_SECONDS, Turns
-from clozeline.serving.models.watching import Watcher
-from clozeline.serving.observe.identity import Identity
-from clozeline.serving.scheduling.work import LoadedModel, ServedModel
+from clozeline.registry.models import Registered
+from clozeline.registry.sources import ModelSource
+from clozeline.serving import watching
+from clozeline.serving.models import Capacity, Service
+from clozeline.serving.queue import Identity, LoadedModel, ServedModel
+from clozeline.serving.turns import SKEW_SECONDS, Turns
+from clozeline.serving.watching import Watcher
+from clozeline.system.errors import ArtifactError, TransientError
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion", is_in_fleet=True)
 NOTICE_SECONDS = 60.0

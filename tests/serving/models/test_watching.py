@@ -13,19 +13,18 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline import registry
-from clozeline.errors import TransientError
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.question import Rows
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.registry import FetchedPackage, Registered
-from clozeline.serving.app import create_app
-from clozeline.serving.models import loading, watching
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.models.watching import Watcher
+from clozeline.registry import models
+from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.sources import ModelSource
+from clozeline.serving import loading, watching
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from clozeline.serving.watching import Watcher
+from clozeline.system.errors import TransientError
 from tests.serving.conftest import wait_until
 from tests.tiny_packages import write_classifier, write_encoder
 
@@ -61,7 +60,7 @@ def aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aliases:
     graph = tmp_path / "3" / "model.int8.onnx"
     graph.write_bytes(graph.read_bytes()[:-1] + b"?")
     aliases = Aliases(tmp_path)
-    monkeypatch.setattr(registry, "fetch", aliases.fetch)
+    monkeypatch.setattr(models, "fetch", aliases.fetch)
     return aliases
 
 
@@ -114,14 +113,14 @@ def test_requests_accepted_before_a_swap_are_answered_by_the_old_version(
     serving: Server, service: Service, watcher: Watcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request runs and another waits while the alias moves; the new version answers later requests."""
-    goes_on, rows = threading.Event(), Encoder.rows
+    goes_on, rows = threading.Event(), OpenEncoder.rows
 
-    def held(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+    def held(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         assert goes_on.wait(timeout=120)
         return rows(self, texts, output)
 
     with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients, monkeypatch.context() as patched:
-        patched.setattr(Encoder, "rows", held)
+        patched.setattr(OpenEncoder, "rows", held)
         running = clients.submit(version_of, client)
         wait_until(lambda: service.workers.num_running == 1)
         waiting = clients.submit(version_of, client)

@@ -9,11 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

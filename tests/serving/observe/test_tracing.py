@@ -19,13 +19,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp
 
-from clozeline.errors import ParamsError
-from clozeline.inference.encoder import Encoder
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.observe import trace_spans
-from clozeline.serving.observe.trace_spans import CollectorExporter, Spans
+from clozeline.inference.language import OpenEncoder
+from clozeline.serving import tracing
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from clozeline.serving.tracing import CollectorExporter, Spans
+from clozeline.system.errors import ParamsError
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -98,7 +97,7 @@ def test_only_server_errors_mark_a_span_as_failed(
     def fail(*given: object) -> object:
         raise RuntimeError("of the graph")
 
-    monkeypatch.setattr(Encoder, "rows", fail)
+    monkeypatch.setattr(OpenEncoder, "rows", fail)
     assert traced.post("/embed", json={"inputs": "a"}).status_code == 500
     assert by_name(memory, "POST /embed")["POST /embed"].status.status_code is StatusCode.ERROR
 
@@ -176,7 +175,7 @@ def test_a_missing_collector_is_reported_once_and_fails_no_request(
 def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_spans, "_CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(tracing, "_CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
@@ -200,7 +199,7 @@ def test_a_collector_address_with_an_unsupported_protocol_is_refused_with_its_va
 
 
 def test_the_opentelemetry_sdk_is_not_imported_without_traces() -> None:
-    code = "import sys; import clozeline.serving.server; from clozeline.serving.observe.tracing import tracing; "
+    code = "import sys; import clozeline.serving.server; from clozeline.serving.tracing import tracing; "
     code += "tracing(False); print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said == "[]\n"

@@ -8,12 +8,11 @@ from PIL import Image
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.browser import Browser, Scheme
 from tests.serving.conftest import run_app
 from tests.serving.playground.conftest import Page

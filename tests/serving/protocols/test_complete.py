@@ -10,13 +10,12 @@ import pytest
 from starlette.types import ASGIApp
 
 from clozeline.inference.completer import Completer, Decoding
-from clozeline.inference.question import Rows
+from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.protocols.house.complete import COMPLETING
-from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving.http.house_texts import COMPLETING
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.queue import Admission
+from clozeline.serving.server import create_app
 from tests.serving.conftest import wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

@@ -10,17 +10,16 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app
-from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.protocols.dialects import Dialect, Dialects, Words
-from clozeline.serving.protocols.fields import RequestBody
-from clozeline.serving.protocols.house.embed import EMBEDDING, embedded
-from clozeline.serving.protocols.openapi import Document
-from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
-from clozeline.serving.protocols.table import DIALECTS
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.http.bodies import RequestBody
+from clozeline.serving.http.dialects import Dialect, Dialects, Words
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.house_texts import EMBEDDING, embedded
+from clozeline.serving.http.openapi import OpenAPIDocument
+from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 HOUSE = {"error": {"code", "message", "param", "given", "expected", "do"}}
@@ -137,7 +136,7 @@ def test_a_new_protocol_needs_one_file_and_one_row(serving: Server, catalogue: C
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
         for path in ("/v2/nothing", "/v2/models/nobody"):
             assert set(client.get(path).json()) == {"error"}
-        told_of = Document(Dialects((*DIALECTS.rows, TOY))).whole["paths"]["/v2/shout"]["post"]
+        told_of = OpenAPIDocument(Dialects((*DIALECTS.rows, TOY))).whole["paths"]["/v2/shout"]["post"]
         assert (told_of["tags"], told_of["description"]) == (["Toy"], "It is heard far away.")
         assert told_of["responses"]["400"]["content"][JSON]["schema"] == {"$ref": "#/components/schemas/Murmur"}
         assert 'clozeline_requests_total{route="/v2/shout",status="200"} 1.0' in client.get("/metrics").text

@@ -9,15 +9,14 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
 from clozeline.inference.classifier import Classifier
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
-from clozeline.serving.protocols.house.classify import CLASSIFYING, CLASSIFYING_PAIRS
-from clozeline.serving.protocols.house.fill_mask import FILLING
-from clozeline.serving.protocols.rerank import RERANK, RERANKING
-from clozeline.serving.protocols.table import DIALECTS
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.http.tei import RERANK, RERANKING
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
 from tests.tiny_packages import LABELS, classifier_graph, write_package
 

@@ -12,14 +12,13 @@ from openai import NotFoundError, OpenAI
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from clozeline.inference.encoder import Encoder
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import parse_sources
-from clozeline.serving.protocols.house.fill_mask import FILLING
-from clozeline.serving.protocols.table import DIALECTS
+from clozeline.inference.language import OpenEncoder
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
 from tests.tiny_packages import HIDDEN_SIZE, write_classifier, write_embedder
 
@@ -129,4 +128,4 @@ def test_an_encoder_without_a_head_refuses_fill_mask(headless: httpx.Client, tmp
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "no_such_model")
     write_embedder(tmp_path / "docsearch")
     served = open_source(parse_sources([str(tmp_path / "docsearch")])[0], "int8")
-    assert not isinstance(served.model, Encoder)
+    assert not isinstance(served.model, OpenEncoder)

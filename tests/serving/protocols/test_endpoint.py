@@ -7,9 +7,8 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 
 Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 PLAIN = {"content-type": "application/json"}

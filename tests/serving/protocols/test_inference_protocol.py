@@ -9,9 +9,9 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.protocols.house.classify import CLASSIFYING
-from clozeline.serving.protocols.house.fill_mask import FILLING
+from clozeline.serving.http.house_labels import CLASSIFYING
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.models import Catalogue
 
 TEXTS = ["return the list", "é open the file", "a"]
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.scheduling.asking import TIMES
+from clozeline.serving.asking import TIMES
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
 from tests.serving.observe.test_metrics import counted
 

@@ -14,16 +14,14 @@ import pytest
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
 from starlette.types import ASGIApp
 
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.errors import TextTooLongError
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import open_source
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.protocols.house.answer import ANSWERING
-from clozeline.serving.protocols.house.classify import CLASSIFYING
-from clozeline.serving.protocols.house.fill_mask import FILLING
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.tokenization import TextTooLongError
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
 from tests.tiny_packages import write_encoder_of_another_mask
 
 TEXTS = ["return the [MASK]", "open the file"]
@@ -83,7 +81,7 @@ def test_bracketed_mask_is_accepted_by_every_model(
         filled = client.post("/fill-mask", json={"inputs": texts[0]}).json()
     assert [len(record["masks"]) for record in told] == [2, 0]
     assert told[0]["masks"] == approximately(filled)
-    assert isinstance(served.model, Encoder)
+    assert isinstance(served.model, OpenEncoder)
     assert served.model.records(texts, top_k=5, truncate=False) == approximately(told)
 
 

@@ -10,9 +10,8 @@ import pytest
 from openai import OpenAI
 
 from clozeline.inference.completer import Decoding
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.protocols.house.complete import COMPLETING
-from clozeline.serving.protocols.house.fill_mask import FILLING
+from clozeline.serving.http.house_texts import COMPLETING, FILLING
+from clozeline.serving.models import Catalogue
 
 
 @pytest.fixture(scope="module")

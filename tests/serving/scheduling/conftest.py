@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from clozeline.inference.question import Question, Rows
+from clozeline.inference.open_model import Question, Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving.scheduling.work import Lane, Ticket
+from clozeline.serving.queue import Lane, Ticket
 
 
 class Clock:

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.serving.scheduling.admission import Admission, Asks, Waiting, never_in_time
-from clozeline.serving.scheduling.pace import Pace
+from clozeline.serving.queue import Admission, Asks, Pace, Waiting, never_in_time
 
 NOTHING_MEASURED = Pace(1)
 BATCH_TOKENS = 384

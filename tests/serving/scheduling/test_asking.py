@@ -11,15 +11,14 @@ import pytest
 from starlette.types import ASGIApp
 
 from clozeline.inference.answerer import Answerer
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.question import Rows
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import Rows
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
-from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.scheduling import tokenizing as of_texts
-from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving import asking as of_texts
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.queue import Admission
+from clozeline.serving.server import create_app
 from tests.serving.conftest import connection, posted, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -73,13 +72,13 @@ def service(catalogue: Catalogue) -> Service:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Event that every run of an encoder waits for."""
     release = threading.Event()
-    rows = Encoder.rows
+    rows = OpenEncoder.rows
 
-    def waiting(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+    def waiting(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         assert release.wait(timeout=120)
         return rows(self, texts, output)
 
-    monkeypatch.setattr(Encoder, "rows", waiting)
+    monkeypatch.setattr(OpenEncoder, "rows", waiting)
     yield release
     release.set()
 

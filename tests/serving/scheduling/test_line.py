@@ -5,8 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.serving.scheduling.line import Line, turn_of, turns_of
-from clozeline.serving.scheduling.work import Lane, Model, Ticket
+from clozeline.serving.queue import Lane, Line, Runnable, Ticket, turn_of, turns_of
 
 Make = Callable[..., Ticket]
 requests = st.lists(
@@ -127,7 +126,7 @@ def bulk(ticket: Make, *lengths: int, spread: float, arrived: float = 0) -> Tick
     return made
 
 
-def at_100_a_second(model: Model, tokens: float) -> float:
+def at_100_a_second(model: Runnable, tokens: float) -> float:
     return tokens / 100
 
 

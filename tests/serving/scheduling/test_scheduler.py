@@ -12,10 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.serving.scheduling.admission import Admission
-from clozeline.serving.scheduling.line import turn_of
-from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
-from clozeline.serving.scheduling.work import Lane, MicroBatch, Ticket
+from clozeline.serving.queue import (
+    Admission,
+    DeadlineError,
+    Lane,
+    MicroBatch,
+    OverloadedError,
+    Scheduler,
+    Ticket,
+    turn_of,
+)
 from tests.serving.scheduling.conftest import Clock, EchoModel
 
 Make = Callable[..., Ticket]

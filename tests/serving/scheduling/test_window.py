@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.serving.scheduling.window import MAX_PADDING, share, window
+from clozeline.serving.queue import MAX_PADDING, share, window
 
 lengths_and_anchor = st.lists(st.integers(1, 600), min_size=1, max_size=60).flatmap(
     lambda lengths: st.tuples(st.just(sorted(lengths)), st.integers(0, len(lengths) - 1))

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozeline.serving.scheduling.scheduler import Scheduler
-from clozeline.serving.scheduling.work import Lane, Ticket
-from clozeline.serving.scheduling.workers import Workers
+from clozeline.serving.queue import BatchWorkers, Lane, Scheduler, Ticket
 from tests.serving.conftest import wait_until
 
 Make = Callable[..., Ticket]
@@ -35,7 +33,7 @@ def held() -> Iterator[Held]:
 
 def test_a_stalled_worker_is_reported_until_it_returns(ticket: Make, clock: Any, held: Held) -> None:
     scheduler = Scheduler(1, lambda tickets: None, clock=clock)
-    workers = Workers(scheduler, 1, lambda batch, seconds: None)
+    workers = BatchWorkers(scheduler, 1, lambda batch, seconds: None)
     scheduler.submit(ticket(5, lane=Lane(held, "logits")))
     wait_until(lambda: workers.num_running == 1)
     clock.seconds = 120

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from clozeline.params import ExportParams, read_params
+from clozeline.params.delivery import ExportParams
+from clozeline.params.reading import read_params
 from tests.trained_models import PROJECT
 
 ExportModel = Callable[..., Path]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import onnx
 
-from clozeline.artifacts.export.manifest import FILES, read_manifest
-from clozeline.exporting.attention import ATTENTION
-from clozeline.exporting.graph import op_counts
-from clozeline.exporting.quantization import PRODUCT
-from clozeline.params import ExportParams, RungParams
+from clozeline.export.attention import ATTENTION
+from clozeline.export.graph import op_counts
+from clozeline.export.quantization import PRODUCT
+from clozeline.params.delivery import ExportParams, RungParams
+from clozeline.records.package import FILES, read_manifest
 from tests.open_gates import OPEN
 from tests.stages.export.conftest import ExportModel, metrics_of
 

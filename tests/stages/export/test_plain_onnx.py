@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from clozeline.artifacts.export.manifest import FILES, read_manifest
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.errors import TextTooLongError
+from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
+from clozeline.inference.tokenization import TextTooLongError
+from clozeline.records.package import FILES, read_manifest
 
 PROJECT = Path(__file__).parents[3]
 TEXTS = ["Sort a list in place.", "Open a file."]
@@ -46,7 +46,7 @@ def test_the_documented_onnxruntime_lines_give_our_embeddings_without_warnings(p
     )
     assert told.stderr == ""
     model = load(project / "dist" / "encoder", precision="fp32")
-    assert isinstance(model, Encoder)
+    assert isinstance(model, OpenEncoder)
     np.testing.assert_allclose(json.loads(told.stdout), model.embed(TEXTS), atol=1e-5)
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import ArtifactError, GateError
-from clozeline.exporting import packaging
-from clozeline.inference.errors import NotANumberError
-from clozeline.params import ExportParams
+from clozeline.export import packaging
+from clozeline.inference.tokenization import NotANumberError
+from clozeline.params.delivery import ExportParams
 from clozeline.stages import export
+from clozeline.system.errors import ArtifactError, GateError
 from tests.stages.export.conftest import ExportModel
 
 

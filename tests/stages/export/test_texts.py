@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest
-from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
-from clozeline.exporting.ladder import Climbed, Ladder
-from clozeline.exporting.proof import Proof
-from clozeline.exporting.sample import Sample, read_sample
-from clozeline.params import ExportGates, ExportParams
+from clozeline.export.exams import Sample, read_sample
+from clozeline.export.ladder import Climbed, Ladder
+from clozeline.export.proof import Proof
+from clozeline.params.delivery import ExportGates, ExportParams
+from clozeline.records.finetune.scored_items import HeldOut, write_held_out
+from clozeline.records.package import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest
 from clozeline.stages import export
 from tests.open_gates import OPEN, Limits
 from tests.stages.export.conftest import ExportModel, metrics_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.artifacts.finetune.task_metrics import TaskMetrics
+from clozeline.records.finetune.task_metrics import TaskMetrics
 from tests.fine_tuning import metrics_of
 from tests.model_cards import card_in
 from tests.stages.finetune.topics import PARAMS, TOPICS, Finetune, rows_of, topic_records

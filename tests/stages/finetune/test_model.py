@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from clozeline.encoder.families import TokenIds
-from clozeline.errors import DataError, TrainingError
-from clozeline.language_modelling import language_model
-from clozeline.params import read_params
-from clozeline.tasks.classification.labelled import Labelled
-from clozeline.tasks.classification.selection import select
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.language import models
+from clozeline.params.reading import read_params
+from clozeline.system.errors import DataError, TrainingError
+from clozeline.tasks.classification.data import select
+from clozeline.tasks.formats import Labelled
 from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import PARAMS, Finetune, params, rows_of, topic_records
 
@@ -28,10 +28,10 @@ def test_an_encoder_that_detects_replaced_tokens_is_fine_tuned_as_any_other(
         shutil.copyfile(file, tmp_path / "tokenizer" / file.name)
     project = read_params(Path(__file__).parents[3] / "params.yaml").pretrain.model
     electra = project.model_copy(update={"family": "electra"})
-    pair = language_model.build(electra, "rtd", TokenIds(90, pad_id=0, cls_id=2, sep_id=3), seed=0)
+    pair = models.build(electra, "rtd", TokenIds(90, pad_id=0, cls_id=2, sep_id=3), seed=0)
     torch.nn.init.normal_(pair.base_model.embeddings.tokens.weight, std=1.0)
     (tmp_path / "pair").mkdir()
-    language_model.save(pair, tmp_path / "tokenizer", tmp_path / "pair")
+    models.save(pair, tmp_path / "tokenizer", tmp_path / "pair")
     keep_last_weights(monkeypatch)
     out = run("out", encoder=tmp_path / "pair", epochs=1)
     assert 0 < metrics_of(out)["accuracy"] < 1

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import TrainingError
-from clozeline.tasks.best_look import BestLook
-from clozeline.tasks.best_rate import CLEARLY
-from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.system.errors import TrainingError
+from clozeline.tasks.classification.texts import SingleLabel
+from clozeline.tasks.training import CLEARLY, BestLook
 from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import PARAMS, Finetune
 

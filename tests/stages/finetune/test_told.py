@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.artifacts.finetune.task_metrics import Headline
+from clozeline.records.finetune.task_metrics import Headline
+from clozeline.records.words.shingles import Contamination
 from clozeline.stages import finetune
-from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.task import TaskReport
-from clozeline.words.contamination import Contamination
 from tests.fine_tuning import metrics_of
 from tests.stages.finetune.topics import Finetune, topic_records
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.training.loop import Loop
 from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import Finetune

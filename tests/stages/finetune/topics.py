@@ -5,7 +5,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from clozeline.params import ClassificationParams, read_params
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ClassificationParams
 
 PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
 TOPICS = {"cooking": "salt oven butter flour", "sailing": "mast keel tide rudder", "gardens": "soil seed root weed"}

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from clozeline.tasks.classification.baselines import (
+from clozeline.tasks.classification.scores import (
     LabelledTexts,
-    Texts,
+    TextsOrPairs,
     largest_class,
     tfidf_label_shares,
     tfidf_logistic_regression,
@@ -17,7 +17,7 @@ WORDS = (["oven", "salt", "flour"], ["mast", "keel", "tide"], ["soil", "seed", "
 def part(size: int) -> LabelledTexts:
     class_T = DRAW.integers(3, size=size)
     texts = [" ".join(DRAW.choice([*WORDS[place], "the", "of", "and"], size=8)) for place in class_T]
-    return LabelledTexts(Texts(texts), class_T)
+    return LabelledTexts(TextsOrPairs(texts), class_T)
 
 
 def test_the_majority_baseline_always_predicts_the_largest_class() -> None:
@@ -33,7 +33,7 @@ def test_the_tfidf_baseline_finds_topics_and_is_deterministic() -> None:
 
 def test_the_tfidf_baseline_works_with_two_classes() -> None:
     class_T = np.array([0, 1] * 20)
-    texts = Texts([WORDS[place][0] for place in class_T])
+    texts = TextsOrPairs([WORDS[place][0] for place in class_T])
     predicted_T = tfidf_logistic_regression(LabelledTexts(texts, class_T), LabelledTexts(texts, class_T), texts)
     np.testing.assert_array_equal(predicted_T, class_T)
 
@@ -44,9 +44,9 @@ def test_tfidf_of_pairs_sees_words_shared_by_both_texts() -> None:
     first = [str(draw.choice(words)) for _ in range(600)]
     second = [word if draw.random() < 0.5 else str(draw.choice(words)) for word in first]
     class_T = np.array([int(one == other) for one, other in zip(first, second, strict=True)])
-    whole = LabelledTexts(Texts(first, second), class_T)
+    whole = LabelledTexts(TextsOrPairs(first, second), class_T)
     assert (tfidf_logistic_regression(whole, whole, whole.texts) == class_T).mean() > 0.99
-    alone = LabelledTexts(Texts(first), class_T)
+    alone = LabelledTexts(TextsOrPairs(first), class_T)
     assert (tfidf_logistic_regression(alone, alone, alone.texts) == class_T).mean() < 0.8
 
 

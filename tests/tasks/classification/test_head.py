@@ -8,11 +8,11 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.encoder.families import FAMILIES
-from clozeline.errors import ArtifactError, ParamsError
-from clozeline.language_modelling import language_model
+from clozeline.language import models
+from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.tasks import heads
-from clozeline.tasks.classification import head as classifier
-from clozeline.tasks.encoded import EncodedBatch
+from clozeline.tasks import heads as classifier
+from clozeline.tasks.rows import EncodedBatch
 
 LABELS = ("x", "y", "z")
 INPUT_IDS_BL = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 3, 0, 0]])
@@ -26,8 +26,8 @@ def batch(rows: slice, length: int = 5, *, masked: bool = True) -> EncodedBatch:
 
 
 def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encoder: Path) -> None:
-    encoder = language_model.load(small_encoder)
-    one, same, other = (classifier.build(small_encoder, LABELS, seed) for seed in (1, 1, 2))
+    encoder = models.load(small_encoder)
+    one, same, other = (classifier.build_classifier(small_encoder, LABELS, seed) for seed in (1, 1, 2))
     for name, weight in encoder.base_model.state_dict().items():
         assert torch.equal(weight, one.base_model.state_dict()[name]), name
     assert torch.equal(one.head.output.weight, same.head.output.weight)
@@ -40,11 +40,11 @@ def test_an_encoder_of_any_family_can_be_a_discriminator(
     family, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
     """Logits have the expected shape, and padding changes no answer."""
-    encoder = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
+    encoder = models.build(params_of(family), "mlm", ids, seed=0).eval()
     folder = tmp_path / "encoder"
     folder.mkdir()
-    language_model.save(encoder, tiny_tokenizer, folder)
-    model = classifier.build(folder, LABELS, 1).eval()
+    models.save(encoder, tiny_tokenizer, folder)
+    model = classifier.build_classifier(folder, LABELS, 1).eval()
     weights = model.base_model.state_dict()
     assert all(torch.equal(weights[name], weight) for name, weight in encoder.base_model.state_dict().items())
     with torch.inference_mode():
@@ -59,12 +59,12 @@ def test_an_encoder_of_any_family_can_be_a_discriminator(
 
 def test_the_global_random_state_stays_unchanged(small_encoder: Path) -> None:
     before = torch.get_rng_state()
-    classifier.build(small_encoder, LABELS, 1)
+    classifier.build_classifier(small_encoder, LABELS, 1)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_padding_and_other_rows_change_no_answer(small_encoder: Path) -> None:
-    model = classifier.build(small_encoder, LABELS, 1).eval()
+    model = classifier.build_classifier(small_encoder, LABELS, 1).eval()
     with torch.inference_mode():
         together = classifier.class_logits(model, batch(slice(0, 2)))
         first = classifier.class_logits(model, batch(slice(0, 1), masked=False))
@@ -73,7 +73,7 @@ def test_padding_and_other_rows_change_no_answer(small_encoder: Path) -> None:
 
 
 def test_stock_classes_load_the_saved_model_and_give_the_same_answers(small_encoder: Path, tmp_path: Path) -> None:
-    model = classifier.build(small_encoder, LABELS, 1).eval()
+    model = classifier.build_classifier(small_encoder, LABELS, 1).eval()
     heads.save(model, small_encoder, 48, tmp_path)
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
@@ -87,30 +87,30 @@ def test_stock_classes_load_the_saved_model_and_give_the_same_answers(small_enco
 
 
 def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
-    model = classifier.build(small_encoder, LABELS, 1)
+    model = classifier.build_classifier(small_encoder, LABELS, 1)
     heads.check_fit(model, small_encoder, vocab_size=90, max_length=64, pad_id=0)
     with pytest.raises(ParamsError, match=r"`max_length: 65`.* 64 tokens"):
         heads.check_fit(model, small_encoder, vocab_size=90, max_length=65, pad_id=0)
 
 
 def test_the_tokenizer_of_a_larger_model_is_refused(small_encoder: Path) -> None:
-    model = classifier.build(small_encoder, LABELS, 1)
+    model = classifier.build_classifier(small_encoder, LABELS, 1)
     with pytest.raises(ArtifactError, match="91 tokens"):
         heads.check_fit(model, small_encoder, vocab_size=91, max_length=64, pad_id=0)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=str(tmp_path)):
-        classifier.build(tmp_path, LABELS, 1)
+        classifier.build_classifier(tmp_path, LABELS, 1)
 
 
 @pytest.mark.parametrize("attention_dropout", [0.1, 0.0])
 def test_attention_is_fused_unless_it_uses_dropout(
     attention_dropout: float, params_of, ids, tiny_tokenizer, tmp_path: Path, monkeypatch
 ) -> None:
-    encoder = language_model.build(params_of("bert", attention_dropout=attention_dropout), "mlm", ids, seed=0).eval()
-    language_model.save(encoder, tiny_tokenizer, tmp_path)
-    model = classifier.build(tmp_path, LABELS, 1)
+    encoder = models.build(params_of("bert", attention_dropout=attention_dropout), "mlm", ids, seed=0).eval()
+    models.save(encoder, tiny_tokenizer, tmp_path)
+    model = classifier.build_classifier(tmp_path, LABELS, 1)
     fused = functional.scaled_dot_product_attention
     calls = []
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(k) or fused(*a, **k))

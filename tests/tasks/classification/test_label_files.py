@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.params import ClassificationParams, read_params
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.classification.label_files import readers
-from clozeline.tasks.classification.parts import read_selection
-from clozeline.tasks.classification.selection import Selection
-from clozeline.tasks.records import read_records
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ClassificationParams, whole_task
+from clozeline.system.errors import DataError
+from clozeline.tasks.classification.data import Selection, read_selection
+from clozeline.tasks.files import read_records
+from clozeline.tasks.formats import label_readers
 from clozeline.tasks.task import TaskInputs
-from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 FIELDS = {"text_field": "body", "label_field": "topic"}
@@ -23,7 +22,7 @@ FILES = {"good": "some.pos", "bad": "some.neg"}
 
 def read(path: Path, label_files: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """Return text and label of each record."""
-    records = read_records(path, FIELDS, readers(label_files))
+    records = read_records(path, FIELDS, label_readers(label_files))
     return [(record.text("body"), record.category("topic")) for record in records]
 
 
@@ -59,7 +58,7 @@ def test_each_line_of_a_label_file_is_a_text(sentences: Path) -> None:
 
 
 def test_a_text_is_identified_by_its_file_and_line(sentences: Path) -> None:
-    places = [record.place for record in read_records(sentences, FIELDS, readers(FILES))]
+    places = [record.place for record in read_records(sentences, FIELDS, label_readers(FILES))]
     assert places[:2] == [f"{sentences / 'some.pos'}, line 1", f"{sentences / 'some.pos'}, line 3"]
 
 
@@ -112,7 +111,7 @@ def test_an_unusable_label_file_is_named(sentences: Path, name: str) -> None:
 
 def test_label_files_refuse_a_second_field(reviews: Path) -> None:
     with pytest.raises(DataError, match="no field `second`"):
-        list(read_records(reviews, {**FIELDS, "second_field": "second"}, readers(None)))
+        list(read_records(reviews, {**FIELDS, "second_field": "second"}, label_readers(None)))
 
 
 def selected(data: Path, encoder: Path, **changes: object) -> Selection:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
-from clozeline.tasks.classification.label_sets import best_threshold, macro_f1, micro_f1, score_sets
+from clozeline.tasks.classification.scores import best_threshold, macro_f1_of_sets, micro_f1, score_sets
 
 LABELS = ("a", "b", "c")
 sets = arrays(bool, st.tuples(st.integers(1, 20), st.just(len(LABELS))))
@@ -29,7 +29,7 @@ def test_scores_equal_those_of_scikit_learn(data: st.DataObject) -> None:
         assert of_class.num_texts == num_texts
 
 
-@pytest.mark.parametrize("figure", [micro_f1, macro_f1])
+@pytest.mark.parametrize("figure", [micro_f1, macro_f1_of_sets])
 def test_the_chosen_threshold_has_the_best_score(figure) -> None:
     draw = np.random.default_rng(0)
     actual_TC = draw.random((80, 3)) < 0.2

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.params import ClassificationParams, read_params
-from clozeline.tasks.classification.labelled import Labelled, fields_of
-from clozeline.tasks.records import Record
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ClassificationParams
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import LabelledRecord
+from clozeline.tasks.formats import Labelled, fields_of
 
 PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
 
@@ -17,7 +18,7 @@ def params(**changes: object) -> ClassificationParams:
 
 
 def read(label: object, **changes: object) -> Labelled:
-    return Labelled.of(Record({"text": "x", "other": "y", "label": label}, "here"), "test", params(**changes))
+    return Labelled.of(LabelledRecord({"text": "x", "other": "y", "label": label}, "here"), "test", params(**changes))
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from clozeline.artifacts.finetune.model.held_out import read_held_out
-from clozeline.errors import ArtifactError, DataError, ParamsError
-from clozeline.params import ClassificationParams, read_params
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ClassificationParams, whole_task
+from clozeline.records.finetune.scored_items import read_held_out
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
+from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
 from tests.clean_text import write_clean_text

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.params import ClassificationParams, read_params
-from clozeline.params.finetuning import SplitsParams
-from clozeline.tasks.classification.labelled import Labelled
-from clozeline.tasks.classification.selection import Selection, select
-from clozeline.tasks.sources import Part
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ClassificationParams, SplitsParams
+from clozeline.system.errors import DataError
+from clozeline.tasks.classification.data import Selection, select
+from clozeline.tasks.files import Part
+from clozeline.tasks.formats import Labelled
 
 PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from clozeline.tasks.classification.multi_label import MultiLabel
-from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
 from clozeline.tasks.task import Task, TaskReport
 from tests.every_kind import CASES, Case, prepare, record, write_records
 

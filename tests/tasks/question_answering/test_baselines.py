@@ -1,14 +1,14 @@
 """Claim: the baseline finds the sentence that is about the question, and no answer if no sentence is."""
 
-from clozeline.tasks.question_answering.baselines import nearest_sentences
-from clozeline.tasks.question_answering.questions import Answer, Question
+from clozeline.tasks.question_answering.contexts import nearest_sentences
+from clozeline.tasks.question_answering.data import AnswerText, ContextQuestion
 
 CONTEXT = "Ada wrote notes. Bob built a boat. Cleo kept bees."
 
 
-def asked(question: str, answer: str | None) -> Question:
-    answers = () if answer is None else (Answer(answer, CONTEXT.index(answer)),)
-    return Question(question, CONTEXT, answers, "", "test")
+def asked(question: str, answer: str | None) -> ContextQuestion:
+    answers = () if answer is None else (AnswerText(answer, CONTEXT.index(answer)),)
+    return ContextQuestion(question, CONTEXT, answers, "", "test")
 
 
 ANSWERED = [asked("Who built a boat?", "Bob built a boat"), asked("Who kept bees?", "Cleo kept bees")]

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from clozeline.tasks.question_answering.decoding import best_span, best_threshold
+from clozeline.tasks.question_answering.contexts import best_span, best_threshold
 
 
 @pytest.mark.parametrize("most_tokens", [1, 3, 7, 50])

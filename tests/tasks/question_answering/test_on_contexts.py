@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import AutoModelForQuestionAnswering
 
-from clozeline.artifacts.finetune.model.held_out import read_held_out
-from clozeline.params import QuestionAnsweringParams, read_params
-from clozeline.params.finetuning.layers import whole_task
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import QuestionAnsweringParams, whole_task
+from clozeline.records.finetune.scored_items import read_held_out
 from tests.fine_tuning import contents, fine_tune, metrics_of
 
 PROJECT = Path(__file__).parents[3]

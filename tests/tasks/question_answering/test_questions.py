@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.params import QuestionAnsweringParams, read_params
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.question_answering.questions import Answer, Questions, select
-from clozeline.tasks.records import Record
-from clozeline.tasks.sources import Part
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import QuestionAnsweringParams, whole_task
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks.question_answering.data import AnswerText, ContextQuestions, select
 
 PROJECT = Path(__file__).parents[3]
 
@@ -24,9 +23,9 @@ def params(**changes: object) -> QuestionAnsweringParams:
 GIVEN = params(splits={"train": "a", "validation": "b", "test": "c"})
 
 
-def record(part: Part, question: str, context: str, *answers: tuple[str, int]) -> tuple[Part, Record]:
+def record(part: Part, question: str, context: str, *answers: tuple[str, int]) -> tuple[Part, LabelledRecord]:
     spelled = {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
-    return part, Record({"question": question, "context": context, "answers": spelled}, "line 1")
+    return part, LabelledRecord({"question": question, "context": context, "answers": spelled}, "line 1")
 
 
 FEW = (
@@ -36,7 +35,7 @@ FEW = (
 )
 
 
-def chosen(*more: tuple[Part, Record]) -> Questions:
+def chosen(*more: tuple[Part, LabelledRecord]) -> ContextQuestions:
     return select((*FEW, *more), GIVEN)
 
 
@@ -64,7 +63,7 @@ def test_without_given_splits_all_questions_of_a_context_share_one() -> None:
 def test_an_answer_with_a_wrong_offset_is_moved_to_the_nearest_occurrence() -> None:
     found = chosen(record("train", "Which?", "red or red or red", ("red", 8), ("red", -3)))
     (question,) = [it for it in found.train if it.question == "Which?"]
-    assert question.answers == (Answer("red", 7), Answer("red", 0))
+    assert question.answers == (AnswerText("red", 7), AnswerText("red", 0))
     assert found.answers.num_moved == 2
 
 
@@ -95,7 +94,10 @@ def test_counts_add_up_and_the_order_of_records_changes_nothing() -> None:
     ],
 )
 def test_malformed_answers_are_reported(answers: object, expected: str) -> None:
-    bad: tuple[Part, Record] = ("train", Record({"question": "Q", "context": "C", "answers": answers}, "line 9"))
+    bad: tuple[Part, LabelledRecord] = (
+        "train",
+        LabelledRecord({"question": "Q", "context": "C", "answers": answers}, "line 9"),
+    )
     with pytest.raises(DataError, match=f"(?s)line 9.*{expected}"):
         chosen(bad)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.tasks.question_answering.squad import read_squad
+from clozeline.system.errors import DataError
+from clozeline.tasks.formats import read_squad
 
 FIELDS = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
 ANSWER = {"text": "Rouen", "answer_start": 10}

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.params import QuestionAnsweringParams, read_params
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.question_answering.questions import Answer, Question
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import QuestionAnsweringParams, whole_task
+from clozeline.tasks.question_answering.data import AnswerText, ContextQuestion
 from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
-from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 PROJECT = Path(__file__).parents[3]
 LONG = "the model reads a text. " * 6 + "the hash is a number. " + "an error is raised. " * 6
@@ -28,8 +28,10 @@ def params(**changes: object) -> QuestionAnsweringParams:
     return QuestionAnsweringParams.model_validate(whole_task(task, defaults))
 
 
-def question(context: str, *answers: str, asked: str = "the hash?") -> Question:
-    return Question(asked, context, tuple(Answer(text, context.index(text)) for text in answers), "", "train")
+def question(context: str, *answers: str, asked: str = "the hash?") -> ContextQuestion:
+    return ContextQuestion(
+        asked, context, tuple(AnswerText(text, context.index(text)) for text in answers), "", "train"
+    )
 
 
 @pytest.fixture

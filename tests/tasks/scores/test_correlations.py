@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clozeline.tasks.scores.correlations import pearson, ranks, spearman
+from clozeline.records.finetune.scored_items import pearson, ranks, spearman
 
 DRAW = np.random.default_rng(0)
 CASES = {

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from clozeline.tasks.scores.ranking import by_vectors, chance_of_recall, ranked, ranked_by_each
-from clozeline.tasks.similarity.baselines import scorer_with_fusion
+from clozeline.records.finetune.scored_items import by_vectors, chance_of_recall, ranked, ranked_by_each
+from clozeline.tasks.similarity.bm25 import scorer_with_fusion
 
 
 def test_ranks_equal_those_from_comparing_every_pair() -> None:

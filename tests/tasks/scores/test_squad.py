@@ -6,7 +6,7 @@ No library ships the script any more, so its results for these cases are written
 
 import pytest
 
-from clozeline.tasks.scores.squad import exact_match, f1, normalized
+from clozeline.records.finetune.scored_items import exact_match, f1, normalized
 
 NORMALIZED = [
     ("", ""),

@@ -7,7 +7,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
-from clozeline.tasks.similarity.baselines import bm25, tfidf_cosines
+from clozeline.tasks.similarity.bm25 import bm25, tfidf_cosines
 
 DOCUMENTS = ["sort the list", "the list, the list of lists", "a file"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clozeline.tasks.similarity.fusion import fused
+from clozeline.tasks.similarity.bm25 import fused
 
 COSINES = np.array([[0.5, 0.4, -0.2], [0.1, 0.3, 0.2]], dtype=np.float32)
 

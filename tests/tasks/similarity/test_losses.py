@@ -5,9 +5,9 @@ from math import exp, log
 import pytest
 import torch
 
-from clozeline.tasks.encoded import EncodedBatch
-from clozeline.tasks.similarity.batches import PairBatch, Targets
-from clozeline.tasks.similarity.losses import cosine_losses, ranking_losses
+from clozeline.tasks.rows import EncodedBatch
+from clozeline.tasks.similarity.data import PairBatch, Targets
+from clozeline.tasks.similarity.scored import cosine_losses, ranking_losses
 
 A, B = [1.0, 0.0], [0.0, 1.0]
 

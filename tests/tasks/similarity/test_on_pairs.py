@@ -12,12 +12,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from clozeline.artifacts.finetune.model.held_out import MAX_ITEMS, read_held_out
-from clozeline.params import SimilarityParams, read_params
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.scores.correlations import spearman
-from clozeline.tasks.similarity.belonging import BelongingPairs, Questions
-from clozeline.tasks.similarity.pairs import Pair
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import SimilarityParams, whole_task
+from clozeline.records.finetune.scored_items import MAX_ITEMS, read_held_out, spearman
+from clozeline.tasks.similarity.data import TextPair
+from clozeline.tasks.similarity.matching import BelongingPairs, MatchQuestions
 from clozeline.tasks.similarity.scored import ScoredPairs, Values
 from clozeline.tasks.task import TaskInputs
 from tests.fine_tuning import contents, fine_tune, metrics_of
@@ -97,7 +96,7 @@ def test_cosines_follow_scores_of_pairs_without_common_words(run: Finetune) -> N
 
 
 def test_a_nan_validation_score_is_left_out_of_the_metrics(run: Finetune, monkeypatch: pytest.MonkeyPatch) -> None:
-    def always_alike(_task: ScoredPairs, pairs: Sequence[Pair]) -> tuple[Values, int]:
+    def always_alike(_task: ScoredPairs, pairs: Sequence[TextPair]) -> tuple[Values, int]:
         return np.ones(len(pairs)), 0
 
     monkeypatch.setattr(ScoredPairs, "answers_to", always_alike)
@@ -162,10 +161,10 @@ def test_held_out_pairs_are_limited_and_all_their_matches_are_listed() -> None:
     number = 2 * MAX_ITEMS
     together = {(draw.randrange(number), draw.randrange(2 * number)) for _ in range(4 * number)}
     pairs = [
-        Pair(f"q {first}", f"a {second}", None, f"q{first}", f"a{second}", "validation")
+        TextPair(f"q {first}", f"a {second}", None, f"q{first}", f"a{second}", "validation")
         for first, second in sorted(together)
     ]
-    items = Questions.of(pairs).held_out(recall_at=5)
+    items = MatchQuestions.of(pairs).held_out(recall_at=5)
     assert len(items) == MAX_ITEMS
     searched = {second for item in items for second in item.right}
     assert len(searched) <= MAX_ITEMS

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.params import SimilarityParams, read_params
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.records import Record
-from clozeline.tasks.similarity.pairs import Pairs, select
-from clozeline.tasks.similarity.tables import readers
-from clozeline.tasks.sources import Part
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import SimilarityParams, whole_task
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks.formats import pair_readers
+from clozeline.tasks.similarity.data import Pairs, select
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 FIELDS = {"first_field": "sentence1", "second_field": "sentence2", "score_field": "score"}
@@ -24,7 +23,7 @@ def params(**changes: object) -> SimilarityParams:
 
 
 def chosen(rows: Iterable[dict[str, object]], **changes: object) -> Pairs:
-    records = [("train", Record(row, f"x, line {number}")) for number, row in enumerate(rows, start=1)]
+    records = [("train", LabelledRecord(row, f"x, line {number}")) for number, row in enumerate(rows, start=1)]
     return select(records, params(**changes))
 
 
@@ -117,7 +116,7 @@ def test_the_first_duplicated_or_leaking_pair_is_reported_with_its_place() -> No
         ("test", "test 0", "of test 0"),
     ]
     records = [
-        (part, Record({"sentence1": first, "sentence2": second}, f"line {number}"))
+        (part, LabelledRecord({"sentence1": first, "sentence2": second}, f"line {number}"))
         for number, (part, first, second) in enumerate([*rows, *leaks], start=1)
     ]
     given, (*left, twice) = records[: len(rows)], records[len(rows) :]
@@ -133,8 +132,11 @@ SPLITS = {"train": "a", "validation": "b", "test": "c"}
 
 @pytest.mark.parametrize("alike", PARTS)
 def test_a_split_with_constant_scores_is_refused_by_name(alike: Part) -> None:
-    records: list[tuple[Part, Record]] = [
-        (part, Record({"sentence1": f"{part} {n}", "sentence2": "x", "score": 4 if part == alike else n}, "line"))
+    records: list[tuple[Part, LabelledRecord]] = [
+        (
+            part,
+            LabelledRecord({"sentence1": f"{part} {n}", "sentence2": "x", "score": 4 if part == alike else n}, "line"),
+        )
         for part in PARTS
         for n in range(3)
     ]
@@ -146,7 +148,7 @@ def test_a_split_with_constant_scores_is_refused_by_name(alike: Part) -> None:
 @pytest.mark.parametrize("score_field", [None, "score"])
 def test_a_file_given_for_training_and_for_test_is_refused(score_field: str | None) -> None:
     given: tuple[Part, Part] = ("train", "test")
-    records = [(part, Record(row, "line")) for part in given for row in pairs(5)]
+    records = [(part, LabelledRecord(row, "line")) for part in given for row in pairs(5)]
     with pytest.raises(DataError, match=r"5 of the records also occur in the test .* `splits` names one file twice"):
         select(records, params(score_field=score_field, splits={"train": "a", "test": "a"}))
 
@@ -154,7 +156,7 @@ def test_a_file_given_for_training_and_for_test_is_refused(score_field: str | No
 def test_columns_without_a_header_get_the_configured_names(tmp_path: Path) -> None:
     path = tmp_path / "sts.tsv"
     path.write_text('4.5\tA "lone quote\tB\tsource\r\n\t\t\n\tC\tD\n')
-    read = readers(["score", "sentence1", "sentence2"])[".tsv"]
+    read = pair_readers(["score", "sentence1", "sentence2"])[".tsv"]
     records = list(read(path, FIELDS))
     assert [record.values["score"] for record in records] == ["4.5", ""]
     assert records[0].values["sentence1"] == 'A "lone quote'
@@ -163,5 +165,5 @@ def test_columns_without_a_header_get_the_configured_names(tmp_path: Path) -> No
     with pytest.raises(DataError, match="line 1: 2 columns"):
         list(read(path, FIELDS))
     with pytest.raises(DataError, match="no field `sentence2`"):
-        list(readers(["score", "sentence1"])[".tsv"](path, FIELDS))
-    assert readers(None) == {}
+        list(pair_readers(["score", "sentence1"])[".tsv"](path, FIELDS))
+    assert pair_readers(None) == {}

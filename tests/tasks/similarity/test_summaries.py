@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from clozeline.tasks.similarity.summaries import Docstring, parted, without_name
+from clozeline.tasks.similarity.data import Docstring, parted, without_name
 
 CASES = {
     "Sort a list.\n\n    Stable, in place.": ("Sort a list.", "Stable, in place."),

@@ -1,7 +1,7 @@
 """Claim: the baseline gives each word its most frequent tag, and O to unseen words."""
 
-from clozeline.tasks.tagging.baselines import nothing, usual_tags
-from clozeline.tasks.tagging.sentences import Sentence
+from clozeline.tasks.tagging.data import Sentence
+from clozeline.tasks.tagging.sentences import nothing, usual_tags
 
 
 def sentence(words: str, tags: str) -> Sentence:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.tasks.records import read_records
-from clozeline.tasks.tagging.columns import readers
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import read_records
+from clozeline.tasks.formats import tag_readers
 
 FIELDS = {"tokens_field": "words", "tags_field": "tags"}
 Sentences = list[tuple[list[str], list[str]]]
@@ -15,7 +15,7 @@ Sentences = list[tuple[list[str], list[str]]]
 def sentences(folder: Path, text: str, *, token: int = 0, tag: int = -1, suffix: str = ".conll") -> Sentences:
     path = folder / f"data{suffix}"
     path.write_bytes(text.encode())
-    records = read_records(path, FIELDS, readers(token, tag))
+    records = read_records(path, FIELDS, tag_readers(token, tag))
     return [(record.strings("words"), record.strings("tags")) for record in records]
 
 

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from clozeline.artifacts.finetune.model.held_out import read_held_out
-from clozeline.params import TaggingParams, read_params
-from clozeline.params.finetuning.layers import whole_task
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import TaggingParams, whole_task
+from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.tasks.probe import NAME as PROBE
-from clozeline.tasks.tagging.on_sentences import Tagging
+from clozeline.tasks.tagging.sentences import Tagging
 from tests.every_kind import CASES, prepare, record, write_records
 from tests.fine_tuning import contents, fine_tune, metrics_of
 

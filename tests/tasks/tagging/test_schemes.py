@@ -6,7 +6,7 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB1, IOB2, IOBES, Entities
 
-from clozeline.tasks.tagging.schemes import is_tag, to_iob2, type_of
+from clozeline.tasks.tagging.data import is_tag, to_iob2, type_of
 
 IOB2_TAGS = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-LOC", "B-PER"]
 

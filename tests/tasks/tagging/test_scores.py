@@ -5,7 +5,7 @@ import random
 import pytest
 from seqeval.metrics import classification_report, f1_score, precision_score, recall_score
 
-from clozeline.tasks.tagging.scores import entities_in, score
+from clozeline.tasks.tagging.sentences import entities_in, score
 
 ADVERSARIAL = [
     ([["O", "O"]], [["O", "O"]]),

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
-from clozeline.params import TaggingParams, read_params
-from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.records import Record
-from clozeline.tasks.sources import Part
-from clozeline.tasks.tagging.sentences import Sentences, select
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import TaggingParams, whole_task
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks.tagging.data import Sentences, select
 
 PROJECT = Path(__file__).parents[3]
 Given = tuple[Part, str, str]
@@ -26,7 +25,7 @@ PARTS = params(splits={"train": "a", "validation": "b", "test": "c"})
 
 def chosen(*given: Given, params: TaggingParams = PARTS) -> Sentences:
     records = [
-        (part, Record({"tokens": words.split(), "ner_tags": tags.split()}, f"line {number}"))
+        (part, LabelledRecord({"tokens": words.split(), "ner_tags": tags.split()}, f"line {number}"))
         for number, (part, words, tags) in enumerate(given)
     ]
     return select(records, params)

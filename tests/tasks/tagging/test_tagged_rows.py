@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from clozeline.tasks.tagging.sentences import Sentence
+from clozeline.records.reading.tokens import SpecialIds
+from clozeline.tasks.tagging.data import Sentence
 from clozeline.tasks.tagging.tagged_rows import NO_TARGET, TaggedRows
-from clozeline.tokenizer.folder import OpenTokenizer
-from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 TAGS = ("O", "B-X", "I-X")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clozeline.tasks.training import use_threads
-from clozeline.tokenizer.folder import SPECIAL_TOKENS
+from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
 from tests.tasks.zero_shot.topics import ABOUT, FILLER, TOPICS, topical
 from tests.tiny_models import small_modernbert
 

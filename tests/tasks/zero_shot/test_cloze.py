@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clozeline.errors import ArtifactError, DataError, ParamsError
-from clozeline.params import ZeroShotParams, read_params
-from clozeline.params.finetuning.layers import whole_task
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ZeroShotParams, whole_task
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.task import TaskInputs
-from clozeline.tasks.zero_shot.cloze import Cloze
+from clozeline.tasks.zero_shot import Cloze
 from tests.clean_text import write_clean_text
 from tests.fine_tuning import contents, fine_tune, metrics_of
 from tests.tasks.zero_shot.topics import ABOUT, SPLITS, write_few_labelled

@@ -14,12 +14,12 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from clozeline.errors import ArtifactError, DataError, ParamsError
-from clozeline.params import ClassificationParams, ZeroShotParams, read_params
-from clozeline.params.finetuning.layers import whole_task
+from clozeline.params.reading import read_params
+from clozeline.params.tasks import ClassificationParams, ZeroShotParams, whole_task
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskInputs
-from clozeline.tasks.zero_shot.entailment import Entailment
+from clozeline.tasks.zero_shot import Entailment
 from tests.clean_text import write_clean_text
 from tests.every_kind import write_records
 from tests.fine_tuning import fine_tune, metrics_of

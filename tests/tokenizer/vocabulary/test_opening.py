@@ -8,9 +8,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import import_protobuf
 
-from clozeline.errors import DataError
-from clozeline.tokenizer.folder import OpenTokenizer, save_existing
-from clozeline.tokenizer.vocabulary.opening import open_published, vocabulary_of
+from clozeline.system.errors import DataError
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, save_existing
+from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published, vocabulary_of
 
 UNIGRAM, MERGES = 1, 2
 NORMAL, UNKNOWN, CONTROL = 1, 2, 3

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.words.as_bytes.cutting import ByteClasses, CutTexts
+from clozeline.records.words.bytes import ByteClasses, CutTexts
 
 CLASSES = ByteClasses.of(blanks=" \n", alone="(.", replaced={"A": "a"})
 WORDS = re.compile(r"[^ \n(.]+|[(.]")

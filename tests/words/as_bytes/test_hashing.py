@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.words.as_bytes.hashing import word_hashes
-from clozeline.words.numbers.mixing import mixed
+from clozeline.records.words.bytes import word_hashes
+from clozeline.records.words.numbers import mixed
 
 BASE = 0x9E3779B97F4A7C15
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from clozeline.words.numbers.mixing import mixed
+from clozeline.records.words.numbers import mixed
 
 MASK = 2**64 - 1
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from clozeline.words.numbers.runs import run_positions
+from clozeline.records.words.numbers import run_positions
 
 
 def test_spans_keep_their_order_and_may_overlap() -> None:

@@ -11,18 +11,17 @@ from types import MappingProxyType
 from clozeline.encoder.families.bert import (
     BERT,
     BERT_LAYOUT,
+    ELECTRA,
+    ELECTRA_LAYOUT,
     ROBERTA,
     ROBERTA_LAYOUT,
     XLM_ROBERTA,
     XLM_ROBERTA_LAYOUT,
 )
 from clozeline.encoder.families.compressed import ALBERT, ALBERT_LAYOUT, DISTILBERT, DISTILBERT_LAYOUT
-from clozeline.encoder.families.deberta import DEBERTA_V2, DEBERTA_V3
-from clozeline.encoder.families.electra import ELECTRA, ELECTRA_LAYOUT
-from clozeline.encoder.families.form import Family, Form, TokenIds
-from clozeline.encoder.families.layout import HeadKind, LanguageHead, Layout
-from clozeline.encoder.families.long_context import BIG_BIRD, LONGFORMER
+from clozeline.encoder.families.layout import Family, FamilyForm, HeadKind, LanguageHead, Layout, TokenIds
 from clozeline.encoder.families.modernbert import MODERNBERT, MODERNBERT_DECODER_LAYOUT, MODERNBERT_LAYOUT
+from clozeline.encoder.families.stock import BIG_BIRD, DEBERTA_V2, DEBERTA_V3, LONGFORMER
 
 __all__ = ["FAMILIES", "FORMS", "LAYOUTS", "Family", "Form", "HeadKind", "LanguageHead", "Layout", "TokenIds"]
 
@@ -42,7 +41,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 
-FORMS: Mapping[str, tuple[LanguageHead, Form]] = MappingProxyType(
+FORMS: Mapping[str, tuple[LanguageHead, FamilyForm]] = MappingProxyType(
     {form.class_name: (head, form) for family in FAMILIES.values() for head, form in family.forms.items()}
 )
 """Keyed by the class name in config.json, under `architectures`."""

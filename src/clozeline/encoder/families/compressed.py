@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AlbertConfig, DistilBertConfig
 
-from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind
+from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
 from clozeline.encoder.families.bert import (
     BERT_NAMES,
     answerer,
@@ -19,10 +19,17 @@ from clozeline.encoder.families.bert import (
     pooler,
     vocabulary_head,
 )
-from clozeline.encoder.families.form import Family, Fixed, Form, TokenIds
-from clozeline.encoder.families.layout import HeadRow, Layout, Names, known_activation
-from clozeline.encoder.sizes import Shape, shape_of
-from clozeline.params import ModelParams
+from clozeline.encoder.families.layout import (
+    Family,
+    FamilyForm,
+    Fixed,
+    HeadRow,
+    Layout,
+    Names,
+    TokenIds,
+    known_activation,
+)
+from clozeline.params.model import ModelParams
 
 _ALBERT_EMBEDDING = 128
 _DISTILBERT_EPSILON = 1e-12
@@ -228,11 +235,11 @@ ALBERT_LAYOUT = Layout(
 )
 
 DISTILBERT = Family(
-    {"mlm": Form("DistilBertForMaskedLM", DistilBertConfig, _distilbert)},
+    {"mlm": FamilyForm("DistilBertForMaskedLM", DistilBertConfig, _distilbert)},
     _distilbert_dropouts,
     fixed=(Fixed("norm_epsilon", _DISTILBERT_EPSILON, "every norm"),),
 )
 """Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled."""
 
-ALBERT = Family({"mlm": Form("AlbertForMaskedLM", AlbertConfig, _albert)}, bert_dropouts)
+ALBERT = Family({"mlm": FamilyForm("AlbertForMaskedLM", AlbertConfig, _albert)}, bert_dropouts)
 """Lan et al. 2019: all layers share their weights."""

@@ -7,12 +7,20 @@ from typing import Any
 
 from transformers import ModernBertConfig, ModernBertDecoderConfig
 
-from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind
+from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind, Shape, shape_of
 from clozeline.encoder.families.bert import nothing
-from clozeline.encoder.families.form import Family, Form, TokenIds
-from clozeline.encoder.families.layout import HeadRow, Layout, Names, check_covered, known_activation, not_covered
-from clozeline.encoder.sizes import Shape, shape_of
-from clozeline.params import ModelParams
+from clozeline.encoder.families.layout import (
+    Family,
+    FamilyForm,
+    HeadRow,
+    Layout,
+    Names,
+    TokenIds,
+    check_covered,
+    known_activation,
+    not_covered,
+)
+from clozeline.params.model import ModelParams
 
 _CUTOFF = 3.0
 """Truncation in standard deviations, if the configuration names none."""
@@ -217,8 +225,8 @@ MODERNBERT_DECODER_LAYOUT = Layout(
 
 MODERNBERT = Family(
     {
-        "mlm": Form("ModernBertForMaskedLM", ModernBertConfig, _modernbert),
-        "clm": Form("ModernBertDecoderForCausalLM", ModernBertDecoderConfig, _modernbert_decoder),
+        "mlm": FamilyForm("ModernBertForMaskedLM", ModernBertConfig, _modernbert),
+        "clm": FamilyForm("ModernBertDecoderForCausalLM", ModernBertDecoderConfig, _modernbert_decoder),
     },
     _dropouts,
     is_pre_norm=True,

@@ -10,11 +10,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from clozeline.params import QuestionAnsweringParams
-from clozeline.tasks.encoded import TargetedBatch
-from clozeline.tasks.question_answering.questions import Question
-from clozeline.tasks.text_rows import Ids, TextRows
-from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.params.tasks import QuestionAnsweringParams
+from clozeline.tasks.question_answering.data import ContextQuestion
+from clozeline.tasks.rows import Ids, TargetedBatch, TextRows
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _CONTEXT = 1
 """Index of the context in a pair."""
@@ -26,7 +25,7 @@ NO_ANSWER = 0
 class Windows:
     """One split of the task, as questions and as rows."""
 
-    questions: Sequence[Question]
+    questions: Sequence[ContextQuestion]
     rows: TextRows
     question_W: Ids
     first_W: Ids
@@ -40,7 +39,9 @@ class Windows:
     """Questions whose context is longer than a window."""
 
     @classmethod
-    def encode(cls, questions: Sequence[Question], opened: OpenTokenizer, params: QuestionAnsweringParams) -> Self:
+    def encode(
+        cls, questions: Sequence[ContextQuestion], opened: OpenTokenizer, params: QuestionAnsweringParams
+    ) -> Self:
         asked, num_cut = _cut([it.question for it in questions], opened, params.max_question_tokens)
         pairs = list(zip(asked, (it.context for it in questions), strict=True))
         opened.tokenizer.enable_truncation(params.max_length, stride=params.stride, strategy="only_second")
@@ -89,7 +90,7 @@ def _context_of(encoding: Any) -> tuple[int, Ids]:
     return (places[0] if places else 0), spans
 
 
-def _target(question: Question, first: int, spans: Ids) -> tuple[int, int]:
+def _target(question: ContextQuestion, first: int, spans: Ids) -> tuple[int, int]:
     """Return the positions of the first answer, which is the one to learn, as in `Windows.target_W2`."""
     if not question.answers:
         return NO_ANSWER, NO_ANSWER

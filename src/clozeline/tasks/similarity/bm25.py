@@ -1,6 +1,14 @@
 """BM25 search: documents scored by the words they share with a query, weighted by rarity.
 
 Shapes: D documents, W words, E entries (word, document), sorted by word.
+
+Fusion of two scores of the same candidates.
+
+Shapes: Q queries, D candidates.
+
+Baselines of similarity: TF-IDF cosine and BM25, and the fusion of BM25 with learned vectors.
+
+Shapes: N pairs.
 """
 
 import itertools
@@ -8,13 +16,16 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+from clozeline.records.finetune.scored_items import Floats, ScoresOf
+from clozeline.tasks.classification.scores import tfidf_vectorizer
 
 _WORD = re.compile(r"\b\w+\b")
 _SATURATION = 1.2
@@ -92,3 +103,46 @@ class WordIndex:
 def words_of(text: str) -> list[str]:
     """Return the words of a text in lower case, in their order."""
     return _WORD.findall(text.lower())
+
+
+_COSINE_WEIGHT = 2.0
+"""Weight of the cosine, chosen on the validation split of the default task: docs/default-recipe.md."""
+FusionFloats = npt.NDArray[np.float32]
+
+
+def fused(cosine_QD: FusionFloats, words_QD: FusionFloats) -> FusionFloats:
+    """Return `score_QD`: a weighted sum of the cosines and of the word scores, scaled to a maximum of 1 for each query.
+
+    Scores are fused instead of ranks, because ranks lose the distance between candidates (convex combination, Bruch,
+    Gai & Ingber 2023, section 4).
+
+    Args:
+        words_QD: word scores, at least 0; 0 means that no word is in common.
+    """
+    best_Q1 = words_QD.max(axis=1, keepdims=True)
+    score_QD: FusionFloats = words_QD / np.where(best_Q1 > 0, best_Q1, 1) + np.float32(_COSINE_WEIGHT) * cosine_QD
+    return score_QD
+
+
+def tfidf_cosines(known: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Return `cosine_N` of each first text with its second text; the word frequencies come from `known`."""
+    vectorizer = tfidf_vectorizer().fit(known)
+    one, other = vectorizer.transform(firsts), vectorizer.transform(seconds)
+    cosine_N: npt.NDArray[np.float64] = np.asarray(one.multiply(other).sum(axis=1)).ravel()
+    return cosine_N
+
+
+def bm25(queries: Sequence[str], documents: Sequence[str]) -> ScoresOf:
+    """Return a scorer of all documents for each query; the score is 0 if no word is in common."""
+    index = WordIndex.of(documents)
+    return lambda start, stop: np.stack([index.scores(query) for query in queries[start:stop]])
+
+
+def scorer_with_fusion(vectors: ScoresOf, words: ScoresOf) -> Callable[[int, int], Sequence[Floats]]:
+    """Return a scorer by vectors, by words, and by their fusion, which `clozeline search` uses."""
+
+    def scores(start: int, stop: int) -> Sequence[Floats]:
+        cosine_BD, words_BD = vectors(start, stop), words(start, stop)
+        return cosine_BD, words_BD, fused(cosine_BD, words_BD)
+
+    return scores

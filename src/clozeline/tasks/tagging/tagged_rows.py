@@ -14,10 +14,9 @@ from typing import Self
 import numpy as np
 import torch
 
-from clozeline.tasks.encoded import TargetedBatch
-from clozeline.tasks.tagging.sentences import Sentence
-from clozeline.tasks.text_rows import Ids, TextRows
-from clozeline.tokenizer.folder import OpenTokenizer, is_byte_level
+from clozeline.tasks.rows import Ids, TargetedBatch, TextRows
+from clozeline.tasks.tagging.data import Sentence
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, is_byte_level
 
 NO_TARGET = -100
 """Target that cross entropy ignores."""

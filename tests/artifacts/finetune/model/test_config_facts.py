@@ -3,7 +3,7 @@
 import pytest
 from transformers import BertConfig
 
-from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
+from clozeline.records.finetune.scored_items import ConfigFacts
 
 
 @pytest.mark.parametrize(

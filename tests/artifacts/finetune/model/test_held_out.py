@@ -4,15 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.finetune.model.held_out import (
-    FILE,
-    MAX_ITEMS,
-    EntitySpan,
-    HeldOut,
-    read_held_out,
-    write_held_out,
-)
-from clozeline.errors import ArtifactError
+from clozeline.records.finetune.scored_items import FILE, MAX_ITEMS, EntitySpan, HeldOut, read_held_out, write_held_out
+from clozeline.system.errors import ArtifactError
 
 ITEMS = [
     HeldOut(text="a é\n“b”", right=("x", "y")),

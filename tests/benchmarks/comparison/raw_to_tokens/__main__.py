@@ -19,7 +19,7 @@ _MAX_LENGTH = 128
 
 def ours_seconds(raw: Path, tokenizer: Path) -> float:
     """Stages snapshot, preprocess and tokenize, called as dvc.yaml's processes call them, imports left out."""
-    from clozeline.params import Params
+    from clozeline.params.project import Params
     from clozeline.stages import preprocess, snapshot, tokenize
     from comparison.stages import params_tree
 

@@ -1,1 +1,0 @@
-"""Files and facts that `finetune` saves with a model, and `export` reads."""

@@ -1,0 +1,509 @@
+"""Shared parts of the commands that run an exported model: their options, loading the model, reading standard input.
+
+`clozeline fill`, `complete`, `embed` and `classify`: run an exported model from the command line.
+
+`clozeline tag` and `clozeline answer`: spans that an exported model finds in a text.
+
+`clozeline choose`: labels without training (zero-shot classification).
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import typer
+
+from clozeline.system.errors import DataError, ParamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clozeline.inference.classifier import Classifier
+    from clozeline.inference.open_model import OpenModel
+    from clozeline.inference.tokenization import Given
+
+
+Model = TypeVar("Model", bound="OpenModel")
+PANEL = "Use a model"
+_CHUNK_TEXTS = 1024
+"""Number of texts of standard input that are answered before more are read."""
+
+TextsArgument = Annotated[
+    list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one per line.")
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A folder of dist/, or a registry URI (models:/NAME@ALIAS). "
+        "[default: the matching model of dist/, else of the registry]",
+        show_default=False,
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["int8", "fp32"] | None,
+    typer.Option(
+        help="Precision of the graph that answers. [default: int8, unless export or release chose fp32]",
+        show_default=False,
+    ),
+]
+TruncateOption = Annotated[
+    bool, typer.Option("--truncate", help="Cut the end of a text that is too long, instead of refusing the text.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per text, each on its own line.")]
+_VERBS = (
+    "fill takes masked encoders; complete causal ones; embed encoders and embedders; "
+    "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
+    "answer question-answering models"
+)
+
+
+def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds: type[Model]) -> Model:
+    """Open the model at `place`, which must be of one of `kinds`; without a place, the default model for the first of
+    their tasks.
+
+    Raises:
+        ParamsError: the model is of another task, or there are several without a place.
+        ArtifactError: the model is missing or damaged.
+    """
+    from clozeline.inference.package import MODEL_KINDS, load
+    from clozeline.registry.sources import ModelSource, default_for, fetched
+
+    tasks = [task for task, row in MODEL_KINDS.items() if issubclass(row.model, kinds)]
+    source = ModelSource.parse(place) if place else default_for(tasks[0])
+    found = fetched(source)
+    model = load(found.folder, precision=precision or (found.version.served if found.version else None))
+    if not isinstance(model, kinds):
+        raise ParamsError(
+            f"{source.place} is a model for another task",
+            given=f"a model of the task {model.manifest.task}",
+            expected=f"a model of the task {' or '.join(tasks)}",
+            do=f"choose another --model or another command: {_VERBS}",
+        )
+    return model
+
+
+def chunks(texts: list[str]) -> Iterator[list[str]]:
+    """Yield the given texts, or those of standard input in chunks as they come.
+
+    Raises:
+        DataError: a line of standard input is not UTF-8.
+    """
+    if texts != ["-"]:
+        yield texts
+        return
+    chunk: list[str] = []
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        text = decoded(line, f"line {number} of standard input").strip()
+        if text:
+            chunk.append(text)
+        if len(chunk) == _CHUNK_TEXTS:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def decoded(raw: bytes, place: str) -> str:
+    """Decode `raw` as text.
+
+    Raises:
+        DataError: `raw` is not UTF-8; the message names `place`.
+    """
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place} is not UTF-8",
+            given=repr(raw[max(error.start - 10, 0) : error.end + 10]),
+            expected="text in UTF-8",
+            do="convert it first, for example with `iconv -f LATIN1 -t UTF-8`",
+        ) from error
+
+
+def fill(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
+    targets: Annotated[
+        str | None, typer.Option(help="Words to choose among, such as `list,tuple`; each must be one token.")
+    ] = None,
+    truncate: TruncateOption = False,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fill each [MASK] of a text with the likeliest words.
+
+    Prints a table in a terminal; otherwise, tab-separated text, mask (from 1), rank, token, probability, filled text.
+
+    Examples:
+
+    - `clozeline fill "Return the [MASK] of the list."`
+    - `clozeline fill "[MASK] a file for [MASK]." --top-k 3`
+    - `clozeline fill "Return a [MASK]." --targets list,tuple,dict`
+    - `clozeline fill - < texts.txt > filled.tsv`
+    """
+    from clozeline.cli import tables
+    from clozeline.inference.language import OpenEncoder
+
+    encoder = opened(model, precision, OpenEncoder)
+    words = targets.split(",") if targets is not None else None
+    show = tables.printer(as_json, tables.FILL)
+    for chunk in chunks(texts):
+        show(chunk, encoder.fill(encoder.with_own_masks(chunk), top_k=top_k, targets=words, truncate=truncate))
+
+
+def complete(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens.")] = 16,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="0: the most likely token; 1: a draw from the model's probabilities.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(min=0, max=1, help="Draw from the most likely tokens up to this total probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut the beginning of a text that is too long, instead of refusing it.")
+    ] = False,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue each text, token by token. It takes an encoder that was trained with `objective: clm`.
+
+    Prints text and continuation in a terminal, else tab-separated text, continuation, finish reason.
+
+    Examples:
+
+    - `clozeline complete "def sort("`
+    - `clozeline complete "Return the" --temperature 0.8 --seed 7 --max-tokens 32`
+    - `clozeline complete - --stop . < texts.txt > continued.tsv`
+    """
+    from clozeline.cli import tables
+    from clozeline.inference.completer import Completer, Decoding
+
+    completer = opened(model, precision, Completer)
+    decoding = Decoding(max_tokens, temperature, top_p, seed, tuple(stop or ()))
+    show = tables.printer(as_json, tables.COMPLETE)
+    for chunk in chunks(texts):
+        show(chunk, completer.complete(chunk, decoding, truncate=truncate))
+
+
+def embed(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    truncate: TruncateOption = False,
+    precision: PrecisionOption = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Name of a prompt of the model (in its manifest), put before each text.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn each text into a vector of length 1; the cosine of two texts is the dot product of their vectors.
+
+    Prints the similarity of the texts in a terminal; otherwise, each text and its vector, tab-separated.
+
+    Examples:
+
+    - `clozeline embed "Sort a list in place." "Order the items of a sequence."`
+    - `clozeline embed - --json < texts.txt > vectors.jsonl`
+    """
+    from clozeline.cli import tables
+    from clozeline.inference.language import Embedder
+
+    embedder = opened(model, precision, Embedder)
+    show = tables.printer(as_json, tables.EMBED)
+    for chunk in chunks(texts):
+        show(chunk, embedder.embed(chunk, truncate=truncate, prompt_name=prompt))
+
+
+def classify(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    second: Annotated[
+        str | None,
+        typer.Option("--with", help="Second text of each pair, for a pair model; or write it after a tab in TEXT."),
+    ] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Labels for each text.")] = 5,
+    truncate: TruncateOption = False,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Label each text, or each pair of texts if the model was trained on pairs.
+
+    Prints a table in a terminal; otherwise, tab-separated text, rank, label, probability.
+
+    Examples:
+
+    - `clozeline classify "Apply a 2D convolution over an input."`
+    - `clozeline classify - --top-k 1 --model dist/library < texts.txt`
+    - `clozeline classify "How old are you?" --with "What is your age?" --model dist/qqp`
+    """
+    from clozeline.cli import tables
+    from clozeline.inference.classifier import Classifier
+
+    classifier = opened(model, precision, Classifier)
+    show = tables.printer(as_json, tables.CLASSIFY)
+    for chunk in chunks(texts):
+        show(chunk, classifier.classify(_given(chunk, second, classifier), top_k=top_k, truncate=truncate))
+
+
+def _given(texts: list[str], second: str | None, classifier: "Classifier") -> "Sequence[Given]":
+    """Return the classifier's input: the texts, or each text with the second of its pair."""
+    if classifier.manifest.reads_pairs:
+        return [_pair(number, text, second) for number, text in enumerate(texts)]
+    if second is not None:
+        raise ParamsError(
+            "the model reads one text at a time",
+            given="--with",
+            expected="a model that was trained on pairs of texts",
+            do="leave --with out, or choose another --model",
+        )
+    return texts
+
+
+def _pair(number: int, text: str, second: str | None) -> tuple[str, str]:
+    if second is not None:
+        return text, second
+    first, tab, behind = text.partition("\t")
+    if not tab:
+        raise DataError(
+            f"text {number} has no second text",
+            given=repr(text[:60]),
+            expected="two texts, because the model reads pairs",
+            do="give the second text with --with, or after a tab",
+        )
+    return first, behind
+
+
+_STANDARD_INPUT = "-"
+
+
+def tag(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    aggregation: Annotated[
+        Literal["none", "simple", "first", "average", "max"],
+        typer.Option(
+            help="none: each token alone; simple: neighbours of one type joined; first, average, max: whole words, by "
+            "the tag of their first token, of the mean of their tokens, or of their most confident token."
+        ),
+    ] = "first",
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the entities of each text: people, places, or whatever the model was trained to tag.
+
+    A text may be of any length: a long one is read in windows that overlap.
+
+    Prints the marked text and a table in a terminal; otherwise, one tab-separated line per entity: text, entity, type,
+    probability, start and end in characters.
+
+    Examples:
+
+    - `clozeline tag "Maria Lopez moved from Oslo to Rome."`
+    - `clozeline tag - --json --model dist/wnut17 < texts.txt > entities.jsonl`
+    """
+    from clozeline.cli import tables
+    from clozeline.inference.tagger import Tagger
+
+    tagger = opened(model, precision, Tagger)
+    show = tables.printer(as_json, tables.TAG)
+    for chunk in chunks(texts):
+        show(chunk, tagger.tag(chunk, strategy=aggregation))
+
+
+def answer(
+    questions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUESTION...", help="Questions; quote each. `-` reads them from standard input, one per line."
+        ),
+    ],
+    context: Annotated[str | None, typer.Option("--context", "-c", help="Text that may hold the answer.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="File with that text, in UTF-8; `-` is standard input.")
+    ] = None,
+    model: ModelOption = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 3,
+    no_answer: Annotated[
+        bool | None,
+        typer.Option(
+            "--no-answer/--always-answer",
+            help='Whether "no answer" is allowed. [default: if the model was trained with unanswerable questions]',
+            show_default=False,
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of an answer.")] = 15,
+    precision: PrecisionOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per question, each on its own line.")
+    ] = False,
+) -> None:
+    """Answer each question with a passage of a text.
+
+    The text may be of any length: a long one is read in windows that overlap.
+
+    Prints a table and the best answer in its context in a terminal; otherwise, tab-separated question, rank, answer,
+    probability, start and end in characters. An empty answer means that the text does not contain one.
+
+    Examples:
+
+    - `clozeline answer "Where does Maria live?" --context "Maria Lopez moved from Oslo to Rome."`
+    - `clozeline answer "What does it cost?" "Who pays?" --file contract.txt --top-k 1`
+    - `clozeline answer - --file README.md --json < questions.txt`
+    """
+    from clozeline.cli import tables
+    from clozeline.inference.answerer import Answerer, SpanSearch
+
+    text = _context(context, file, questions)
+    answerer = opened(model, precision, Answerer)
+    learned = answerer.manifest.no_answer_margin is not None
+    search = SpanSearch(
+        top_k=top_k,
+        max_answer_tokens=max_tokens,
+        may_be_unanswerable=learned if no_answer is None else no_answer,
+    )
+    show = tables.printer(as_json, tables.answers_from(text))
+    for chunk in chunks(questions):
+        # One question at a time, because each has the windows of the whole text.
+        show(chunk, [answerer.ask([(question, text)], search=search)[0] for question in chunk])
+
+
+def _context(context: str | None, file: Path | None, questions: list[str]) -> str:
+    if context is not None and file is None:
+        text = context
+    elif file is not None and context is None:
+        text = _read(file, questions)
+    else:
+        raise ParamsError(
+            "`clozeline answer` needs exactly one text to answer from",
+            given="neither --context nor --file" if file is None else "both --context and --file",
+            expected="one of them",
+            do="give the text with --context, or its file: --file notes.txt",
+        )
+    if not text.strip():
+        raise DataError(
+            "the text to answer from is empty",
+            given=repr(text[:20]) if file is None else f"{file}, without a visible character",
+            expected="text that may hold the answer",
+            do="give the text with --context, or its file: --file notes.txt",
+        )
+    return text
+
+
+def _read(file: Path, questions: list[str]) -> str:
+    if str(file) == _STANDARD_INPUT:
+        if questions == [_STANDARD_INPUT]:
+            raise ParamsError(
+                "standard input cannot be both the questions and the text",
+                given="`-` for both",
+                expected="one of them from standard input",
+                do="give the questions as arguments, or put the text into a file",
+            )
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{file} cannot be read",
+            given=error.strerror or type(error).__name__,
+            expected="a file with text in UTF-8",
+            do="name another file, or give the text with --context",
+        ) from error
+    return _decoded(raw, str(file))
+
+
+def _decoded(raw: bytes, place: str) -> str:
+    lines = enumerate(raw.splitlines(keepends=True), start=1)
+    return "".join(decoded(line, f"line {number} of {place}") for number, line in lines)
+
+
+def choose(
+    texts: TextsArgument,
+    labels: Annotated[
+        str,
+        typer.Option(
+            "--labels",
+            "-l",
+            help="Labels to choose among, such as `list,file`. For an encoder, each word must be one token.",
+        ),
+    ],
+    template: Annotated[
+        str | None,
+        typer.Option(help="The prompt, with {} where a label belongs. [default: This text is about {}.]"),
+    ] = None,
+    multi_label: Annotated[
+        bool, typer.Option("--multi-label", help="Score each label independently; needs an entailment classifier.")
+    ] = False,
+    model: ModelOption = None,
+    truncate: TruncateOption = False,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose among labels without training (zero-shot), by the word that fits into a prompt or by entailment.
+
+    An encoder scores how well each label fills the prompt. An entailment classifier scores whether the prompt with the
+    label follows from the text.
+
+    Prints a table in a terminal; otherwise, tab-separated text, rank, label, probability.
+
+    Examples:
+
+    - `clozeline choose "Read all lines of it." --labels file,list,tuple`
+    - `clozeline choose "Open it." -l file,list --template "It works on a {}."`
+    - `clozeline choose - -l refund,delivery --multi-label --model dist/mnli < texts.txt`
+    """
+    from clozeline.cli import tables
+    from clozeline.serving.zero_shot import TEMPLATE
+    from clozeline.serving.zero_shot import choose as chosen
+
+    candidates = _labels(labels)
+    asked = _opened(model, precision, multi_label)
+    show = tables.printer(as_json, tables.CLASSIFY)
+    for chunk in chunks(texts):
+        found = [
+            chosen(asked, text, candidates, template=template or TEMPLATE, multi_label=multi_label, truncate=truncate)
+            for text in chunk
+        ]
+        show(chunk, found)
+
+
+def _labels(given: str) -> list[str]:
+    labels = [label.strip() for label in given.split(",")]
+    if not all(labels) or len(set(labels)) < len(labels):
+        raise ParamsError(
+            "--labels cannot be used",
+            given=repr(given),
+            expected="non-empty labels separated by commas, each once",
+            do="write them like --labels list,file",
+        )
+    return labels
+
+
+def _opened(place: str | None, precision: Literal["int8", "fp32"] | None, multi_label: bool) -> "OpenModel":
+    """Open the encoder, or the model at `place`; a classifier of entailment has to be named."""
+    from clozeline.inference.classifier import Classifier
+    from clozeline.inference.language import OpenEncoder
+    from clozeline.serving.zero_shot import can_choose, tells_entailment
+
+    model: OpenModel = opened(place, precision, OpenEncoder, Classifier)
+    if not can_choose(model):
+        raise ParamsError(
+            f"{place or 'the encoder'} cannot choose among labels that it was not trained on",
+            given=f"labels: {', '.join(model.manifest.labels) or 'none, and no mask'}",
+            expected="an encoder that fills masks, or a classifier of pairs with a label `entailment`",
+            do="choose another --model, or use `clozeline classify` for the labels that a classifier was trained on",
+        )
+    if multi_label and not tells_entailment(model):
+        raise ParamsError(
+            "an encoder cannot score labels independently: they compete for one mask",
+            given="--multi-label",
+            expected="a classifier that was trained on entailment",
+            do="leave --multi-label out, or name an entailment classifier with --model",
+        )
+    return model

@@ -1,0 +1,449 @@
+"""`clozeline ablate`: is a change of params.yaml better, and what does it cost?
+
+`clozeline sweep`: find better params by trials.
+
+`clozeline glue`: the nine tasks of GLUE from the encoder, with their average.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from clozeline.cli import stage
+from clozeline.cli.verbs import ending_orderly, sound_project_here
+from clozeline.params.pretraining import laid_over
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from clozeline.lab.ablation import Ablation, Effect
+    from clozeline.lab.contest import PairedTest
+    from clozeline.lab.glue import Average, GlueFigures, TaskFigures
+    from clozeline.lab.sweep import Sweep, TrialLog, TrialRecord
+    from clozeline.lab.winner import Outcome
+    from clozeline.records.finetune.statistics import Interval
+    from clozeline.system.workspace import Workspace
+
+
+_SIGNIFICANT = 0.05
+
+
+def ablate(
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="params.yaml, a file in configs/, or 'KEY=VALUE KEY=VALUE'.")
+    ],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other arm, written alike.")],
+    seeds: Annotated[int, typer.Option(help="Number of seeds, at least 2. Both arms train from each.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Train two versions of params.yaml from the same seeds, and say whether their difference is more than chance.
+
+    An arm is params.yaml with changes of `pretrain` or `tokenize`; `params.yaml` alone is the arm without changes. Both
+    share the text, and the tokens unless they change them. The result is B minus A: nats per byte of the validation
+    text (lower is better) and seconds of the training, wall clock and processor, each with its 95 % interval and
+    p-value. params.yaml itself stays as it is.
+
+    A finished training is kept in work/experiments and never runs twice: a stopped ablation continues, more seeds add
+    to those that there are, and another arm reuses what it shares.
+
+    Examples:
+
+    - `clozeline ablate params.yaml pretrain.masking.mask_rate=0.3`
+    - `clozeline ablate params.yaml 'pretrain.optimizer.learning_rate=2.0e-3 pretrain.steps=500' --seeds 8`
+    - `clozeline ablate params.yaml configs/low-resource.yaml --json`
+    """
+    stage.refuse_for("ablate")
+    # See stage.py: set before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    workspace = sound_project_here()
+    from clozeline.cli.shared_text import shared_corpus
+    from clozeline.lab.ablation import ablate as compare
+    from clozeline.lab.ablation import check_seeds
+    from clozeline.lab.experiment import arms_of
+    from clozeline.params.reading import read_params
+
+    for told in ("pretraining", "stages"):  # one line for each training is enough
+        logging.getLogger(f"clozeline.{told}").setLevel(logging.WARNING)
+    check_seeds(seeds)
+    arms = arms_of(first, second, workspace.root)
+    base = read_params(workspace.root / "params.yaml")
+    with ending_orderly():
+        found = compare(arms, seeds, shared_corpus(workspace), base, workspace.experiments)
+    _show_ablation(found, as_json=as_json)
+
+
+def _show_ablation(found: "Ablation", *, as_json: bool) -> None:
+    from pydantic_core import to_json
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(to_json(found, inf_nan_mode="null"))
+        return
+    console = Console()
+    console.print(_ablation_table(found))
+    for line in (_verdict(found), _next(found)):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _ablation_table(found: "Ablation") -> "Table":
+    from rich.markup import escape
+
+    from clozeline.cli.tables import table_of
+
+    title = f"A: {escape(found.first)}\nB: {escape(found.second)}\n{len(found.seeds)} seeds from {found.seeds[0]} on;"
+    title += f" {found.num_documents:,} validation documents"
+    rows = (
+        ("nats per byte", *_means(found.nats_per_byte, 4), *_cells(found.nats_per_byte.over_seeds, 4)),
+        ("  over documents", "", "", *_cells(found.over_documents, 4)),
+        ("wall seconds", *_means(found.wall_seconds, 1), *_cells(found.wall_seconds.over_seeds, 1)),
+        ("CPU seconds", *_means(found.cpu_seconds, 1), *_cells(found.cpu_seconds.over_seeds, 1)),
+    )
+    return table_of(title, "", ">A", ">B", ">B - A", ">95 %", ">p", rows=rows)
+
+
+def _means(effect: "Effect", digits: int) -> tuple[str, str]:
+    return f"{effect.first:.{digits}f}", f"{effect.second:.{digits}f}"
+
+
+def _cells(test: "PairedTest", digits: int) -> tuple[str, str, str]:
+    difference, low, high = (f"{figure:+.{digits}f}" for figure in (test.difference, test.low, test.high))
+    return difference, f"{low} to {high}", f"{test.p_value:.4f}"
+
+
+def _verdict(found: "Ablation") -> str:
+    """Return the outcome in one line: which arm is better, and which is slower."""
+    better, difference = found.better, found.nats_per_byte.over_seeds.difference
+    if better is None:
+        text = f"no difference beyond chance in nats per byte (p = {found.p_value:.4f})"
+    else:
+        arm = "B" if difference < 0 else "A"
+        text = f"{arm} is better by {abs(difference):.4f} nats per byte (p = {found.p_value:.4f})"
+    wall = found.wall_seconds
+    if wall.over_seeds.p_value >= _SIGNIFICANT:
+        return f"{text}; neither is slower beyond chance"
+    slower, share = (
+        ("B", wall.second / wall.first) if wall.over_seeds.difference > 0 else ("A", wall.first / wall.second)
+    )
+    return f"{text}; {slower} trains {100 * (share - 1):.0f} % longer"
+
+
+def _next(found: "Ablation") -> str:
+    """Return what to type next."""
+    if found.better is None:
+        more = 2 * len(found.seeds)
+        return f"next: more seeds show smaller differences, and these are kept: the same command with --seeds {more}"
+    if found.better == "params.yaml":
+        return "next: params.yaml is the better arm as it is: `clozeline run`"
+    words = (f"--set {word!r}" if "=" in word else f"--config {word}" for word in found.better.split())
+    return f"next: train and release the better arm: `clozeline run {' '.join(words)}`"
+
+
+_PARENT: Final = "CLOZELINE_SWEEP_RUN"
+"""Environment variable with the name of the sweep's run in MLflow, for its further workers."""
+_DIFF: Final = "reports/sweep.diff"
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to try, as in the example above.")],
+    workers: Annotated[int, typer.Option(min=1, help="Trainings at once, also on a cluster; 1 is reproducible.")] = 1,
+    write: Annotated[bool, typer.Option("--write", help="Write the winner's values into params.yaml.")] = False,
+) -> None:
+    """Try values of params.yaml, each trial chosen from the results of those before it, and show which won.
+
+    FILE says what to try:
+
+        metric: nats_per_byte
+        trials: 20
+        space:
+          pretrain.optimizer.learning_rate: {low: 1.0e-3, high: 2.0e-2, log: true}
+          pretrain.masking.mask_rate: {low: 0.1, high: 0.5}
+          pretrain.schedule.decay: [linear, cosine]
+
+    Other metrics are best_validation_loss_nats_per_token and best_validation_accuracy, and of a task, with keys
+    finetune.TASK.…, validation_score. A range with `step: 8` has steps. `pruning: false` ends no trial early: otherwise
+    one stops that is worse than half of the others at a validation pass. `seed: 1` gives other proposals. More trials,
+    later, add to those that there are.
+
+    Trial 1 is params.yaml as it is. Trials are chosen by validation data; the winner alone is measured on test data, at
+    the end: an encoder on the holdout text beside trial 1, a task on its test part. The winner's change of params.yaml
+    is reports/sweep.diff, for `git apply` or `--write`. A table shows every trial, and MLflow has its runs.
+
+    A stopped sweep continues when it is called again. It needs the extra `sweep`.
+
+    Examples:
+
+    - `clozeline sweep sweep.yaml`
+    - `clozeline sweep sweep.yaml --workers 2`
+    - `clozeline sweep sweep.yaml --write`
+    """
+    stage.refuse_for("sweep")
+    # See stage.py: set before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    workspace = sound_project_here()
+    import optuna  # noqa: F401  # a missing extra is refused before anything runs
+
+    from clozeline.cli.shared_text import shared_corpus
+    from clozeline.lab.plan import read_plan
+    from clozeline.lab.sweep import Sweep, run_trials
+
+    plan, config = read_plan(file, workspace.root)
+    for told in ("pretraining", "stages"):  # one line for each trial is enough
+        logging.getLogger(f"clozeline.{told}").setLevel(logging.WARNING)
+    with ending_orderly():
+        corpus = shared_corpus(workspace, with_encoder=plan.task is not None)
+        found = Sweep(plan, config, corpus, workspace.experiments)
+        if (parent := os.environ.get(_PARENT)) is not None:
+            run_trials(found, _log(found, parent), joins=True)
+            return
+        with _in_mlflow(workspace, found) as log:
+            with _further_workers(file, workers - 1, log.parent):
+                run_trials(found, log)
+            run_trials(found, log)  # those of a worker that was killed
+            _end(workspace, found, write=write)
+
+
+def _log(found: "Sweep", parent: str) -> "TrialLog":
+    from clozeline.lab.sweep import TrialLog, outbox_in
+
+    return TrialLog(outbox_in(found.folder), parent, found.folder.name, found.plan.metric)
+
+
+@contextmanager
+def _in_mlflow(workspace: "Workspace", found: "Sweep") -> "Iterator[TrialLog]":
+    """Open the run of the sweep in MLflow, and close it however the block ends."""
+    from clozeline.lab.sweep import outbox_in
+    from clozeline.system.workspace import tracking_uri
+    from clozeline.tracking.delivery import WORKSPACE
+    from clozeline.tracking.runs import FlowRun
+
+    name = f"sweep of {found.plan.stage if found.plan.task is None else found.plan.task}"
+    tags = {WORKSPACE: found.folder.name}
+    run = FlowRun.open(outbox_in(found.folder).folder, tracking_uri(workspace), name, tags)
+    try:
+        yield _log(found, run.run)
+    except BaseException:
+        run.end("KILLED", tags={}, metrics={}, files=[])
+        raise
+    run.end("FINISHED", tags={}, metrics={}, files=[workspace.root / _DIFF])
+
+
+@contextmanager
+def _further_workers(file: Path, count: int, parent: str) -> Iterator[None]:
+    """Run trials in `count` more processes too; wait for them, or end them if the block fails."""
+    command = [sys.executable, "-m", "clozeline", "sweep", str(file)]
+    running = [subprocess.Popen(command, env={**os.environ, _PARENT: parent}) for _ in range(count)]
+    try:
+        yield
+        for process in running:
+            process.wait()
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait()
+
+
+def _end(workspace: "Workspace", found: "Sweep", *, write: bool) -> None:
+    """Measure the winner, write the diff, show every trial, and say what to type next."""
+    from rich.console import Console
+
+    from clozeline.lab.winner import diff_of, outcome_of
+    from clozeline.params.editing import edit
+    from clozeline.system.files import replacing_file
+
+    winner, outcome = outcome_of(found)
+    diff = diff_of(workspace.root, winner.values) if winner.number else ""
+    (workspace.root / _DIFF).parent.mkdir(exist_ok=True)
+    with replacing_file(workspace.root / _DIFF) as beside:
+        beside.write_text(diff, encoding="utf-8")
+    Console().print(_table(found, winner))
+    for line in _summary(found, winner, outcome):
+        typer.echo(line)
+    typer.echo(f"charts of the trials: `optuna-dashboard sqlite:///{os.path.relpath(found.trials.file)}`")
+    if write and diff:
+        for line in edit(workspace.root / "params.yaml", list(winner.values.items()), "the winner of the sweep"):
+            typer.echo(f"params.yaml: {line}")
+        typer.echo("next: `clozeline run`")
+    elif diff:
+        typer.echo(f"next: `git apply {_DIFF}`, or the same command with --write")
+        if found.plan.task is None:
+            words = " ".join(f"{key}={value}" for key, value in winner.values.items())
+            typer.echo(f"does it hold for other seeds, too? `clozeline ablate params.yaml '{words}'`")
+    else:
+        typer.echo("next: params.yaml has the values of the winner: `clozeline run`")
+
+
+def _table(found: "Sweep", winner: "TrialRecord") -> "Table":
+    """Return every trial, with its values and what came of it; the winner is bold."""
+    from rich.markup import escape
+
+    from clozeline.cli.tables import table_of
+
+    table = table_of("Trials", ">trial", f">{found.plan.metric}", "state", *(escape(key) for key in found.plan.space))
+    for trial in found.trials.read():
+        figure = "" if trial.value is None else f"{trial.value:.4f}"
+        values = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.values.values())
+        state = f"{trial.state}: {trial.reason}" if trial.reason else trial.state
+        style = "bold" if trial.number == winner.number else None
+        table.add_row(str(trial.number + 1), figure, *map(escape, (state, *values)), style=style)
+    return table
+
+
+def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Iterator[str]:
+    trials = found.trials.read()
+    counts = {state: sum(trial.state == state for trial in trials) for state in ("finished", "pruned", "failed")}
+    yield f"{len(trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
+    values = ", ".join(f"{key}={value}" for key, value in winner.values.items())
+    yield f"winner: trial {winner.number + 1}, {found.plan.metric} {winner.value:.4f} ({values});"
+    first = trials[0].figure
+    yield f"  params.yaml as it is: {'no figure' if first is None else f'{first:.4f}'}"
+    if shares := found.trials.importances():
+        told = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+        yield f"differences between trials come from: {told} (PED-ANOVA; few trials tell it roughly)"
+    if (tested := outcome.tested) is not None:
+        beside = f"{tested.other} {tested.other_value:.4f}"
+        interval, chance = f"95 %: {tested.low:.4f} to {tested.high:.4f}", ""
+        if tested.p_value is not None:
+            interval = f"difference, 95 %: {tested.low:+.4f} to {tested.high:+.4f}"
+            chance = f", p = {tested.p_value:.4f}"
+        yield f"on {tested.data}: {tested.figure} {tested.value:.4f}, {beside} ({interval}{chance})"
+        if outcome.num_uses > 1:
+            yield f"  this sweep has used these test data {outcome.num_uses} times, once for each of its winners"
+
+
+_WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
+
+
+def glue(
+    data: Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of GLUE: a folder for each task.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="The encoder: a folder, or a name on the hub.")
+    ] = "models/encoder",
+    tasks: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Tasks to do. [default: all that are in FOLDER]")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each task, with seeds from `seed` upwards.")] = 1,
+    limit: Annotated[
+        int | None, typer.Option(min=10, help="Use at most this many rows of each part: a trial, not a GLUE figure.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A knob of all tasks, as under `finetune`: `epochs=5`."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for converted data, checkpoints and results.")] = Path("work/glue"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON object instead of a table.")] = False,
+) -> None:
+    """Fine-tune the encoder for the nine tasks of GLUE, and print each score and the average.
+
+    FOLDER holds CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE and WNLI with the official train.tsv and dev.tsv, or the
+    folders cola, sst2, … with the Parquet files of nyu-mll/glue on the hub. Test labels are secret, so the dev parts
+    are the test; a tenth of each training part selects the weights. STS-B is a regression on the pair.
+
+    Each score is a mean over seeds, with 95 % intervals over seeds and over rows. A task with two metrics or parts
+    counts with their mean. The average is that of eight tasks, without WNLI, whose dev part contradicts its training
+    part; with WNLI it is shown apart. If a task is missing or --limit is set there is no average, and the missing tasks
+    are named.
+
+    Settings are those of params.yaml (`finetune_defaults`, `presets`), or ours outside a project; another model than
+    models/encoder is trained with a learning rate of 5e-5 unless --set says otherwise. A finished task and seed is not
+    done again: stop at any time, and repeat the command.
+
+    Examples:
+
+    - `clozeline glue data/glue --tasks cola,rte --limit 500`
+    - `clozeline glue data/glue --seeds 3`
+    - `clozeline glue data/glue -m sentence-transformers/all-MiniLM-L6-v2 --set epochs=3 --set batch_size=16`
+    """
+    stage.refuse_for("glue")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see stage.py: set before torch is loaded
+    from clozeline.lab.glue import GlueRun, run
+    from clozeline.lab.glue_data import chosen
+
+    request = GlueRun(
+        data=data,
+        model=model,
+        tasks=chosen(tasks),
+        is_each_needed=tasks is not None,
+        num_seeds=seeds,
+        limit=limit,
+        knobs=_knobs(settings or []),
+        work=out,
+    )
+    figures, file = run(request)
+    _show_glue(figures, file, as_json=as_json)
+
+
+def _show_glue(figures: "GlueFigures", file: Path, *, as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        typer.echo(figures.model_dump_json())
+        return
+    console = Console()
+    console.print(_glue_table(figures))
+    for line in _lines(figures):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"All figures: {file}", soft_wrap=True, highlight=False)
+
+
+def _knobs(settings: list[str]) -> dict[str, Any]:
+    from clozeline.params.editing import assignments
+
+    knobs: dict[str, Any] = {}
+    for key, value in assignments(settings):
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        knobs = laid_over(knobs, value)
+    return knobs
+
+
+def _glue_table(figures: "GlueFigures") -> "Table":
+    from clozeline.cli.tables import table_of
+
+    rows = "all rows" if figures.limit is None else f"at most {figures.limit:,} rows of each part"
+    title = f"GLUE, dev parts; {figures.model}; {len(figures.seeds)} seed(s); {rows}"
+    columns = ("task", "metrics", ">score", ">95 % over seeds", ">95 % over rows", ">trained on", ">rows")
+    return table_of(title, *columns, rows=map(_row, figures.tasks))
+
+
+def _row(task: "TaskFigures") -> tuple[str, ...]:
+    metrics = ", ".join(f"{_in_words(name)} {100 * value:.1f}" for name, value in task.metrics.items())
+    intervals = (_range(task.over_seeds), _range(task.over_rows))
+    return (task.title, metrics, f"{100 * task.score:.1f}", *intervals, f"{task.num_train:,}", f"{task.num_dev:,}")
+
+
+def _lines(figures: "GlueFigures") -> list[str]:
+    from clozeline.lab.glue import missing_titles
+
+    if figures.average is not None:
+        lines = [_average("GLUE average of eight tasks, without WNLI", figures.average)]
+        with_wnli = figures.average_with_wnli
+        return lines if with_wnli is None else [*lines, _average("with WNLI, as on the leaderboard", with_wnli)]
+    lines = []
+    if figures.missing:
+        lines.append(f"No GLUE average: {', '.join(missing_titles(figures))} missing.")
+    elif figures.limit is not None:
+        lines.append("No GLUE average: --limit leaves rows out.")
+    if (mean := figures.mean_of_measured) is not None:
+        lines.append(_average(f"Mean of these {len(mean.tasks)} tasks ({', '.join(mean.tasks)})", mean))
+    return lines
+
+
+def _average(name: str, average: "Average") -> str:
+    over_seeds = "" if average.over_seeds is None else f" over seeds {_range(average.over_seeds)},"
+    return f"{name}: {100 * average.score:.1f} (95 %:{over_seeds} over rows {_range(average.over_rows)})"
+
+
+def _in_words(name: str) -> str:
+    *part, metric = name.split(" ")
+    return " ".join([*(one.removeprefix("dev_") for one in part), _WORDS.get(metric, metric)])
+
+
+def _range(found: "Interval | None") -> str:
+    return "-" if found is None else f"{100 * found.low:.1f} to {100 * found.high:.1f}"

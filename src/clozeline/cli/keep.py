@@ -1,0 +1,335 @@
+"""`clozeline forget`: remove a document from every store of the project, and keep it out.
+
+`clozeline gc`: delete data that is no longer needed.
+
+`clozeline remote`: where other machines get the project's data and results from.
+
+`clozeline compare`: earlier runs side by side.
+
+`clozeline report`: one page about the results of a run.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from clozeline.cli.verbs import project_here
+from clozeline.system.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from clozeline.orchestration.forgetting import Findings
+    from clozeline.reporting.comparison import Comparison
+    from clozeline.system.sweep import SweptStore
+    from clozeline.system.workspace import Workspace
+    from clozeline.tracking.past_runs import ComparedRun
+
+
+_MB: Final = 1e6
+_DOC_ID: Final = re.compile("[0-9a-f]{32}")
+_CLEAN: Final = Path("data/clean")
+_NOT_CLEANED: Final = (
+    "weights and vocabularies of the versions above: they were learnt from it",
+    "git's history, backups, and Prefect's database, which keeps log lines",
+    "sources, unless they are changed; caches and work/ of other machines: run the same command there",
+)
+
+
+def forget(
+    document: Annotated[str, typer.Argument(help="File with the text, - for standard input, or a doc_id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it; without this option nothing is removed.")] = False,
+) -> None:
+    """Say where a document is, and with `--yes` remove it and keep it out.
+
+    It is found by its words, as a text of its own or inside a longer one, in snapshots, splits, DVC's cache, run cache
+    and remote, outputs, reports, logs, search indexes, MLflow's files of runs, and the lineage of registered versions.
+    A tombstone in forgotten.lock, a keyed hash, keeps it out of later snapshots. Versions that come from it are marked;
+    `clozeline lineage --verify` then says `forgotten` of what was removed.
+
+    It may be killed at any moment: the same command goes on. Commit forgotten.lock and dvc.lock afterwards, keep
+    forgotten.key out of git, and run `clozeline run`.
+
+    Examples:
+
+    `clozeline forget letter.txt`
+
+    `clozeline forget letter.txt --yes`
+    """
+    workspace = project_here()
+    from clozeline.orchestration.forgetting import forget as forget_text
+    from clozeline.params.reading import read_params
+
+    params = read_params(workspace.root / "params.yaml")
+    text = _text_of(document, workspace)
+    found = forget_text(workspace, text, params.preprocess.max_characters, is_dry=not yes)
+    _show_findings(found, "removed" if yes else "removable")
+    if yes:
+        typer.echo("forgotten: commit forgotten.lock and dvc.lock, then `clozeline run` makes everything without it")
+    elif found.is_anywhere or found.is_known:
+        typer.echo(f"nothing was removed yet: `clozeline forget {document} --yes` does it")
+    else:
+        typer.echo(
+            f"it is in none of these stores; `clozeline forget {document} --yes` keeps it out of later snapshots"
+        )
+
+
+def _text_of(document: str, workspace: "Workspace") -> str:
+    if document == "-":
+        return sys.stdin.read()
+    path = Path(document)
+    if not path.is_file() and _DOC_ID.fullmatch(document):
+        return _text_with_id(document, workspace.root / _CLEAN)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{document} cannot be read",
+            given=" ".join(str(error).split()),
+            expected="a file with the text of the document in UTF-8, - for standard input, or a doc_id of data/clean",
+            do="correct the name: `clozeline forget FILE`",
+        ) from error
+
+
+def _text_with_id(doc_id: str, clean: Path) -> str:
+    from clozeline.records.clean_text import DOC_ID, SPLITS, TEXT, columns_of, file_of
+
+    for split in SPLITS:
+        for ids, texts in columns_of(file_of(clean, split), DOC_ID, TEXT):
+            if doc_id in (known := ids.to_pylist()):
+                return str(texts[known.index(doc_id)].as_py())
+    raise DataError(
+        "no text has this doc_id",
+        given=doc_id,
+        expected=f"a doc_id of {clean}",
+        do="give the text itself: `clozeline forget FILE`",
+    )
+
+
+def _show_findings(found: "Findings", removed: str) -> None:
+    from rich.console import Console
+
+    from clozeline.cli.tables import table_of
+
+    typer.echo(f"{found.num_words:,} words; in the present data: {', '.join(found.holding) or 'nowhere'}")
+    stores = table_of("", "store", ">not concerned", f">{removed}", ">MB")
+    for store in found.stores:
+        counts = (f"{store.num_kept:,}", f"{store.num_removable:,}", f"{store.num_bytes / _MB:,.1f}")
+        stores.add_row(store.name, *counts)
+    Console().print(stores)
+    for one in found.versions:
+        aliases = f" ({', '.join(one.aliases)})" if one.aliases else ""
+        trained = "trained on it" if one.was_trained_on else "not found in its splits"
+        typer.echo(f"{one.version}{aliases}: {trained}; it is in {', '.join(one.holding) or 'nothing that is stored'};")
+        typer.echo(f"  {removed} behind it: {', '.join(one.removed)}")
+    typer.echo("not changed, and not claimed to be clean:")
+    for line in (*found.left, *_NOT_CLEANED):
+        typer.echo(f"  {line}")
+
+
+_NIGHTS = 7
+_HOURS = 24
+
+
+def gc(
+    nights: Annotated[int, typer.Option(min=1, help="Keep the last N nights of each workspace.")] = _NIGHTS,
+    hours: Annotated[
+        int, typer.Option("--min-age-hours", min=1, help="Keep whatever was written in the last N hours.")
+    ] = _HOURS,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Also sweep the remote, and a cache outside the project.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it; without this option nothing is removed.")] = False,
+) -> None:
+    """List data that is no longer needed, and with `--yes` delete it.
+
+    Kept are the data of every version with an alias (champion, previous, candidate) and of the one in start.lock, of
+    the last nights, of the working tree, and of all branches, tags and stashes of git in this clone. A night is a
+    finished run that changed something; failed runs between two nights count with them. All registered packages stay,
+    and so do the runs and their figures in MLflow: of older runs only the stored files are removed.
+
+    It sweeps DVC's cache and run cache, the files of this workspace's runs in MLflow, and logs, checkpoints,
+    experiments, search indexes and fetched models in work/. `--shared` sweeps what other workspaces use, too: all of
+    them have to report to this MLflow, and `git fetch` their branches first. It may be killed at any moment: the next
+    one goes on.
+
+    Examples:
+
+    `clozeline gc`
+
+    `clozeline gc --nights 30 --shared`
+
+    `clozeline gc --nights 30 --shared --yes`
+    """
+    workspace = project_here()
+    from clozeline.orchestration.garbage import Kept, sweep_project
+
+    stores = sweep_project(workspace, Kept(nights, timedelta(hours=hours)), shared=shared, is_dry=not yes)
+    _show_stores(stores, "removed" if yes else "removable")
+    if yes:
+        typer.echo(f"{_total(stores)} were removed; `clozeline status` shows the free disk space")
+    elif any(store.removals for store in stores):
+        options = f"--nights {nights} --min-age-hours {hours}{' --shared' if shared else ''}"
+        typer.echo(f"nothing was removed yet: `clozeline gc {options} --yes` removes these {_total(stores)}")
+    else:
+        typer.echo(
+            "nothing can be removed; smaller `--nights` and `--min-age-hours` keep less"
+            + ("" if shared else ", `--shared` also sweeps the remote")
+        )
+
+
+def _total(stores: "tuple[SweptStore, ...]") -> str:
+    return f"{sum(store.num_bytes for store in stores) / _MB:,.1f} MB"
+
+
+def _show_stores(stores: "tuple[SweptStore, ...]", removed: str) -> None:
+    from rich.console import Console
+
+    from clozeline.cli.tables import table_of
+
+    table = table_of("", "store", ">kept", f">{removed}", ">MB")
+    for store in stores:
+        table.add_row(store.name, f"{store.num_kept:,}", f"{store.num_removable:,}", f"{store.num_bytes / _MB:,.1f}")
+    Console().print(table)
+
+
+def add(
+    url: Annotated[str, typer.Argument(help="s3://BUCKET/FOLDER, or any other remote of DVC.")],
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="Address of an S3 server other than Amazon's.")
+    ] = None,
+) -> None:
+    """Make URL the remote of this project, after a test write.
+
+    It is entered in .dvc/config, which you commit; keys stay in the environment (AWS_ACCESS_KEY_ID, …). From then on
+    every nightly run pushes to it, and runs on other machines restore from it what was made already.
+
+    Example: `clozeline remote add s3://my-bucket/my-project`
+    """
+    workspace = project_here()
+    from clozeline.versions import remote
+
+    remote.add(workspace.root, url, endpoint)
+    typer.echo(f"{url} is the remote now: commit .dvc/config, then `clozeline remote push`")
+
+
+def push() -> None:
+    """Send the data and results that the remote lacks; a push that was cut off is completed.
+
+    Example: `clozeline remote push`
+    """
+    workspace = project_here()
+    from clozeline.versions import remote
+
+    typer.echo(f"pushed {remote.push(workspace.root)} objects")
+
+
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Name of a run as `clozeline run` and MLflow show it, or the first characters of its id."
+            " Without any: the last two runs with different results.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Show two to four earlier runs side by side: what differs in their params, and their figures with intervals.
+
+    It ends with the addresses of MLflow's own comparison: of the runs, with every figure, and of their pre-training,
+    with the curves of all on one chart.
+
+    Examples:
+
+    `clozeline compare`
+
+    `clozeline compare fascinating-foxhound 7afceafe --json`
+    """
+    workspace = project_here()
+    from rich.console import Console
+
+    from clozeline.reporting.comparison import Comparison
+    from clozeline.system.workspace import tracking_uri
+    from clozeline.tracking.past_runs import compared_runs
+
+    address = tracking_uri(workspace)
+    comparison = Comparison(compared_runs(address, runs or []))
+    pages = dict(_pages(comparison.runs, address))
+    if as_json:
+        typer.echo(json.dumps({**comparison.record(), "mlflow": pages}, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    for table in tables(comparison):
+        if table.row_count:
+            console.print(table)
+    for note in comparison.notes:
+        typer.echo(note, err=True)
+    if not address.startswith("http"):
+        typer.echo("`clozeline ui` shows these pages of MLflow:")
+    for name, page in pages.items():
+        typer.echo(f"{name} in MLflow: {page}")
+
+
+def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, str]]:
+    """Yield MLflow's comparison of the runs, and that of their pre-training if MLflow has at least two of these."""
+    from clozeline.tracking.past_runs import comparison_address
+
+    experiments = [run.experiment_id for run in runs]
+    yield "figures", comparison_address(address, [run.run_id for run in runs], experiments)
+    trainings = list(dict.fromkeys(run.training_id for run in runs if run.training_id))
+    if len(trainings) > 1:
+        yield "curves", comparison_address(address, trainings, experiments)
+
+
+def tables(comparison: "Comparison") -> "Sequence[Table]":
+    """Return the runs, their differing params, and their figures that have intervals."""
+    from rich.markup import escape
+
+    from clozeline.cli.tables import table_of
+
+    about = table_of("Runs", "run", "id", "started (UTC)", "commit")
+    for run in comparison.runs:
+        facts = run.facts
+        about.add_row(run.name, run.run_id[:8], f"{facts.started:%Y-%m-%d %H:%M}", (facts.commit or "-")[:7])
+    names = [run.name for run in comparison.runs]
+    params = table_of("What differs", "param, source or code", *names)
+    for key, values in comparison.params.items():
+        params.add_row(key, *map(escape, values))
+    figures = table_of("Final figures, 95 % intervals", "figure", *(f">{name}" for name in names))
+    for key, cells in comparison.final.items():
+        figures.add_row(key, *(f"{cell.value}\n[dim]{cell.interval}[/]" for cell in cells))
+    return about, params, figures
+
+
+def report(
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser on this machine.")] = False,
+) -> None:
+    """Write `reports/report.html`: curves, figures, examples, confusion, INT8, gates, and lineage on one page.
+
+    The page needs no network and no server. `clozeline run` writes it too. The page names each part that is missing.
+
+    Example: `clozeline report --open`
+    """
+    workspace = project_here()
+    from clozeline.reporting.page import write
+
+    written = write(workspace, datetime.now(UTC))
+    stored = ", also stored with its MLflow run" if written.run_id else ""
+    typer.echo(f"report: {written.path.relative_to(workspace.root)}{stored}")
+    for fault in written.faults:
+        typer.echo(f"missing: {fault.problem} ({fault.do})", err=True)
+    if open_:
+        typer.launch(str(written.path))
+
+
+remote = typer.Typer(no_args_is_help=True, help="Share data and results with other machines.")
+remote.command()(add)
+remote.command()(push)

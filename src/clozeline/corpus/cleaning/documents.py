@@ -1,0 +1,288 @@
+"""Documents, the sources that yield them, and the reasons for dropping one.
+
+Documents from records of structured files: JSON objects, rows of CSV and Parquet, examples of the hub.
+
+bad_records.jsonl beside the clean text: place and reason of each record that was set aside.
+
+Files of raw text, the portions that they are read in, and the settings that decide how they are read.
+
+Docstrings of a snapshot as documents.
+"""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
+
+from clozeline.records.reading.files import Fields, PlacedRecord
+from clozeline.records.reading.streams import LineBlock, Meter, OnBad, parsed, read_blocks, stop, whole
+from clozeline.system.errors import DataError
+
+if TYPE_CHECKING:
+    from clozeline.params.text import SourceParams
+
+
+class DropReason(StrEnum):
+    """Reason why a text is not in the corpus. Every text that is read is kept or has one reason."""
+
+    EMPTY = "empty"
+    UNREADABLE = "unreadable"
+    REDIRECT = "redirect"
+    NOT_AN_ARTICLE = "not_an_article"
+    TOO_SHORT = "too_short"
+    EXACT_DUPLICATE = "exact_duplicate"
+    NEAR_DUPLICATE = "near_duplicate"
+    TWO_SPLITS = "two_splits"
+    """It resembles earlier texts of two splits."""
+    FULL_GROUP = "full_group"
+    """It resembles a group of validation or holdout that takes no more texts."""
+    BAD_RECORD = "bad_record"
+    """Its record cannot be read, and `on_bad_record` says to set it aside."""
+    FORGOTTEN = "forgotten"
+    """It consists of texts that must be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that was set aside."""
+
+    place: str
+    """File and line, or file and row."""
+    reason: str
+
+    @classmethod
+    def of(cls, error: DataError) -> Self:
+        """Return the record of an error whose `problem` is `PLACE: REASON`. It repeats nothing of the
+        content, which is in `given`."""
+        place, _, reason = error.problem.rpartition(": ")
+        return cls(place, f"{reason}; expected: {error.expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text with its label (`source`) and its name within that label (`title`, may be empty)."""
+
+    text: str
+    source: str
+    title: str = ""
+    dropped: DropReason | None = None
+    """Set by a source that knows that this text must not be used; `text` is then empty."""
+    bad: BadRecord | None = None
+    """The record in place of which this document is counted as dropped."""
+
+    @classmethod
+    def in_place_of(cls, error: DataError, source: str) -> Self:
+        return cls("", source, dropped=DropReason.BAD_RECORD, bad=BadRecord.of(error))
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.text)
+
+    def identity(self) -> bytes:
+        return pickle.dumps((self.text, self.source, self.title, self.dropped, *([self.bad] if self.bad else [])))
+
+    def documents(self) -> tuple["Document"]:
+        return (self,)
+
+
+class RawUnit(Protocol):
+    """Unit of work for a worker: cheap to read, picklable, expensive to turn into documents."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate amount of work, by which batches are balanced."""
+
+    def identity(self) -> bytes:
+        """Return bytes that differ if the documents do; they do not name the place of the unit."""
+
+    def documents(self) -> Iterable[Document]:
+        """Return the documents of the unit; called in a worker."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Opened files: their units in a stable order, and the progress of reading."""
+
+    units: Generator[RawUnit, None, None]
+    total_bytes: int
+    """Total of what `meter` counts."""
+    meter: Meter = field(default_factory=Meter)
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Unit of plain text (line, paragraph, file) → number of documents that were read so far."""
+
+
+_TEXT_KNOB = "source.text_field"
+_LABEL_KNOB = "source.label_field"
+
+
+@dataclass(frozen=True)
+class TextFields:
+    """Fields of the text and of its label. Without a label field the label is the file's name."""
+
+    text: str
+    label: str | None
+
+    @property
+    def by_knob(self) -> Fields:
+        label = {} if self.label is None else {_LABEL_KNOB: self.label}
+        return {_TEXT_KNOB: self.text} | label
+
+
+def documents_of(
+    rows: Iterable[PlacedRecord], fields: TextFields, file_label: str, on_bad: OnBad = stop
+) -> Generator[Document, None, None]:
+    """Yield a document for each row. A null text or label counts as empty.
+
+    Raises:
+        DataError: a text is not a string, unless `on_bad` takes the error.
+    """
+    text_field, label_field = fields.text, fields.label
+    for place, record in rows:
+        text = record[text_field]
+        if text is not None and not isinstance(text, str):
+            on_bad(_not_text(place, text_field, text))
+            continue
+        label = file_label if label_field is None else record[label_field]
+        yield Document(text or "", "" if label is None else whole(str(label)))
+
+
+def _not_text(place: str, text_field: str, text: object) -> DataError:
+    return DataError(
+        f"{place}: field `{text_field}` is not text",
+        given=f"{type(text).__name__}: {str(text)[:80]}",
+        expected="a string, or null for a record without text",
+        do=f"set `{_TEXT_KNOB}` to the field that holds the text",
+    )
+
+
+BAD_RECORDS: Final = "bad_records.jsonl"
+
+
+class BadRecordWriter:
+    """Writes a line for each bad record. Without any, there is no file."""
+
+    def __init__(self, path: Path, named: Callable[[str], str]) -> None:
+        """`named` turns the place of a record in the snapshot into its place in the source."""
+        self._path = path
+        self._named = named
+        self._stream: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def append(self, records: Iterable[BadRecord]) -> None:
+        for record in records:
+            if self._stream is None:
+                self._stream = self._path.open("w", encoding="utf-8")
+            told = {"place": self._named(record.place), "reason": record.reason}
+            self._stream.write(json.dumps(told, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """A file to read, or a range of its bytes; its name may tell more than its path."""
+
+    path: Path
+    name: str
+    label: str
+    """Label of its texts if the records have none."""
+    quarantines: bool = False
+    """Whether a bad record is set aside, instead of stopping the reading."""
+    sha256: str = ""
+    start: int = 0
+    """First byte of the range: what begins before it belongs to the range before."""
+    end: int | None = None
+    """First byte behind the range; None: the end of the file."""
+
+    @property
+    def size_bytes(self) -> int:
+        return (self.path.stat().st_size if self.end is None else self.end) - self.start
+
+
+def total_bytes_of(files: Sequence[RawFile]) -> int:
+    return sum(file.size_bytes for file in files)
+
+
+@dataclass(frozen=True)
+class FileReading:
+    """How files are read. The params themselves would make each worker import all params."""
+
+    kind: str
+    text_field: str
+    label_field: str | None
+    one_document_per: str
+
+    @classmethod
+    def of(cls, params: "SourceParams") -> Self:
+        return cls(params.kind, params.text_field, params.label_field, params.one_document_per)
+
+    @property
+    def inputs(self) -> list[object]:
+        return [*asdict(self).values()]
+
+
+@dataclass(frozen=True)
+class RawText:
+    """Files in the order of their texts, and how they are read."""
+
+    files: tuple[RawFile, ...]
+    reading: FileReading
+    raw_bytes: int
+    """Size of the text as its origin stores it, by which buckets are cut; 0 if unknown."""
+
+    @property
+    def total_bytes(self) -> int:
+        return total_bytes_of(self.files)
+
+    @property
+    def decode_entities(self) -> bool:
+        """Whether HTML entities in the text are dirt; false where the text may be about entities."""
+        return self.reading.kind != "python-docs"
+
+
+@dataclass(frozen=True, slots=True)
+class DocstringBlock:
+    """Lines of a shard, which a worker parses."""
+
+    block: LineBlock
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.block.content)
+
+    def identity(self) -> bytes:
+        return pickle.dumps((self.block.content, self.block.first_line == 1))
+
+    def documents(self) -> Iterator[Document]:
+        for line in self.block.lines():
+            if line:
+                record = parsed(line)
+                dropped = DropReason.UNREADABLE if record.get("unreadable") else None
+                yield Document(record["text"], record["source"], record["title"], dropped)
+
+
+def read_docstrings(files: Sequence[RawFile], reading: FileReading) -> Source:
+    """Open shards of docstrings; `reading` has nothing for them."""
+    meter = Meter()
+    return Source(
+        units=(unit for file in files for unit in _blocks(file, meter)),
+        total_bytes=total_bytes_of(files),
+        meter=meter,
+    )
+
+
+def _blocks(file: RawFile, meter: Meter) -> Iterator[RawUnit]:
+    with closing(read_blocks(file.path, meter)) as blocks:
+        yield from map(DocstringBlock, blocks)

@@ -1,0 +1,391 @@
+"""Cut a sequence into groups where its content says so.
+
+A change of the sequence leaves the groups before it, and those soon after it, as they were.
+
+A file or a folder of files as a source. The name tells the format; otherwise the first line does.
+
+Table of the kinds of source: how their files are read.
+
+Portions of raw text: a task reads one, and cuts it into batches, so that no process reads all of the text.
+
+A portion is a range of a file of JSON Lines or Parquet, or of a dump, another file as a whole, or several small files.
+Files and sizes decide it, never the number of workers. The batches of a portion hold its units in their order, as
+pickles: a worker reads what the file holds as it is from there, and other units (decompressed, parsed) from the pickle.
+
+The files of a snapshot as raw text, and their names in the source.
+"""
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Self, TypeVar
+
+from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.corpus.cleaning.documents import (
+    Document,
+    FileReading,
+    RawFile,
+    RawText,
+    RawUnit,
+    Source,
+    TextFields,
+    documents_of,
+    read_docstrings,
+    total_bytes_of,
+)
+from clozeline.corpus.cleaning.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff
+from clozeline.corpus.cleaning.wikipedia import has_ranges as dump_has_ranges
+from clozeline.corpus.cleaning.wikipedia import read_dumps
+from clozeline.params.text import SourceParams
+from clozeline.records.reading.files import PARQUET_SUFFIXES, format_of, label_of, matching_files, read_parquet
+from clozeline.records.reading.streams import Meter, compression_of, read_blocks, read_lines, stop, whole
+from clozeline.records.snapshot import Snapshot
+from clozeline.system.errors import ArtifactError, DataError
+
+Member = TypeVar("Member")
+
+
+def groups(members: Iterable[tuple[Member, bytes, float]]) -> Iterator[list[tuple[Member, bytes]]]:
+    """Yield groups of about equal size; a member comes with its digest and its share of the wanted size.
+
+    From a quarter of the wanted size on, a group ends at each member with a chance that grows with the member; the draw
+    is the digest.
+    """
+    waiting: list[tuple[Member, bytes]] = []
+    size = 0.0
+    for member, digest, share in members:
+        waiting.append((member, digest))
+        size += share
+        if size >= 2 or (size >= 0.25 and int.from_bytes(digest[:4]) < 2 * share * 2**32):
+            yield waiting
+            waiting, size = [], 0.0
+    if waiting:
+        yield waiting
+
+
+_LEFT_OUT_BY = "`source.pattern`"
+
+
+def open_files(path: Path, params: "SourceParams") -> Source:
+    """Open one file, or every file below a folder that matches `params.pattern` and is not hidden.
+
+    Raises:
+        DataError: no file matches.
+    """
+    named = [(file, label_of(file, path)) for file in matching_files(path, params.pattern)]
+    return read_files([RawFile(file, name, name) for file, name in named], FileReading.of(params))
+
+
+def texts_of(path: Path, params: "SourceParams") -> Iterator[str]:
+    """Yield the texts of a file or folder as `preprocess` reads them, without cleaning; empty texts are skipped.
+
+    Raises:
+        DataError: the path is missing, or cannot be read as text.
+    """
+    if not path.exists():
+        raise DataError(
+            f"{path}: there is no such file or folder",
+            given=str(path),
+            expected="text: .txt, .jsonl, .csv, .parquet, compressed or not, or a folder of them",
+            do="correct the path",
+        )
+    for unit in open_files(path, params).units:
+        yield from (text for document in unit.documents() if (text := str(whole(document.text)).strip()))
+
+
+def read_files(files: Sequence[RawFile], reading: FileReading) -> Source:
+    meter, shapes = Meter(), Counter[str]()
+    return Source(
+        units=(unit for file in files for unit in _units(file, reading, meter, shapes)),
+        total_bytes=total_bytes_of(files),
+        meter=meter,
+        shapes=shapes,
+    )
+
+
+def has_ranges(file: RawFile) -> bool:
+    """Return whether a range of the file's bytes can be read: the lines, or the row groups, that begin in it."""
+    read = _FORMATS.get(format_of(Path(file.name)))
+    return read is _in_rows or (read is _in_blocks and compression_of(file.path) is None)
+
+
+def _units(file: RawFile, reading: FileReading, meter: Meter, shapes: Counter[str]) -> Iterator[RawUnit]:
+    fields = TextFields(reading.text_field, reading.label_field)
+    settings = LineSettings(str(file.path), file.label, fields, reading.one_document_per, file.quarantines, shapes)
+    return _FORMATS.get(format_of(Path(file.name)), _in_lines)(file, settings, meter)
+
+
+def _in_rows(file: RawFile, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
+    bad: list[DataError] = []
+    rows = read_parquet(file.path, settings.fields.by_knob, meter, file.start, file.end)
+    yield from documents_of(rows, settings.fields, settings.label, bad.append if settings.quarantines else stop)
+    yield from (Document.in_place_of(error, settings.label) for error in bad)
+
+
+def _in_blocks(file: RawFile, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
+    with closing(read_blocks(file.path, meter, _LEFT_OUT_BY, file.start, file.end)) as blocks:
+        yield from (JsonBlock(block, settings) for block in blocks)
+
+
+def _in_lines(
+    file: RawFile, settings: LineSettings, meter: Meter, reader: LineReader | None = None
+) -> Iterator[RawUnit]:
+    """Yield the documents of a file read line by line; without a reader, the first line decides the format."""
+    bad: list[DataError] = []
+    on_bad = bad.append if settings.quarantines else stop
+    with closing(read_lines(file.path, meter, _LEFT_OUT_BY, on_bad)) as lines:
+        chosen, whole = (reader, lines) if reader else sniff(lines)
+        yield from chosen(whole, settings)
+    yield from (Document.in_place_of(error, settings.label) for error in bad)
+
+
+_FORMATS: Mapping[str, Callable[[RawFile, LineSettings, Meter], Iterator[RawUnit]]] = MappingProxyType(
+    {
+        **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
+        **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
+        ".csv": partial(_in_lines, reader=partial(read_separated, delimiter=",")),
+        ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
+    }
+)
+"""Reader of each format, by suffix."""
+
+
+def _never(file: RawFile) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class _Kind:
+    read: Callable[[Sequence[RawFile], FileReading], Source]
+    is_divisible: Callable[[RawFile], bool] = _never
+
+
+_FILES: Final = _Kind(read_files, has_ranges)
+KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
+    {
+        "python-docs": _Kind(read_docstrings),
+        "files": _FILES,
+        "wikipedia-xml": _Kind(read_dumps, dump_has_ranges),
+        "hub": _FILES,
+        "sql": _FILES,
+    }
+)
+
+
+def opened(files: Sequence[RawFile], reading: FileReading) -> Source:
+    """Open files in their order.
+
+    Raises:
+        DataError: raised while reading: a file is damaged, or not of its kind.
+    """
+    return KINDS[reading.kind].read(files, reading)
+
+
+def is_divisible(file: RawFile, reading: FileReading) -> bool:
+    """Return whether a range of the file's bytes can be read."""
+    return KINDS[reading.kind].is_divisible(file)
+
+
+_PORTION_BYTES = 16_000_000
+_MAX_PORTION_FILES = 1_000
+_BATCH_BYTES = 1_000_000
+_MAX_BATCH_UNITS = 2_000
+_KEY_BYTES: Final = 16
+
+
+@dataclass(frozen=True)
+class PortionItem:
+    number: int
+    files: tuple[RawFile, ...]
+    """Consecutive files, or one range of a file."""
+    reading: FileReading
+
+    @property
+    def name(self) -> str:
+        return f"portion {self.number} of the raw text"
+
+    @property
+    def inputs(self) -> list[object]:
+        # The pickles name the paths.
+        told = [(one.sha256, one.start, one.end, one.label, one.quarantines, str(one.path)) for one in self.files]
+        return [told, self.reading.inputs]
+
+    @property
+    def reads(self) -> list[Path]:
+        return [one.path for one in self.files]
+
+
+@dataclass(frozen=True)
+class CutBatch:
+    """A batch that is cut, and not yet prepared."""
+
+    digest: str
+    """Digest of its units, which does not tell their places."""
+    path: Path
+    stored_bytes: int
+    """Its share of the stored bytes of the portion."""
+    lines_later: int
+    """By how many lines its blocks are later in the file than the portion counts."""
+    raw: tuple[Path, ...]
+    """Files of raw text that have units of the portion as they are."""
+    frees: str | None
+    """Key of the task that is of no use when the batch is prepared: its portion, if that made copies."""
+
+
+@dataclass(frozen=True)
+class CutPortion:
+    key: str
+    batches: list[CutBatch]
+    num_lines: int
+    """Number of lines of JSON Lines."""
+    shapes: Counter[str]
+    """Unit of plain text (line, paragraph, file) → number of documents."""
+    has_copies: bool
+    """Whether its files hold units themselves, not only their places in the raw text."""
+
+    @classmethod
+    def of(cls, item: PortionItem, record: FinishedTask, lines_before: int) -> Self:
+        """Return the portion behind `lines_before` lines of the same file."""
+        cuts, num_lines, shapes, has_copies = record.facts
+        total, stored = max(sum(size for _, size in cuts), 1), total_bytes_of(item.files)
+        batches = [
+            CutBatch(
+                digest,
+                record.folder / _file_of(number),
+                size * stored // total,
+                max(lines_before - 1, 0),  # lines of a later range are counted from 2
+                tuple(one.path for one in item.files) if num_lines else (),
+                record.key if has_copies and number == len(cuts) - 1 else None,
+            )
+            for number, (digest, size) in enumerate(cuts)
+        ]
+        return cls(record.key, batches, num_lines, Counter(shapes), has_copies)
+
+
+def portions_of(files: Sequence[RawFile], reading: FileReading) -> list[PortionItem]:
+    """Cut files into portions, in their order."""
+    portions: list[tuple[RawFile, ...]] = []
+    for is_divided, some in groupby(files, lambda file: _is_divided(file, reading)):
+        if is_divided:
+            portions += [(one,) for file in some for one in _ranges_of(file)]
+        else:
+            shares = ((file, bytes.fromhex(file.sha256), _share_of(file)) for file in some)
+            portions += [tuple(file for file, _ in group) for group in groups(shares)]
+    return [PortionItem(number, portion, reading) for number, portion in enumerate(portions)]
+
+
+def _is_divided(file: RawFile, reading: FileReading) -> bool:
+    return file.size_bytes > _PORTION_BYTES and is_divisible(file, reading)
+
+
+def _share_of(file: RawFile) -> float:
+    return file.size_bytes / _PORTION_BYTES + 1 / _MAX_PORTION_FILES
+
+
+def _ranges_of(file: RawFile) -> Iterator[RawFile]:
+    size = file.size_bytes
+    for start in range(0, size, _PORTION_BYTES):
+        yield replace(file, start=start, end=min(start + _PORTION_BYTES, size))
+
+
+def cut_portions(items: Sequence[PortionItem], ledger: Ledger) -> Iterator[CutPortion]:
+    """Yield the portions in order, each cut by a task."""
+    num_lines = 0
+    for item, record in zip(items, ledger.run(_cut, items, read=()), strict=True):
+        if not item.files[0].start:
+            num_lines = 0
+        portion = CutPortion.of(item, record, num_lines)
+        num_lines += portion.num_lines
+        yield portion
+
+
+def _cut(item: PortionItem, folder: Path) -> Done:
+    """Read a portion, and write each of its batches into a file; the facts are those of `CutPortion`.
+
+    Raises:
+        DataError: a file is damaged, or not of its kind.
+    """
+    source = opened(item.files, item.reading)
+    cuts: list[tuple[str, int]] = []
+    num_lines, has_copies = 0, False
+    with closing(source.units):
+        for members in groups(map(_member, source.units)):
+            units = [unit for unit, _ in members]
+            with (folder / _file_of(len(cuts))).open("wb") as file:
+                pickle.dump(units, file, pickle.HIGHEST_PROTOCOL)
+            digest = blake2b(b"".join(digest for _, digest in members), digest_size=_KEY_BYTES).hexdigest()
+            cuts.append((digest, sum(unit.size_bytes for unit in units)))
+            blocks = [unit.block for unit in units if isinstance(unit, JsonBlock)]
+            num_lines += sum(block.content.count(b"\n") for block in blocks)
+            has_copies = has_copies or len(blocks) < len(units) or not all(block.is_stored for block in blocks)
+    return Done([cuts, num_lines, source.shapes, has_copies])
+
+
+def units_of(batch: CutBatch) -> list[RawUnit]:
+    """Return the units of a batch, with their places in the file."""
+    units: list[RawUnit] = pickle.loads(batch.path.read_bytes())  # noqa: S301  # our own bytes, of this run or the last
+    return [unit.later(batch.lines_later) if isinstance(unit, JsonBlock) else unit for unit in units]
+
+
+def _member(unit: RawUnit) -> tuple[RawUnit, bytes, float]:
+    digest = blake2b(unit.identity(), digest_size=_KEY_BYTES).digest()
+    return unit, digest, unit.size_bytes / _BATCH_BYTES + 1 / _MAX_BATCH_UNITS
+
+
+def _file_of(number: int) -> str:
+    return f"units-{number:06d}.pickle"
+
+
+def open_snapshot(folder: Path, params: SourceParams, *, quarantines: bool = False) -> RawText:
+    """Open the snapshot in `folder`, whose texts come in the order in which they were first seen.
+
+    `quarantines`: whether a bad record of a file is set aside, instead of stopping the reading.
+
+    Raises:
+        ArtifactError: the snapshot is missing, incomplete, or of another source than `params` name.
+    """
+    snapshot = Snapshot.read(folder)
+    if (snapshot.kind, snapshot.place) != (params.kind, params.place):
+        raise ArtifactError(
+            f"{folder} is a snapshot of another source: of {snapshot.place} (kind {snapshot.kind}), not of"
+            f" {params.place} ({params.kind})",
+            do="run stage snapshot again (`dvc repro -f snapshot`), or correct `source.kind`",
+        )
+    label = {"hub": snapshot.place, "sql": "sql"}.get(snapshot.kind)
+    files = tuple(
+        RawFile(folder / file.object_name, file.name, label or file.name, quarantines, file.sha256)
+        for file in snapshot.files
+    )
+    return RawText(files, FileReading.of(params), snapshot.raw_bytes)
+
+
+def names_in_source(folder: Path, params: SourceParams) -> Callable[[str], str]:
+    """Return a function that puts the names of the source's files in place of the files of the snapshot in `folder`."""
+    root = Path(params.url or params.path)
+    seen = set[str]()
+    names: dict[str, str] = {}
+    for file in Snapshot.read(folder).files:
+        path = folder / file.object_name
+        # Lines of a part are counted from its beginning.
+        part = f" (the part that snapshot {file.snapshot} added)" if file.name in seen else ""
+        seen.add(file.name)
+        names[str(path)] = (file.name if params.dataset else _place_of(root, file.name)) + part
+        names[path.name] = file.name
+
+    def named(message: str) -> str:
+        for ours, theirs in names.items():
+            message = message.replace(ours, theirs)
+        return message
+
+    return named
+
+
+def _place_of(root: Path, name: str) -> str:
+    return str(root) if root.name == name else f"{root}/{name}"

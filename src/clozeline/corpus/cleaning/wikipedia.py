@@ -1,0 +1,328 @@
+"""Plain text of MediaWiki markup: the running text that a reader of the page sees.
+
+Streams of a bz2 file that has several, one after the other, as dumps and parallel compressors write it.
+
+A range of a MediaWiki dump as a dump of its own: the head of the file, and the pages that begin in the range.
+
+In a bz2 file the pages of a range are those of the streams that begin in it. `<page>` is nowhere in the text of a dump,
+which holds `&lt;` in its place.
+
+A MediaWiki XML dump as a source: articles only, without their markup, one page in memory at a time.
+"""
+
+import bz2
+import math
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+from xml.etree import ElementTree
+
+import mwparserfromhell
+from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Node, Tag, Text, Wikilink
+from mwparserfromhell.wikicode import Wikicode
+
+from clozeline.corpus.cleaning.documents import Document, DropReason, FileReading, RawFile, Source, total_bytes_of
+from clozeline.records.reading.streams import Meter, compression_of, damage_named, decompressed
+from clozeline.system.errors import DataError
+
+CANONICAL_MEDIA_NAMES = frozenset({"file", "image", "category"})
+"""Names valid in a wiki of any language, beside its own names."""
+_NOT_RUNNING_TEXT = {
+    *("table", "ref", "references", "gallery", "imagemap", "timeline", "graph", "score"),
+    *("math", "chem", "code", "source", "syntaxhighlight", "templatestyles", "style", "section", "categorytree"),
+}
+_LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
+_MAGIC_WORD = re.compile(r"__[A-Z]{4,}__")
+_TABLE_LINE = re.compile(r"^[ \t]*(?:\{\||\||!).*$", re.MULTILINE)
+"""Lines of a table without an end, which the parser returns as text."""
+_UNBALANCED = re.compile(r"\{\{|\}\}|\[\[|\]\]|''+|</?(?:ref|cite|blockquote|small|div|span|br|p)\b[^<>]*>")
+"""Marks without their partner."""
+_EMPTY_BRACKETS = re.compile(r" *\([,;:\s]*\)")
+"""Remainder of a pronunciation template."""
+_INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
+
+
+def plain_text(wikitext: str, media_names: frozenset[str] = CANONICAL_MEDIA_NAMES) -> str:
+    """Return the text of a page without markup.
+
+    Templates, tables, references, comments, formulas, and links to media, categories and other languages are dropped.
+
+    Args:
+        wikitext: the source of a page.
+        media_names: lower-case names of the wiki's namespaces for files and categories.
+    """
+    text = _rendered(mwparserfromhell.parse(wikitext), media_names)
+    for pattern in (_MAGIC_WORD, _TABLE_LINE, _UNBALANCED, _EMPTY_BRACKETS, _INDENTATION):
+        text = pattern.sub("", text)
+    return text
+
+
+def _rendered(code: Wikicode | None, media_names: frozenset[str]) -> str:
+    if code is None:
+        return ""
+    parts = []
+    for node in code.nodes:
+        render = _RENDERERS.get(type(node))
+        if render:
+            parts.append(render(node, media_names))
+    return "".join(parts)
+
+
+def _wikilink(node: Wikilink, media_names: frozenset[str]) -> str:
+    target = str(node.title).strip()
+    prefix = target.partition(":")[0].strip().lower()
+    if prefix in media_names or (node.text is None and _LANGUAGE_LINK.match(target)):
+        return ""
+    return target.removeprefix(":") if node.text is None else _rendered(node.text, media_names)
+
+
+def _tag(node: Tag, media_names: frozenset[str]) -> str:
+    if str(node.tag).strip().lower() in _NOT_RUNNING_TEXT:
+        return ""
+    return _rendered(node.contents, media_names)
+
+
+_RENDERERS: dict[type[Node], Callable[[Node, frozenset[str]], str]] = {
+    Text: lambda node, media_names: str(node.value),
+    HTMLEntity: lambda node, media_names: str(node.normalize()),
+    Heading: lambda node, media_names: _rendered(node.title, media_names),
+    ExternalLink: lambda node, media_names: _rendered(node.title, media_names),
+    Wikilink: _wikilink,
+    Tag: _tag,
+}
+"""Renderer of each kind of node. Other kinds (templates, comments, arguments) hold no text."""
+
+
+_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
+_HEAD_BYTES: Final = 10
+_READ_BYTES: Final = 1 << 18
+
+
+def streams_from(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the content from the first stream that begins in a range of bytes, to the end of the file.
+
+    Each piece comes with the place where its stream begins. There is none if no stream begins in the range.
+
+    Raises:
+        DataError: the compressed data are truncated or damaged.
+    """
+    with path.open("rb") as file, damage_named(path, file):
+        place = _first_head(file, start, end)
+        while place is not None:
+            file.seek(place)
+            stream = bz2.BZ2Decompressor()
+            while not stream.eof:
+                if not (stored := file.read(_READ_BYTES)):
+                    raise EOFError("the last stream has no end")
+                yield place, stream.decompress(stored)
+            after = file.tell() - len(stream.unused_data)
+            file.seek(after)
+            place = after if _HEAD.match(file.read(_HEAD_BYTES)) else None
+
+
+def _first_head(file: BinaryIO, start: int, end: int) -> int | None:
+    """Return the place of the first stream that begins in a range."""
+    file.seek(start)
+    content, place = b"", start
+    while place < end and (more := file.read(_READ_BYTES)):
+        content += more
+        if found := _HEAD.search(content):
+            return place + found.start() if place + found.start() < end else None
+        place += max(len(content) - _HEAD_BYTES + 1, 0)
+        content = content[-_HEAD_BYTES + 1 :]
+    return None
+
+
+_PAGE: Final = b"<page>"
+_OVERLAP: Final = len(_PAGE) - 1
+_END: Final = b"</mediawiki>"
+
+
+def has_ranges(file: RawFile) -> bool:
+    """Return whether a range of a dump can be read by itself."""
+    return compression_of(file.path) in (None, "bz2")
+
+
+class _Pieces:
+    """Pieces of bytes, to be read like a file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = filter(None, pieces)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, as many as are at hand; none at the end."""
+        return next(self._pieces, b"")
+
+
+def range_of_dump(path: Path, start: int, end: int) -> BinaryIO | None:
+    """Return the dump of a range; None if no page begins there.
+
+    Raises:
+        DataError: the compressed data are damaged; raised while reading as well.
+    """
+    pages = _whole_pages(path, start, end)
+    first = next(pages, None)
+    if first is None:
+        return None
+    return cast(BinaryIO, _Pieces(chain([_head(path) if start else b"", first], pages)))
+
+
+def _head(path: Path) -> bytes:
+    """Return what is before the first page."""
+    head = b""
+    for _, piece in _pieces(path, 0, 1):
+        head += piece
+        if _PAGE in head:
+            break
+    return head.partition(_PAGE)[0]
+
+
+def _whole_pages(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """Yield the text from the first page that begins in the range to the end of its last page, and the end tag."""
+    has_begun = not start
+    for is_ours, content in _cut_at_pages(_pieces(path, start, end), end):
+        if is_ours is False:
+            if has_begun:
+                yield _END
+            return
+        has_begun = has_begun or is_ours is True
+        if has_begun:
+            yield content
+
+
+def _cut_at_pages(pieces: Iterable[tuple[int, bytes]], end: int) -> Iterator[tuple[bool | None, bytes]]:
+    """Yield the content, cut before each page, with whether the page begins in the range; None: no page begins."""
+    waiting, at, limit = b"", 0, math.inf  # `at`: place of `waiting` in the content; from `limit` on, pages are others'
+    for place, piece in pieces:
+        if place >= end:
+            limit = min(limit, at + len(waiting))
+        before, *pages = (waiting + piece).split(_PAGE)
+        for content in pages:
+            yield None, before
+            at += len(before)
+            yield at < limit, _PAGE
+            at += len(_PAGE)
+            before = content
+        # A tag may begin in the last bytes.
+        waiting = before[-_OVERLAP:]
+        yield None, before[:-_OVERLAP]
+        at += len(before) - len(waiting)
+    yield None, waiting
+
+
+def _pieces(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the content from `start` to the end of the file; each piece with its place."""
+    if compression_of(path):
+        yield from streams_from(path, start, end)
+        return
+    with path.open("rb") as file:
+        file.seek(start)
+        while piece := file.read(min(_READ_BYTES, end - start) if start < end else _READ_BYTES):
+            yield start, piece
+            start += len(piece)
+
+
+_ARTICLE_NAMESPACE = "0"
+_MEDIA_NAMESPACES = {"6", "14"}
+"""Namespaces of files and of categories, in every wiki."""
+_REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class WikiPage:
+    """A page with its markup, which a worker removes."""
+
+    title: str
+    wikitext: str
+    label: str
+    media_names: frozenset[str]
+    """Lower-case names of the file and category namespaces; links to them are not text."""
+    dropped: DropReason | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.wikitext)
+
+    def identity(self) -> bytes:
+        return pickle.dumps((self.title, self.wikitext, self.label, sorted(self.media_names), self.dropped))
+
+    def documents(self) -> tuple[Document]:
+        if self.dropped:
+            return (Document("", self.label, self.title, self.dropped),)
+        return (Document(plain_text(self.wikitext, self.media_names), self.label, self.title),)
+
+
+def read_dumps(files: Sequence[RawFile], reading: FileReading) -> Source:
+    """Open dumps, compressed or not; `reading` has nothing for them.
+
+    Raises:
+        DataError: raised while reading: a file is not a complete dump.
+    """
+    meter = Meter()
+    return Source(
+        units=(page for file in files for page in _pages(file, meter)),
+        total_bytes=total_bytes_of(files),
+        meter=meter,
+    )
+
+
+def _pages(file: RawFile, meter: Meter) -> Iterator[WikiPage]:
+    if file.end is not None:
+        stream = range_of_dump(file.path, file.start, file.end)
+        if stream is not None:
+            yield from _pages_of(stream, file, f" of the range from byte {file.start:,}")
+        return
+    with decompressed(file.path, meter) as stream:
+        yield from _pages_of(stream, file, "")
+
+
+def _pages_of(stream: BinaryIO, file: RawFile, where: str) -> Iterator[WikiPage]:
+    media_names = set(CANONICAL_MEDIA_NAMES)
+    num_pages = 0
+    try:
+        for element in _elements(ElementTree.iterparse(stream, events=("start", "end"))):
+            if _name(element) == "namespace" and element.get("key") in _MEDIA_NAMESPACES:
+                media_names.add((element.text or "").lower())
+            elif _name(element) == "page":
+                num_pages += 1
+                yield _page(element, file.label, frozenset(media_names))
+    except ElementTree.ParseError as error:
+        raise _not_a_dump_error(file.path, f"{error}, after {num_pages} pages{where}") from error
+    if not num_pages and file.end is None:
+        raise _not_a_dump_error(file.path, "XML without a <page>")
+
+
+def _elements(events: Iterator[tuple[str, ElementTree.Element]]) -> Iterator[ElementTree.Element]:
+    """Yield elements when they are complete. Pages are cleared after use, or the whole dump would stay in memory."""
+    root = next(events)[1]
+    for event, element in events:
+        if event == "end":
+            yield element
+            if _name(element) == "page":
+                root.clear()
+
+
+def _page(page: ElementTree.Element, label: str, media_names: frozenset[str]) -> WikiPage:
+    title = page.findtext("{*}title") or ""
+    wikitext = page.findtext("{*}revision/{*}text") or ""
+    dropped = None
+    if (page.findtext("{*}ns") or _ARTICLE_NAMESPACE) != _ARTICLE_NAMESPACE:
+        dropped = DropReason.NOT_AN_ARTICLE
+    elif page.find("{*}redirect") is not None or _REDIRECT.match(wikitext):
+        dropped = DropReason.REDIRECT
+    return WikiPage(title, "" if dropped else wikitext, label, media_names, dropped)
+
+
+def _name(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _not_a_dump_error(file: Path, given: str) -> DataError:
+    return DataError(
+        f"{file}: not a complete MediaWiki dump (pages-articles, compressed or not): {given}",
+        do="download the dump again, or choose another `source.kind`",
+    )

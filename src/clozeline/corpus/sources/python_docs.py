@@ -1,0 +1,217 @@
+"""The built-in corpus: docstrings of the standard library and of the locked packages, read with `ast`.
+
+No module is imported, so no code runs. The lock file fixes the version of the text; the label of a text is its library.
+
+Snapshot of the docstrings of the installed environment.
+"""
+
+import ast
+import gc
+import inspect
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import chain
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
+
+from clozeline.corpus.sources.store import SnapshotStore, keep_records, line_of
+from clozeline.records.snapshot import SnapshotFile
+from clozeline.system.errors import DataError
+from clozeline.system.progress import track
+from clozeline.system.workers import Workers
+
+STANDARD_LIBRARY = "python"
+_NOT_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+"""Folders without documentation of their library: tests, or other libraries."""
+_LOOP = ("body", "orelse")
+_BODIES: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Module: ("body",),
+    ast.ClassDef: ("body",),
+    ast.FunctionDef: ("body",),
+    ast.AsyncFunctionDef: ("body",),
+    ast.If: _LOOP,
+    ast.For: _LOOP,
+    ast.AsyncFor: _LOOP,
+    ast.While: _LOOP,
+    ast.With: ("body",),
+    ast.AsyncWith: ("body",),
+    ast.Try: ("body", "handlers", "orelse", "finalbody"),
+    ast.TryStar: ("body", "handlers", "orelse", "finalbody"),
+    ast.ExceptHandler: ("body",),
+    ast.Match: ("cases",),
+    ast.match_case: ("body",),
+}
+"""Fields of a statement that hold other statements. Kinds that are missing hold none, and so no definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonModule:
+    """A source file with its dotted name."""
+
+    path: Path
+    name: str
+    library: str
+    size_bytes: int
+
+    def records(self) -> Iterator[dict[str, str | bool]]:
+        """Yield every docstring, in the order of the file, titled with its qualified name."""
+        tree = _parsed(self.path)
+        if tree is None:
+            yield {"text": "", "source": self.library, "title": self.name, "unreadable": True}
+            return
+        for title, docstring in _docstrings(tree, self.name):
+            yield {"text": inspect.cleandoc(docstring), "source": self.library, "title": title}
+
+
+def documented_modules(lock: Path) -> list[PythonModule]:
+    """Return the modules of the standard library and of every package that `lock` pins, in the order of their names.
+
+    Raises:
+        DataError: the lock cannot be read, or the environment is not the one it pins.
+    """
+    pinned = [metadata.distribution(name) for name in _installed_as_pinned(lock)]
+    modules = _standard_library()
+    for distribution in pinned:
+        # Two distributions may ship the same file (mlflow, mlflow-skinny): it is read once.
+        modules |= _modules_of(distribution)
+    return [modules[name] for name in sorted(modules)]
+
+
+def _installed_as_pinned(lock: Path) -> list[str]:
+    """Return the distributions that the lock pins for this platform. All must be installed in the pinned version.
+
+    Raises:
+        DataError: a package is missing or has another version.
+    """
+    names, faults = [], []
+    for requirement in _requirements(lock):
+        if requirement.marker and not requirement.marker.evaluate():
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            faults.append(f"{requirement} is not installed")
+            continue
+        if requirement.specifier.contains(Version(version).public, prereleases=True):
+            names.append(requirement.name)
+        else:
+            faults.append(f"{requirement} is installed as {version}")
+    if faults:
+        raise DataError(
+            f"{lock} pins other packages than are installed, whose docstrings are the text ({len(faults)} differences)",
+            given="; ".join(faults[:5]),
+            do=f"run `python -m pip install -r {lock}`",
+        )
+    return names
+
+
+def _requirements(lock: Path) -> list[Requirement]:
+    """Return the pins of a requirements file, without options, hashes and comments."""
+    requirements = []
+    for number, line in enumerate(lock.read_text(encoding="utf-8").splitlines(), start=1):
+        pin = line.split(" #")[0].split(" --hash")[0].rstrip("\\ ").strip()
+        if not pin or pin.startswith(("#", "-")):
+            continue
+        try:
+            requirements.append(Requirement(pin))
+        except InvalidRequirement as error:
+            raise DataError(
+                f"{lock}, line {number}: not a pinned package (name==version): {line}",
+                do="write the lock with `pip freeze` or `uv pip compile`, or choose another `source.kind`",
+            ) from error
+    return requirements
+
+
+def _standard_library() -> dict[str, PythonModule]:
+    root = Path(sysconfig.get_path("stdlib"))
+    modules = {}
+    for path in root.rglob("*.py"):
+        name = _module_name(PurePosixPath(path.relative_to(root)))
+        if name:
+            modules[name] = PythonModule(path, name, STANDARD_LIBRARY, path.stat().st_size)
+    return modules
+
+
+def _modules_of(distribution: metadata.Distribution) -> dict[str, PythonModule]:
+    modules = {}
+    for file in distribution.files or ():
+        name = _module_name(file)
+        path = Path(str(distribution.locate_file(file)))
+        if name and path.exists():
+            library = name.split(".")[0].lstrip("_")
+            modules[name] = PythonModule(path, name, library, path.stat().st_size)
+    return modules
+
+
+def _module_name(file: PurePosixPath) -> str | None:
+    """Return the dotted name (`torch/nn/__init__.py` is torch.nn); None if the file is not a module of the library."""
+    if file.suffix != ".py" or _NOT_THE_LIBRARY.intersection(file.parts):
+        return None
+    parts = file.with_suffix("").parts
+    if parts[-1] == "__init__":
+        parts = parts[:-1]
+    return ".".join(parts) if parts and all(part.isidentifier() for part in parts) else None
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    """Return the syntax tree; None if this Python cannot parse the file (templates, syntax of other versions)."""
+    # The tree has no reference cycles, yet the collector would walk its nodes again and again: 1.5 times the time.
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    finally:
+        gc.enable()
+
+
+def _docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
+    """Yield the qualified name and raw docstring of the module, its classes and its functions, nested ones included."""
+    waiting: list[tuple[ast.AST, str]] = [(tree, module)]
+    while waiting:
+        node, scope = waiting.pop()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            scope = f"{scope}.{node.name}"
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring is not None:
+                yield scope, docstring
+        inner = [child for body in _BODIES[type(node)] for child in getattr(node, body) if type(child) in _BODIES]
+        waiting.extend((child, scope) for child in reversed(inner))
+
+
+_BATCH_BYTES = 1_000_000
+
+
+def keep_docstrings(lock: Path, store: SnapshotStore, workers: Workers) -> tuple[tuple[SnapshotFile, ...], int]:
+    """Keep every docstring of the environment that `lock` pins; return the shards and the bytes of source code read.
+
+    Raises:
+        DataError: the lock cannot be read, or the environment is not the one it pins.
+    """
+    modules = documented_modules(lock)
+    batches = list(_batches(modules))
+    lines = track(workers.map(_lines_of, batches), "Reading docstrings", len(batches))
+    return keep_records(chain.from_iterable(lines), store), sum(module.size_bytes for module in modules)
+
+
+def _batches(modules: list[PythonModule]) -> Iterator[list[PythonModule]]:
+    waiting: list[PythonModule] = []
+    for module in modules:
+        waiting.append(module)
+        if sum(one.size_bytes for one in waiting) >= _BATCH_BYTES:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
+
+
+def _lines_of(modules: list[PythonModule]) -> list[bytes]:
+    return [line_of(record) for module in modules for record in module.records()]

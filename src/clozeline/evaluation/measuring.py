@@ -1,0 +1,248 @@
+"""Figures of token prediction over a whole split: every token is a target exactly once.
+
+The figures are sums over tokens, so they do not depend on how rows were batched (a mean of batch means does). One pass
+over the split gathers all of them.
+
+An unknown token ([UNK]) is not a target, because predicting it takes no skill. Its bytes still count, or a tokenizer
+would gain by leaving hard words unknown. So `nats_per_byte` charges ln 256 nats for each of its bytes, as if they were
+spelled in equally likely bytes; its text is taken to be as long as the average token of this split. The other figures
+are of the targets alone.
+
+Shapes: D documents or blocks of them, K figures.
+
+Unigram baseline, which knows only the frequency of each token.
+
+A masked language model that ignores context reaches exactly these figures, so they are reported with its own.
+
+Shapes: V vocabulary.
+
+Pseudo-log-likelihood of some documents: each token is hidden alone, with all others as context.
+
+Salazar et al. 2020, section 2. It costs a row for each token, so it is measured on documents spread evenly over a
+split.
+
+Shapes: D documents, T targets of a batch.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.evaluation import groups as asking
+from clozeline.evaluation.groups import Asked, Grouping, Judged, Sums, judge
+from clozeline.language import models
+from clozeline.language.draws import Ids
+from clozeline.language.masking import Vocabulary
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import Split, token_counts
+from clozeline.language.shards import Rows, TokenShards
+from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE, TextFigures
+from clozeline.records.finetune.statistics import ratio_intervals
+from clozeline.system.errors import DataError
+from clozeline.system.group import ALONE, Group
+
+MOST_BLOCKS = 4096
+"""Largest number of blocks. Documents whose ordinals differ by a multiple of it share a block: memory is bounded."""
+
+
+def measure(
+    model: LanguageModel,
+    questions: Iterable[Asked],
+    groupings: Mapping[str, Grouping],
+    advance: Callable[[int], None],
+    group: Group = ALONE,
+) -> dict[str, Sums]:
+    """Run all `questions` and sum the answers by each of `groupings`; call `advance` with the row count of each batch.
+
+    Each process of `group` has other questions, and gets the sums over all of them.
+    """
+    sums = {name: Sums.zero(grouping.num_groups) for name, grouping in groupings.items()}
+    for asked in questions:
+        if len(asked.target_T):
+            batch = asked.batch.to(group.device)
+            judged = judge(models.target_logits(model, batch), batch.labels_T)
+            for name, grouping in groupings.items():
+                sums[name].add(grouping.groups(asked, judged), judged)
+        advance(asked.num_rows)
+    return {name: of_process.over(group) for name, of_process in sums.items()}
+
+
+@dataclass(frozen=True)
+class DocumentSums:
+    """Sums behind the figures, by document or block of documents."""
+
+    sums: Sums
+    num_tokens_D: NDArray[np.int64]
+    text_bytes_D: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, shards: TokenShards, sums: Sums) -> Self:
+        """Add the tokens and bytes of `shards` to `sums`, which are grouped by `ByDocument`."""
+        num_groups = len(sums.num_targets_G)
+        group_D = np.arange(shards.num_documents) % num_groups
+
+        def grouped(values_D: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.bincount(group_D, values_D, minlength=num_groups).astype(np.int64)
+
+        offsets = shards.offsets.astype(np.int64)
+        lengths_D = offsets[1:] - offsets[:-1]
+        return cls(sums, grouped(lengths_D), grouped(shards.document_bytes.astype(np.int64)))
+
+    @property
+    def unknown_D(self) -> NDArray[np.int64]:
+        return self.num_tokens_D - self.sums.num_targets_G
+
+    @property
+    def nats_D(self) -> NDArray[np.float64]:
+        """Nats of all the text: the loss of its targets, and the charge for its unknown tokens."""
+        bytes_per_token = self.text_bytes_D.sum() / max(self.num_tokens_D.sum(), 1)
+        nats_D: NDArray[np.float64] = self.sums.loss_nats_G + NATS_PER_UNKNOWN_BYTE * bytes_per_token * self.unknown_D
+        return nats_D
+
+
+class EncoderFigures(TextFigures):
+    """Figures of one model on one split."""
+
+    unknown_tokens: int
+    """Number of [UNK] tokens; they are not targets."""
+    validation_tokens: int
+    """Targets and unknown tokens."""
+    validation_documents: int
+
+    @classmethod
+    def of(cls, documents: DocumentSums, num_documents: int, *, seed: int, num_samples: int) -> Self:
+        """Return the figures of some documents with their intervals.
+
+        Raises:
+            DataError: the documents hold no target.
+        """
+        sums = documents.sums
+        text_bytes = int(documents.text_bytes_D.sum())
+        if not sums.num_targets:
+            raise DataError(
+                f"all {int(documents.num_tokens_D.sum()):,} tokens in {text_bytes:,} bytes of text are unknown",
+                do="give more text, or text similar to what the tokenizer was trained on",
+            )
+        numerators_DK = np.stack([sums.loss_nats_G, sums.num_top1_G, documents.nats_D], axis=1)
+        denominators_DK = np.stack([sums.num_targets_G, sums.num_targets_G, documents.text_bytes_D], axis=1)
+        low_K, high_K = ratio_intervals(
+            numerators_DK, denominators_DK.astype(np.float64), seed=seed, num_samples=num_samples
+        ).tolist()
+        loss_nats = float(sums.loss_nats_G.sum())
+        loss = loss_nats / sums.num_targets
+        return cls(
+            loss_nats_per_token=loss,
+            loss_nats_per_token_low=low_K[0],
+            loss_nats_per_token_high=high_K[0],
+            perplexity=math.exp(loss),
+            perplexity_low=math.exp(low_K[0]),
+            perplexity_high=math.exp(high_K[0]),
+            top1=int(sums.num_top1_G.sum()) / sums.num_targets,
+            top1_low=low_K[1],
+            top1_high=high_K[1],
+            top5=int(sums.num_top5_G.sum()) / sums.num_targets,
+            nats_per_byte=float(documents.nats_D.sum()) / text_bytes,
+            nats_per_byte_low=low_K[2],
+            nats_per_byte_high=high_K[2],
+            text_bytes=text_bytes,
+            target_tokens=sums.num_targets,
+            unknown_tokens=int(documents.unknown_D.sum()),
+            validation_tokens=int(documents.num_tokens_D.sum()),
+            validation_documents=num_documents,
+        )
+
+
+def expected_calibration_error(by_confidence: Sums) -> float:
+    """Return the expected calibration error over bins of equal width (Guo et al. 2017, equation 3)."""
+    gap = np.abs(by_confidence.num_top1_G - by_confidence.confidence_G).sum()
+    return float(gap / by_confidence.num_targets)
+
+
+@dataclass(frozen=True)
+class UnigramFigures:
+    """Figures of the baseline on a split."""
+
+    loss_nats_per_token: float
+    perplexity: float
+    top1: float
+    top5: float
+
+
+def measure_unigram(train_V: Ids, validation: TokenShards, vocabulary: Vocabulary) -> UnigramFigures:
+    """Return the figures of the validation tokens under `train_V`, the training counts, with add-one smoothing."""
+    validation_V = token_counts(validation, vocabulary)
+    ordinary = vocabulary.ordinary_ids
+    log_probability = np.log((train_V[ordinary] + 1) / (train_V[ordinary] + 1).sum())
+    most_frequent = ordinary[np.argsort(-train_V[ordinary], kind="stable")]
+    num_targets = validation_V[ordinary].sum()
+    loss = float(-(validation_V[ordinary] * log_probability).sum() / num_targets)
+    return UnigramFigures(
+        loss_nats_per_token=loss,
+        perplexity=float(np.exp(loss)),
+        top1=float(validation_V[most_frequent[:1]].sum() / num_targets),
+        top5=float(validation_V[most_frequent[:5]].sum() / num_targets),
+    )
+
+
+_SHOWN = ("loss_nats_per_token", "perplexity", "nats_per_byte")
+_ENDS = ("", "_low", "_high")
+
+
+@dataclass(frozen=True)
+class ByChosen:
+    """Groups by document: the n-th of the chosen documents, in their order, is group n."""
+
+    document_D: Ids
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.document_D)
+
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
+        return np.searchsorted(self.document_D, asked.tokens.document_N[asked.target_T])
+
+
+def spread(split: Split, num_documents: int) -> tuple[Split, Ids]:
+    """Choose at most `num_documents` documents, evenly spaced; return the split of their rows, and their ordinals."""
+    last = split.shards.num_documents - 1
+    document_D = np.unique(np.linspace(0, last, min(num_documents, last + 1)).astype(np.int64))
+    rows = split.rows
+    first_D, behind_D = (np.searchsorted(rows.document_R, document_D, side=side) for side in ("left", "right"))
+    chosen = [np.arange(first, behind) for first, behind in zip(first_D.tolist(), behind_D.tolist(), strict=True)]
+    row_R = np.concatenate(chosen)
+    of_documents = Rows(rows.document_R[row_R], rows.start_R[row_R], rows.length_R[row_R])
+    return replace(split, rows=of_documents), document_D
+
+
+def measured(
+    model: LanguageModel,
+    split: Split,
+    document_D: Ids,
+    *,
+    batch_tokens: int,
+    seed: int,
+    num_samples: int,
+    advance: Callable[[int], None],
+    group: Group = ALONE,
+) -> dict[str, float]:
+    """Return the figures of the chosen documents, each with its 95 % interval; empty if they hold no known token.
+
+    Args:
+        advance: called with the rows of each batch; their total over all processes is `asking.num_copies(split)`.
+        group: processes that share the work.
+    """
+    questions = asking.one_by_one(split, batch_tokens=batch_tokens, group=group)
+    sums = measure(model, questions, {"document": ByChosen(document_D)}, advance, group)["document"]
+    if not sums.num_targets:
+        return {}
+    offsets = split.shards.offsets
+    lengths_D = (offsets[document_D + 1] - offsets[document_D]).astype(np.int64)
+    bytes_D = split.shards.document_bytes[document_D].astype(np.int64)
+    documents = DocumentSums(sums, lengths_D, bytes_D)
+    figures = EncoderFigures.of(documents, len(document_D), seed=seed, num_samples=num_samples)
+    shown = {f"pseudo_{name}{end}": getattr(figures, f"{name}{end}") for name in _SHOWN for end in _ENDS}
+    return {**shown, "pseudo_documents": len(document_D), "pseudo_target_tokens": figures.target_tokens}

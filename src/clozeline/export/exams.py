@@ -1,0 +1,495 @@
+"""Answers of a graph to the texts of an exam, in a fixed order, so that two graphs can be compared.
+
+Shapes: A answers (masked tokens of an encoder, texts of a classifier, …), H hidden, L tokens, T texts, V vocabulary,
+classes or tags.
+
+The texts on which INT8 is compared with fp32.
+
+Shares and ratios over texts, with 95 % intervals.
+
+Shapes: A answers, T texts.
+
+Exam of a model: tokenized texts, a function that reads the answers, and the right answers.
+
+Shapes: A answers, T texts.
+
+Exams of encoders: predict hidden or next tokens, or match the two halves of a text.
+
+Shapes: A answers, P predicted tokens of a text, T texts, V vocabulary.
+"""
+
+import hashlib
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import methodcaller
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.answerer import ENDS
+from clozeline.inference.completer import Completer
+from clozeline.inference.language import TOP, OpenEncoder
+from clozeline.inference.open_model import OpenModel, Rows, TextBatch
+from clozeline.inference.package import kind_of, resolved
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.records.clean_text import TEXT, columns_of
+from clozeline.records.finetune.scored_items import HeldOut
+from clozeline.records.package import Measured
+from clozeline.system.errors import DataError
+
+MASK_RATE = 0.15
+"""Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1)."""
+
+BEGINNINGS = 4
+"""Most beginnings of a text after which a causal model predicts the next token; each is a text of the exam."""
+
+UNKNOWN = -1
+"""Marks an answer without a label."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers grouped by text; texts are in the order given."""
+
+    top1_A: npt.NDArray[np.int64]
+    """Answers that a `Reader` takes from the output, or an exam from the embeddings."""
+    embeddings_TH: npt.NDArray[np.float32] | None = None
+    """Embeddings of length 1 of the texts as given, masks included; None for a model that does not embed."""
+
+
+Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
+"""Function from the index of a text in an exam and the graph's output for it to its answers."""
+
+
+def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
+    """Return the index of the largest logit."""
+    return np.atleast_1d(rows.argmax(axis=-1))
+
+
+def named_first(position: int, rows: Rows) -> npt.NDArray[np.int64]:
+    """Return the first token of `TOP` at each position: the likeliest one according to the graph itself."""
+    return rows.reshape(-1, rows.shape[-2], 2)[:, 0, 0].astype(np.int64)
+
+
+def answers(model: OpenModel, grouped: Iterable[TextBatch], read: Reader, output: str) -> npt.NDArray[np.int64]:
+    """Return `answer_A` of `model` to the batches `grouped`, which hold each text once; `read` interprets `output`."""
+    answers: dict[int, npt.NDArray[np.int64]] = {}
+    for batch, (values,) in model.run_batches(grouped, output):
+        # The outputs for all texts together would not fit in memory.
+        for position, of_text in zip(batch.positions, model.split(batch, output, values), strict=True):
+            answers[position] = read(position, of_text)
+    return np.concatenate([answers[position] for position in sorted(answers)])
+
+
+def embeddings(model: OpenModel, grouped: Iterable[TextBatch]) -> npt.NDArray[np.float32]:
+    vectors: dict[int, npt.NDArray[np.float32]] = {}
+    for batch, (embeddings_BH,) in model.run_batches(grouped, "sentence_embedding"):
+        vectors.update(zip(batch.positions, embeddings_BH, strict=True))
+    return np.stack([vectors[position] for position in sorted(vectors)])
+
+
+def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield `logits_AV` of each text, short texts first; for an encoder without a head, the embedding.
+
+    V counts the tokens of the text where an answer points at a token.
+    """
+    output = model.main_output
+    for batch, (values,) in model.run_batches(model.batches(texts), output):
+        for of_text in model.split(batch, output, values):
+            yield of_text.T if output == ENDS else np.atleast_2d(of_text)
+
+
+@dataclass(frozen=True)
+class HiddenText:
+    """A text with hidden tokens, and their true ids."""
+
+    text: TokenizedText
+    true_ids_M: npt.NDArray[np.int64]
+    """Ids of the masked tokens; UNKNOWN where the text itself contains the mask token."""
+
+
+def hide(text: TokenizedText, model: OpenEncoder) -> HiddenText:
+    """Mask the tokens at `hidden_places`."""
+    specials = model.manifest.special_tokens
+    assert specials.mask_id is not None
+    places = hidden_places(text.ids_L, specials.ids)
+    ids_L = text.ids_L.copy()
+    ids_L[places] = specials.mask_id
+    true_ids_M = text.ids_L[ids_L == specials.mask_id]
+    return HiddenText(replace(text, ids_L=ids_L), np.where(true_ids_M == specials.mask_id, UNKNOWN, true_ids_M))
+
+
+def beginnings(text: TokenizedText, special_ids: Sequence[int]) -> list[tuple[TokenizedText, int]]:
+    """Return up to `BEGINNINGS` beginnings of `text`, each with the token after it.
+
+    The tokens are chosen as for masking, then evenly from the first to the last. A token without one before it, special
+    tokens included, is never chosen.
+    """
+    places = [int(place) for place in hidden_places(text.ids_L, special_ids) if place]
+    steps = np.linspace(0, len(places) - 1, min(BEGINNINGS, len(places))).round().astype(int)
+    return [(TokenizedText(text.ids_L[: places[step]], ()), int(text.ids_L[places[step]])) for step in steps]
+
+
+def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:
+    """Return `texts` as the input of a model of this task: with hidden tokens if it fills masks."""
+    if isinstance(model, OpenEncoder):
+        return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
+    return model.usual(texts).texts
+
+
+def halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[TokenizedText]:
+    """Return the first and the second half of each text of at least two tokens, alternating.
+
+    A first half has to find its own second half among all. Special tokens are in both.
+    """
+    parts = []
+    for text in texts:
+        places = np.flatnonzero(~np.isin(text.ids_L, special_ids))
+        middle = len(places) // 2
+        if middle:
+            parts += [TokenizedText(np.delete(text.ids_L, cut), ()) for cut in (places[middle:], places[:middle])]
+    return parts
+
+
+def hidden_places(ids_L: npt.NDArray[np.int64], special_ids: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the indices of the tokens to mask: about `MASK_RATE` of them, at least one, chosen by the text alone.
+
+    Special tokens are never chosen; a text of special tokens alone gives none.
+    """
+    candidates = np.flatnonzero(~np.isin(ids_L, special_ids))
+    wanted = math.ceil(MASK_RATE * len(candidates))
+    content = ids_L.tobytes()
+    drawn = sorted(candidates, key=lambda place: hashlib.blake2b(content + b"%d" % place, digest_size=8).digest())
+    return np.sort(np.array(drawn[:wanted], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Input for both graphs: texts in the order of their hashes, or held-out items of the task."""
+
+    texts: Sequence[str]
+    labels: Sequence[str | None]
+    """Label of each text, where the file has one."""
+    held_out: Sequence[HeldOut] = ()
+    """Held-out items of the task with their labels; if there are any, they replace the texts."""
+    keeps_copies: bool = False
+    """Whether to ask texts with equal tokens too: models with different tokenizers then answer the same items."""
+
+    def parted(self, num_deciding: int, num_calibrating: int) -> tuple[Self, Self]:
+        """Split into the texts of the exam and disjoint ones for calibration of activation ranges.
+
+        If there are too few texts, both parts shrink in the same proportion. A single text is in both parts; the
+        caller logs that.
+        """
+        num_texts = len(self.texts)
+        scarcity = min(num_texts / (num_deciding + num_calibrating), 1.0)
+        num_first = num_texts - min(math.ceil(scarcity * num_calibrating), num_texts - 1)
+        ends = (0, num_first), (num_first if num_texts > 1 else 0, num_first + num_calibrating)
+        first, second = (
+            replace(self, texts=self.texts[start:end], labels=self.labels[start:end]) for start, end in ends
+        )
+        return first, second
+
+
+def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> Sample:
+    """Return the `num_texts` distinct texts with the lowest hashes, a sample that does not depend on the row order.
+
+    Their labels come from the column `label_field`; a text with two different labels gets none.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or lacks the column of the texts or `label_field`.
+        DataError: the file has no texts.
+    """
+    columns = columns_of(texts, TEXT, *([label_field] if label_field else []))
+    labels: dict[bytes, set[str]] = {}
+    distinct: dict[bytes, str] = {}
+    rows = chain.from_iterable(zip(*map(methodcaller("to_pylist"), batch), strict=True) for batch in columns)
+    for text, *label in (row for row in rows if row[0]):
+        digest = hashlib.sha256(text.encode()).digest()
+        distinct[digest] = text
+        labels.setdefault(digest, set()).update(str(name) for name in label if name is not None)
+    if not distinct:
+        raise DataError(
+            f"{texts} holds no text on which INT8 can be compared with fp32",
+            do="give preprocess more text, or raise `validation_fraction`",
+        )
+    chosen = heapq.nsmallest(num_texts, distinct)
+    only = [labels[digest] for digest in chosen]
+    return Sample(
+        [distinct[digest] for digest in chosen], [next(iter(names)) if len(names) == 1 else None for names in only]
+    )
+
+
+_NORMAL_QUANTILE_95 = 1.959963984540054
+
+
+Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A figure as the ratio of two sums over texts.
+
+    Accuracy: right answers / all answers. F1: twice the right given answers / (given answers + right answers).
+    """
+
+    part_T: Numbers
+    whole_T: Numbers
+
+    @property
+    def value(self) -> float:
+        """The figure; 0 if `whole_T` is all 0."""
+        whole = float(self.whole_T.sum())
+        return float(self.part_T.sum()) / whole if whole else 0.0
+
+
+def ratio_of_figures(ours: Counts, theirs: Counts, num_items: int) -> Measured:
+    """Return our figure / their figure on the same texts, with a 95 % interval as in `ratio`.
+
+    If the wholes differ too, as for an F1, both figures are linearized (ratio of two ratios, same section of Cochran).
+    The result is 0 if either figure is 0.
+    """
+    if (ours.whole_T == theirs.whole_T).all():
+        return ratio(ours.part_T, theirs.part_T, num_items)
+    num_counted = int(np.count_nonzero(ours.whole_T + theirs.whole_T))
+    if not ours.value or not theirs.value:
+        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items, num_texts=num_counted)
+    value = ours.value / theirs.value
+    moved_T = (ours.part_T - ours.value * ours.whole_T) / ours.part_T.sum()
+    moved_T = moved_T - (theirs.part_T - theirs.value * theirs.whole_T) / theirs.part_T.sum()
+    squares = max(float(np.square(moved_T).sum()), float(theirs.part_T.sum()) ** -2)
+    num_texts = len(moved_T)
+    half = _NORMAL_QUANTILE_95 * value * math.sqrt(squares * num_texts / max(num_texts - 1, 1))
+    low, high = max(value - half, 0.0), value + half
+    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_counted)
+
+
+def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
+    """Return sum of `parts_T` / sum of `wholes_T`, both one count per text, with a 95 % interval.
+
+    The sampled units are texts, not their masks, so the interval is that of a ratio estimate (Cochran 1977, Sampling
+    Techniques, section 6.3). If no text deviates from the ratio, the interval is as wide as if one answer did. The
+    result is 0 if the sum of `wholes_T` is 0.
+    """
+    whole, num_counted = float(wholes_T.sum()), int(np.count_nonzero(wholes_T))
+    if whole == 0:
+        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items, num_texts=num_counted)
+    value = float(parts_T.sum()) / whole
+    squares = max(float(np.square(parts_T - value * wholes_T).sum()), 1.0)
+    num_texts = len(parts_T)
+    half = _NORMAL_QUANTILE_95 * math.sqrt(squares * num_texts / max(num_texts - 1, 1)) / whole
+    low, high = max(value - half, 0.0), value + half
+    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_counted)
+
+
+def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> Measured:
+    """Return the share of answers with `holds_A`; `text_A` is the text of each answer."""
+    measured = ratio(per_text(holds_A, text_A), np.bincount(text_A), len(holds_A))
+    return measured.model_copy(update={"high": min(measured.high, 1.0)})
+
+
+def per_text(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of answers with `holds_A` in each text: [T]."""
+    return np.bincount(text_A[holds_A], minlength=int(text_A.max(initial=-1)) + 1)
+
+
+Places = npt.NDArray[np.int64]
+Holds = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exam:
+    """Exam whose answers are either right or wrong."""
+
+    texts: Sequence[TokenizedText]
+    text_A: Places
+    """Text of each answer."""
+    true_A: Places
+    """Label of each answer; UNKNOWN without a label."""
+    metric: str
+    """Name of the metric. If it ends with "agreement", fp32's answers serve as the reference."""
+
+    @property
+    def num_texts(self) -> int:
+        """Number of texts, pairs or questions; each may have several answers."""
+        return len(np.unique(self.text_A))
+
+    def num_items(self, fp32: Answers) -> int:
+        """Return the number of items in the metric: labelled answers, or all if fp32 is the reference."""
+        return int(self._is_counted.sum())
+
+    @property
+    def _is_counted(self) -> Holds:
+        is_counted: Holds = (self.true_A != UNKNOWN) | self.is_agreement
+        return is_counted
+
+    @property
+    def is_agreement(self) -> bool:
+        """Whether fp32's answers serve as the reference, because there are no labels."""
+        return self.metric.endswith("agreement")
+
+    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
+        """Return the answers of `model` to the texts of the exam; `grouped` holds each of them once."""
+        return Answers(answers(model, grouped, self.read, model.main_output))
+
+    def read(self, position: int, rows: Rows) -> Places:
+        """Return the answers for the text with the index `position`."""
+        return likeliest(position, rows)
+
+    def counts(self, given: Answers, fp32: Answers) -> Counts:
+        """Return the metric of `given` as two sums over texts."""
+        is_right = self._is_counted & (given.top1_A == (fp32.top1_A if self.is_agreement else self.true_A))
+        return Counts(per_text(is_right, self.text_A), per_text(self._is_counted, self.text_A))
+
+    def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
+        """Return figures of `model`, whose answers are `given`, by name; none if its own stage has measured them."""
+        return {}
+
+    def matters(self, one: Answers, other: Answers) -> Holds:
+        """Return which answers of two graphs are compared; by default all."""
+        return np.ones(len(one.top1_A), dtype=np.bool_)
+
+
+def exam_of(model: OpenModel, sample: Sample) -> Exam:
+    """Return the exam for the task of `model`.
+
+    Raises:
+        DataError: the sample has no item, because no text has a token.
+    """
+    exam: Exam = resolved(kind_of(model.manifest.task).exam)(model, sample)
+    return exam
+
+
+def different(texts: Sequence[TokenizedText], sample: Sample) -> list[int]:
+    """Return the indices of texts whose tokens differ from those of all texts before: duplicates prove nothing new.
+
+    All indices if the sample keeps copies.
+    """
+    if sample.keeps_copies:
+        return list(range(len(texts)))
+    first: dict[tuple[bytes, bytes], int] = {}
+    for place, text in enumerate(texts):
+        types = b"" if text.types_L is None else text.types_L.tobytes()
+        first.setdefault((text.ids_L.tobytes(), types), place)
+    return list(first.values())
+
+
+def either(one: Holds, other: Holds) -> Holds:
+    """Combine two masks by OR; if no position is true in either, return all positions."""
+    is_said = one | other
+    return is_said if is_said.any() else ~is_said
+
+
+def nothing_to_ask(given: str) -> DataError:
+    """Return the error for a sample without items."""
+    return DataError(
+        f"INT8 and fp32 cannot be compared on {given}", do="check that tokenizer and validation text belong together"
+    )
+
+
+class TokensExam(Exam):
+    """Exam of predicted tokens. Its answers are the tokens that the graph serves as `TOP`, not the argmax of logits."""
+
+    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
+        """Return the answers as in serving: a request for tokens alone computes fewer positions than for embeddings."""
+        batches = list(grouped)
+        return Answers(answers(model, batches, named_first, TOP), embeddings(model, batches))
+
+    def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
+        is_known_A = self.true_A != UNKNOWN
+        right_A = (given.top1_A == self.true_A)[is_known_A]
+        return {"perplexity": self._perplexity(model), "top1": share(right_A, self.text_A[is_known_A])}
+
+    def _perplexity(self, model: OpenModel) -> Measured:
+        """Return exp of the mean loss of the predicted tokens; the interval is that of the mean over texts."""
+        loss_A = np.zeros(len(self.true_A))
+        output = model.main_output
+        for batch, (values,) in model.run_batches(model.batches(self.texts), output):
+            for position, logits in zip(batch.positions, model.split(batch, output, values), strict=True):
+                asked = self.asked(position)
+                scores_PV = np.atleast_2d(logits).astype(np.float64)
+                highest_P = scores_PV.max(axis=1)
+                total_P = highest_P + np.log(np.exp(scores_PV - highest_P[:, None]).sum(axis=1))
+                loss_A[asked] = total_P - scores_PV[np.arange(len(asked)), self.true_A[asked]]
+        is_known_A = self.true_A != UNKNOWN
+        num_T = per_text(is_known_A, self.text_A)
+        loss_T = np.bincount(self.text_A[is_known_A], weights=loss_A[is_known_A], minlength=len(num_T))
+        loss = ratio(loss_T, num_T, int(num_T.sum()))
+        ends = {name: float(np.exp(getattr(loss, name))) for name in ("value", "low", "high")}
+        return loss.model_copy(update=ends)
+
+    def asked(self, position: int) -> Places:
+        """Return the answers that `texts[position]` gives."""
+        return np.flatnonzero(self.text_A == position)
+
+
+class NextTokensExam(TokensExam):
+    """Exam of the tokens after several beginnings of each text: `texts` are the beginnings, with one answer each."""
+
+    def asked(self, position: int) -> Places:
+        return np.array([position])
+
+
+class HalvesExam(Exam):
+    """Exam of the texts of `halves`. An answer is the second half nearest to a first half."""
+
+    def answers(self, model: OpenModel, grouped: Iterable[TextBatch]) -> Answers:
+        embeddings_TH = embeddings(model, grouped)
+        return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
+
+
+def masks_exam(model: OpenEncoder, sample: Sample) -> Exam:
+    """Return the exam of predicting tokens that a fixed rule hides.
+
+    Raises:
+        DataError: no text has a token.
+    """
+    read = model.tokenize(sample.texts, truncate=True)
+    hidden = [hide(read[place], model) for place in different(read, sample)]
+    text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
+    if len(text_A) == 0:
+        given = f"{len(read)} texts without a token that can be masked, such as {sample.texts[0][:60]!r}"
+        raise nothing_to_ask(given)
+    true_A = np.concatenate([text.true_ids_M for text in hidden])
+    return TokensExam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
+
+
+def next_tokens_exam(model: Completer, sample: Sample) -> Exam:
+    """Return the exam of predicting a few tokens of each text, each from the tokens before it.
+
+    Raises:
+        DataError: no text has a token.
+    """
+    read = model.tokenize(sample.texts, truncate=True)
+    read = [read[place] for place in different(read, sample)]
+    begun = [beginnings(text, model.manifest.special_tokens.ids) for text in read]
+    asked = [one for of_text in begun for one in of_text]
+    if not asked:
+        raise nothing_to_ask(f"{len(read)} texts without a token, such as {sample.texts[0][:60]!r}")
+    return NextTokensExam(
+        texts=[text for text, _ in asked],
+        text_A=np.repeat(np.arange(len(begun)), [len(of_text) for of_text in begun]),
+        true_A=np.array([token_id for _, token_id in asked], dtype=np.int64),
+        metric="next-token accuracy",
+    )
+
+
+def halves_exam(model: OpenModel, sample: Sample) -> Exam:
+    """Return the exam in which each first half has to find its second half.
+
+    Second halves with equal tokens are used once, because rounding would decide which is nearer.
+
+    Raises:
+        DataError: no text has two tokens.
+    """
+    every = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
+    if not every:
+        raise nothing_to_ask("no text with at least two tokens")
+    texts = [half for place in different(every[1::2], sample) for half in every[2 * place : 2 * place + 2]]
+    number_A = np.arange(len(texts) // 2)
+    return HalvesExam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")

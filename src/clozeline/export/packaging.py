@@ -1,0 +1,352 @@
+"""Files of a package beside its graphs.
+
+config.json opens them in optimum's classes for ONNX graphs (`ORTModelFor…`), tokenizer.json truncates and pads texts as
+the graphs need them.
+
+Model card of a package: the card of the trained model, and the figures of the export.
+
+Warnings about too little text for the proof of INT8.
+
+Package of a model: graphs, tokenizer and manifest, with the graphs checked; made by stages `export` and `import`.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+from onnx import ModelProto
+from tokenizers import Tokenizer
+
+from clozeline.export.exams import Sample
+from clozeline.export.forms import last_layer_of, outputs_of
+from clozeline.export.graph import absorb_graph, declare, op_counts, size_of, write_graph
+from clozeline.export.ladder import Climbed, Ladder, Passed
+from clozeline.export.parity import largest_difference
+from clozeline.export.proof import Proof, lacking
+from clozeline.export.quantization import NUM_CALIBRATION_TEXTS
+from clozeline.export.sbom import write_sbom
+from clozeline.export.to_onnx import export_onnx, head_products
+from clozeline.export.trained import TrainedModel
+from clozeline.inference.latency import Latency, measure
+from clozeline.inference.open_model import MASKS_ONLY
+from clozeline.inference.tokenization import NotANumberError
+from clozeline.params.delivery import ExportParams
+from clozeline.records.package import (
+    CARD,
+    CONFIG,
+    FILES,
+    ExportMetrics,
+    Manifest,
+    Measured,
+    Rung,
+    SpecialTokens,
+    TensorSpec,
+    record_of,
+    write_manifest,
+)
+from clozeline.system import files
+from clozeline.system.errors import ArtifactError, GateError
+
+_OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version"})
+"""Keys about the original weight file or about the code that opens it; the package leaves them out."""
+
+
+def write_client_config(trained: TrainedModel, folder: Path) -> None:
+    """Write `folder`/config.json with labels, `model_type`, `architectures` and the shape, if optimum can use it."""
+    kind = trained.kind
+    # Other graphs answer at masks alone or with one vector, which optimum's classes do not expect.
+    if kind.labels != "none" or kind.is_per_token:
+        (folder / CONFIG).write_text(json.dumps(_facts(trained), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _facts(trained: TrainedModel) -> Mapping[str, object]:
+    config: Mapping[str, object] = json.loads((trained.folder / CONFIG).read_text(encoding="utf-8"))
+    return {name: fact for name, fact in config.items() if not name.startswith("_") and name not in _OF_WEIGHTS}
+
+
+def write_tokenizer(model: Path, folder: Path, *, max_length: int, special_tokens: SpecialTokens) -> None:
+    """Write `folder`/tokenizer.json, made from the tokenizer of the trained model in `model`.
+
+    It truncates texts to `max_length` tokens, including special tokens, and pads them to the longest of the batch.
+    Otherwise code that uses tokenizers alone would feed the graph more positions than the model was trained with.
+    """
+    tokenizer = Tokenizer.from_file(str(model / FILES.tokenizer))
+    tokenizer.enable_truncation(max_length)
+    pad_id = special_tokens.pad_id
+    tokenizer.enable_padding(pad_id=pad_id, pad_token=tokenizer.id_to_token(pad_id))
+    tokenizer.save(str(folder / FILES.tokenizer))
+
+
+def write_card(
+    model: Path,
+    folder: Path,
+    draft: Manifest,
+    climbed: Climbed,
+    quality: Mapping[str, Measured] | None = None,
+    *,
+    base_model: str | None = None,
+) -> None:
+    """Write the card of the package in `folder`, which was exported from the folder `model`.
+
+    Args:
+        quality: figures of its fp32 graph.
+        base_model: the published model that the package is a form of.
+    """
+    file = model / CARD
+    title = f"---\nlibrary_name: onnxruntime\n---\n\n# {draft.family}, {draft.task}\n"
+    card = ModelCard(file.read_text(encoding="utf-8") if file.is_file() else title, ignore_metadata_errors=True)
+    card.data["library_name"], card.data["pipeline_tag"] = "onnxruntime", draft.task
+    if base_model is not None:
+        card.data["base_model"] = base_model
+    card.text = "\n".join((card.text.rstrip(), "", "## Package", "", *_lines(draft, climbed, quality or {}), ""))
+    card.save(folder / CARD)
+
+
+def _lines(draft: Manifest, climbed: Climbed, quality: Mapping[str, Measured]) -> Iterator[str]:
+    yield f"ONNX graphs of opset {draft.opset}; {FILES.manifest} has their inputs, outputs, hashes and checks."
+    yield ""
+    yield f"- Longest text: {draft.max_length:,} tokens, including special tokens"
+    if draft.labels:
+        yield f"- Labels: {len(draft.labels):,}"
+    if first := next(iter(quality.values()), None):
+        yield f"- fp32 on {first.num_texts:,} texts of the export, {first.num_items:,} tokens of them predicted:"
+        yield from (f"  - {name}: {_shown(measured)}" for name, measured in quality.items())
+    if climbed.served is None:
+        yield f"- Served: {FILES.fp32}; none of {len(climbed.rungs)} INT8 schemes passed its checks"
+    else:
+        rung = climbed.served.rung
+        yield f"- Served: {FILES.int8} ({rung.scheme.kind}), compared with fp32 on {rung.agreement.num_texts:,} texts:"
+        yield f"  - the same answer: {_shown(rung.agreement)}"
+        yield f"  - {rung.metric}: INT8 {rung.int8_metric:.4f}, fp32 {rung.fp32_metric:.4f}; ratio"
+        yield f"    {_shown(rung.metric_ratio)}"
+    yield ""
+    yield "`clozeline serve FOLDER` serves the package; any ONNX Runtime runs the graphs."
+
+
+def _shown(measured: Measured) -> str:
+    return f"{measured.value:.4f} (95 %: {measured.low:.4f} to {measured.high:.4f})"
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def warn_of_few_texts(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
+    """Warn if the file `texts` has fewer texts than params.yaml requires.
+
+    The warning counts the texts for calibration, and those of the exam unless held-out items replace them.
+    """
+    if len(calibration.texts) < NUM_CALIBRATION_TEXTS:
+        deciding = f"{len(sample.texts)} for the exam (`num_agreement_texts`: {params.num_agreement_texts}), "
+        overlap = "" if calibration.texts != sample.texts else ", the same as for the exam"
+        _LOG.warning(
+            "%s has only %d different texts: %s%d of %d to calibrate INT8%s",
+            texts,
+            len({*sample.texts, *calibration.texts}),
+            "" if sample.held_out else deciding,
+            len(calibration.texts),
+            NUM_CALIBRATION_TEXTS,
+            "" if sample.held_out else overlap,
+        )
+
+
+def warn_of_few_items(rungs: Sequence[Rung]) -> None:
+    """Warn if the last of `rungs` answered too few items: how many, and how many are required."""
+    counts = [str(check) for rung in rungs[-1:] for check in lacking(rung)]
+    if counts:
+        _LOG.warning(
+            "the exam of INT8 is too small to be trusted: %s; give preprocess more text (or the task more items), more"
+            " varied if all answers are the same; or raise `num_agreement_texts`",
+            "; ".join(counts),
+        )
+
+
+_MADE_WITH = ("clozeline", "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
+_INPUTS = {
+    spec.name: spec
+    for spec in (
+        *(
+            TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=meaning)
+            for name, meaning in (
+                ("input_ids", "token ids; shorter texts are padded at their end with the pad id"),
+                ("attention_mask", "1 for a token, 0 for padding"),
+                ("token_type_ids", "0 for every token of a text; 1 for those of the second text of a pair"),
+            )
+        ),
+        TensorSpec(
+            name=MASKS_ONLY,
+            dtype="bool",
+            shape=(1,),
+            meaning="true: no embeddings, which is faster; false: every output",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Texts that graphs answer before they are packaged."""
+
+    deciding: Sample
+    """Items of the exam."""
+    calibrating: Sequence[str]
+    """Texts for the ranges of activations; none of the exam."""
+
+
+def write_package(
+    trained: TrainedModel, texts: Examined, params: ExportParams, *, lock: Path, out: Path, metrics: Path
+) -> None:
+    """Write the package of a model to the folder `out`, and its figures to the JSON file `metrics`.
+
+    The first INT8 scheme of the ladder that passes its gates is served, with fixed scales if they lose nothing.
+    If none passes, fp32 is served, and the package holds no INT8 graph.
+
+    Args:
+        lock: the requirements lock; its hash goes into the manifest.
+        out: unchanged if anything fails.
+
+    Raises:
+        ArtifactError: the model's outputs are not finite.
+        DataError: the model can answer none of the texts.
+        GateError: the fp32 graph does not compute what the model computes.
+    """
+    with files.replacing_folder(out) as folder:
+        inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
+        graph = _declared(trained, folder / FILES.fp32)
+        difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
+        draft = _draft(trained, inputs, params, lock)
+        write_tokenizer(trained.folder, folder, max_length=draft.max_length, special_tokens=draft.special_tokens)
+        write_client_config(trained, folder)
+        _LOG.info("%s: the last layer is computed at %s", out, draft.last_layer)
+        ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
+        proof = Proof(folder / FILES.fp32, draft, texts.deciding, params.gates)
+        climbed = ladder.climb(proof, texts.calibrating)
+        base_model = None if trained.published is None else trained.published.model
+        write_card(trained.folder, folder, draft, climbed, proof.quality, base_model=base_model)
+        write_sbom(folder, out.name, draft)
+        manifest = _manifest(folder, draft, climbed)
+        write_manifest(folder, manifest)
+        record = _record(folder, proof.num_texts, difference, climbed, manifest)
+        if climbed.served is None:
+            _LOG.warning("%s: no INT8 scheme of the ladder passed its gates: fp32 is served", out)
+            warn_of_few_items(climbed.rungs)
+        elif not climbed.served.quantized.num_matmuls:
+            _LOG.warning("%s: the served graph has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
+        _LOG.info("%s answers %s", out, _latency(folder, trained.folder))
+    record.write(metrics)
+
+
+def _latency(folder: Path, model: Path) -> Latency:
+    try:
+        return measure(folder, repeats=5)
+    except NotANumberError as error:
+        raise ArtifactError(
+            f"{model}: the exported package returns values that are not finite ({error.cause})",
+            do="train again, with a lower learning rate if the loss was not finite either: no export can repair this",
+        ) from error
+
+
+def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], limit: float) -> float:
+    difference = largest_difference(trained, graph, inputs)
+    if not difference <= limit:
+        raise GateError(
+            f"the ONNX graph of {trained.folder} does not compute what the model computes: outputs differ by"
+            f" {difference:.3g}, over {limit:g} (`max_parity_difference`)",
+            do="try another `opset`; if that fails too, the export of this family is faulty: do not use it",
+        )
+    return difference
+
+
+def _declared(trained: TrainedModel, path: Path) -> ModelProto:
+    """Declare the graph's outputs as in the manifest, rewrite the file at `path`, and return the graph."""
+    graph = absorb_graph(path)
+    declare(graph, outputs_of(trained))
+    write_graph(graph, path)
+    return graph
+
+
+def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, lock: Path) -> Manifest:
+    """Return the manifest with fp32 served; the INT8 fields and file hashes are filled in later."""
+    tokenizer, config = trained.tokenizer, trained.model.config
+    return Manifest(
+        format_version=2,
+        task=trained.task,
+        family=trained.family,
+        inputs=tuple(_INPUTS[name] for name in inputs),
+        outputs=outputs_of(trained),
+        labels=trained.labels,
+        label_scores=trained.label_scores,
+        decision_threshold=trained.decision_threshold,
+        reads_pairs=trained.reads_pairs,
+        types_tell_pairs="token_type_ids" in inputs and trained.types_tell_pairs,
+        no_answer_margin=trained.no_answer_margin,
+        pooling=trained.pooling,
+        prompts={} if trained.published is None else trained.published.prompts,
+        default_prompt=None if trained.published is None else trained.published.default_prompt,
+        last_layer=last_layer_of(trained),
+        max_length=trained.max_length,
+        num_positions=trained.num_positions,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        special_tokens=SpecialTokens(
+            ids=tuple(sorted(tokenizer.all_special_ids)),
+            pad_id=tokenizer.pad_token_id,
+            mask_id=tokenizer.mask_token_id,
+            mask_token=tokenizer.mask_token,
+        ),
+        served="fp32",
+        quantization=None,
+        ladder=(),
+        opset=params.opset,
+        versions={package: version(package) for package in _MADE_WITH},
+        lock_sha256=record_of(lock).sha256,
+        files={},
+    )
+
+
+def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
+    names = sorted(file.name for file in folder.iterdir())
+    known = {
+        "served": "int8" if climbed.served else "fp32",
+        "quantization": climbed.served.rung.scheme if climbed.served else None,
+        "ladder": climbed.rungs,
+        "files": {name: record_of(folder / name) for name in names},
+    }
+    return Manifest.model_validate(dict(draft) | known)
+
+
+def _record(folder: Path, num_texts: int, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
+    known = {
+        "served": manifest.served,
+        "fp32_size_bytes": size_of(folder / FILES.fp32),
+        "parity_max_abs_difference": difference,
+        "last_layer": manifest.last_layer,
+        "num_agreement_texts": num_texts,
+        "ladder": climbed.rungs,
+    }
+    return ExportMetrics.model_validate(known | (_of_int8(climbed.served) if climbed.served else {}))
+
+
+def _of_int8(served: Passed) -> dict[str, object]:
+    passed, quantized = served.rung, served.quantized
+    is_encoder = passed.metric == "masked-LM accuracy"
+    return {
+        "int8_size_bytes": passed.size_bytes,
+        "int8_agreement": passed.agreement.value,
+        "num_agreement_items": passed.agreement.num_items,
+        "fp32_top1": passed.fp32_metric if is_encoder else None,
+        "int8_top1": passed.int8_metric if is_encoder else None,
+        "embedding_cosine_mean": passed.embedding_cosine_mean,
+        "embedding_cosine_min": passed.embedding_cosine_min,
+        "token_cosine_mean": passed.token_cosine_mean,
+        "token_cosine_min": passed.token_cosine_min,
+        "quantized_matmuls": quantized.num_matmuls,
+        "quantized_embeddings": quantized.num_embeddings,
+        "quantized_activations": quantized.num_activations,
+        "static_activations": len(quantized.static),
+        "smoothed_activations": len(passed.scheme.smoothed_activations),
+        "float_matmuls": op_counts(quantized.model)["MatMul"],
+    }

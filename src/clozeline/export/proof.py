@@ -1,0 +1,246 @@
+"""Checks that an INT8 graph is fit to be served: measurements on real texts, and their limits.
+
+Shapes: A answers, H hidden, L tokens of a text, N tokens of several texts, T texts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.export.exams import Answers, Counts, Sample, exam_of, logits, ratio_of_figures, share
+from clozeline.export.graph import size_of
+from clozeline.inference.language import HIDDEN, Embedder
+from clozeline.inference.open_model import OpenModel, Question, Rows, TextBatch, padded
+from clozeline.inference.package import open_graph
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.params.delivery import ExportGates
+from clozeline.records.package import Check, Manifest, Measured, QuantizationScheme, Rung
+
+MIN_AGREEMENT_TEXTS = 100
+"""Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98."""
+MIN_DIFFERENT_ANSWERS = 2
+"""Number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it."""
+MIN_METRIC_ITEMS = 200
+"""Number of answers for the metric. With fewer, one answer weighs more than the whole loss that `min_metric_ratio`
+0.995 permits: 1 / (1 - 0.995) = 200.
+"""
+MIN_EMBEDDING_COSINE = 0.99
+"""Mean over the texts of the cosine with fp32's embedding."""
+MIN_TOKEN_COSINE = 0.98
+"""Mean over the tokens of the cosine with fp32's vector. An embedding is a mean of these vectors, in which their
+differences cancel out, so its limit is higher.
+"""
+MIN_BATCH_COSINE = 0.999
+"""Smallest cosine of a text's embeddings run alone and run in a batch."""
+MAX_BATCH_FLIPS = 0.005
+"""Share of answers that change when a text runs in a batch instead of alone."""
+_BATCH_TEXTS = 64
+"""Number of texts that are read alone and in batches."""
+_NEIGHBOURS = 8
+"""Number of texts in such a batch, of any length."""
+_ROUNDS = 3
+"""Number of random groupings into batches."""
+_SATURATION_TEXTS = 16
+_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "different_answers"
+"""Names of the checks of sample sizes."""
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Answers of a graph, compared with those of fp32."""
+
+    agreement: Measured
+    given: Counts
+    fp32: Counts
+    ratio: Measured
+    cosines_T: npt.NDArray[np.float32] | None
+    """Cosines between the embeddings of both graphs."""
+    cosines_N: npt.NDArray[np.float32] | None
+    """Cosines between the vectors of both graphs for the tokens of some texts."""
+
+    @property
+    def cosines(self) -> dict[str, float | None]:
+        """Return the fields of `GraphEvidence` about vectors."""
+        return {
+            f"{name}_cosine_{end}": None if cosines is None else float(pick(cosines))
+            for name, cosines in (("embedding", self.cosines_T), ("token", self.cosines_N))
+            for end, pick in (("mean", np.mean), ("min", np.min))
+        }
+
+
+class Proof:
+    """Answers of fp32 to a sample: the reference for other graphs of the same model."""
+
+    def __init__(self, fp32: Path, manifest: Manifest, sample: Sample, gates: ExportGates) -> None:
+        """Run the fp32 graph on the exam.
+
+        Args:
+            fp32: file of the fp32 graph, beside tokenizer.json.
+            manifest: manifest of the package, as far as it is known.
+            sample: texts or held-out items that all graphs read.
+            gates: limits of the checks.
+        """
+        model = open_graph(fp32, manifest)
+        self._manifest, self._gates = manifest, gates
+        self._exam = exam_of(model, sample)
+        self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
+        self._token_vectors = _token_vectors(model, self._exam.texts)
+        self._num_different = len(np.unique(self._fp32.top1_A))
+        self.quality = self._exam.quality(model, self._fp32)
+        """Figures of the fp32 graph, by name; empty if another stage has measured the model."""
+
+    @property
+    def num_texts(self) -> int:
+        """Number of texts, pairs or questions that every graph answers."""
+        return self._exam.num_texts
+
+    def rung(self, graph: Path, scheme: QuantizationScheme, reference: Rung | None = None) -> Rung:
+        """Measure and check an INT8 graph.
+
+        Args:
+            graph: file of the graph, beside tokenizer.json.
+            scheme: how the graph was quantized.
+            reference: rung that the graph has to match, as in `no_worse_than`.
+        """
+        model = open_graph(graph, self._manifest)
+        beside = self._beside(model)
+        flips, batch_cosines = self._by_neighbours(model)
+        rung = Rung(
+            scheme=scheme,
+            size_bytes=size_of(graph),
+            agreement=beside.agreement,
+            different_answers=self._num_different,
+            metric=self._exam.metric,
+            fp32_metric=beside.fp32.value,
+            int8_metric=beside.given.value,
+            metric_ratio=beside.ratio,
+            **beside.cosines,
+            batch_flips=flips,
+            batch_cosine_min=float(np.min(batch_cosines)) if batch_cosines else None,
+            saturation=self._saturation(model, graph),
+            checks=(),
+        )
+        gates = no_worse_than(reference, self._gates) if reference else self._gates
+        return rung.model_copy(update={"checks": checks(rung, gates)})
+
+    def _beside(self, model: OpenModel) -> _Beside:
+        exam = self._exam
+        given = exam.answers(model, model.batches(exam.texts))
+        counts, fp32_counts = exam.counts(given, self._fp32), exam.counts(self._fp32, self._fp32)
+        matters_A = exam.matters(self._fp32, given)
+        return _Beside(
+            agreement=share((self._fp32.top1_A == given.top1_A)[matters_A], exam.text_A[matters_A]),
+            given=counts,
+            fp32=fp32_counts,
+            ratio=ratio_of_figures(counts, fp32_counts, num_items=exam.num_items(self._fp32)),
+            cosines_T=_cosines(self._fp32, given),
+            cosines_N=_token_cosines(self._token_vectors, _token_vectors(model, exam.texts)),
+        )
+
+    def _by_neighbours(self, model: OpenModel) -> tuple[Measured, list[float]]:
+        """Return the share of answers that change in mixed batches, and the smallest cosine of each mixture."""
+        few, pad_id = self._exam.texts[:_BATCH_TEXTS], self._manifest.special_tokens.pad_id
+        alone = self._exam.answers(model, (padded(few, [position], pad_id) for position in range(len(few))))
+        among = [self._exam.answers(model, _mixed(few, pad_id, number)) for number in range(_ROUNDS)]
+        cosines = [cosines_T for mixed in among if (cosines_T := _cosines(alone, mixed)) is not None]
+        matters = [self._exam.matters(alone, mixed) for mixed in among]
+        flips = [(alone.top1_A != mixed.top1_A)[held_A] for mixed, held_A in zip(among, matters, strict=True)]
+        text_A = self._exam.text_A[: len(alone.top1_A)]
+        flipped = share(np.concatenate(flips), np.concatenate([text_A[held_A] for held_A in matters]))
+        return flipped, [float(cosines_T.min()) for cosines_T in cosines]
+
+    def _saturation(self, model: OpenModel, graph: Path) -> float:
+        texts = self._exam.texts[:_SATURATION_TEXTS]
+        wide = open_graph(graph, self._manifest, wide_sums=True)
+        pairs = zip(logits(model, texts), logits(wide, texts), strict=True)
+        return float(np.max([np.abs(ours - right).max(initial=0.0) for ours, right in pairs]))
+
+
+def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
+    """Return `gates` with both limits raised to the lower ends of `rung`'s 95 % intervals."""
+    raised = {
+        "min_agreement": max(gates.min_agreement, rung.agreement.low),
+        # A ratio of 1 (equal to fp32) is always enough.
+        "min_metric_ratio": max(gates.min_metric_ratio, min(rung.metric_ratio.low, 1.0)),
+    }
+    return gates.model_copy(update=raised)
+
+
+def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
+    """Return every figure that has a limit, checked."""
+    cosines = {"embedding_cosine_mean": rung.embedding_cosine_mean, "token_cosine_mean": rung.token_cosine_mean}
+    low = _beside_fp32(rung.agreement, rung.metric_ratio, cosines, rung.different_answers, gates)
+    low |= {"batch_cosine_min": (rung.batch_cosine_min, MIN_BATCH_COSINE)}
+    high = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
+    return (*_all_at_least(low), *(_at_most(name, given, limit) for name, (given, limit) in high.items()))
+
+
+def _beside_fp32(
+    agreement: Measured,
+    metric_ratio: Measured,
+    cosines: Mapping[str, float | None],
+    num_different: int | None,
+    gates: ExportGates,
+) -> dict[str, tuple[float | None, float]]:
+    """Return the figures common to every graph that is compared with fp32, with their limits."""
+    return {
+        "agreement": (agreement.value, gates.min_agreement),
+        "metric_ratio": (metric_ratio.value, gates.min_metric_ratio),
+        "embedding_cosine_mean": (cosines["embedding_cosine_mean"], MIN_EMBEDDING_COSINE),
+        "token_cosine_mean": (cosines["token_cosine_mean"], MIN_TOKEN_COSINE),
+        _NUM_TEXTS: (agreement.num_texts, MIN_AGREEMENT_TEXTS),
+        _NUM_ITEMS: (metric_ratio.num_items, MIN_METRIC_ITEMS),
+        _NUM_DIFFERENT: (num_different, MIN_DIFFERENT_ANSWERS),
+    }
+
+
+def lacking(rung: Rung) -> tuple[Check, ...]:
+    """Return the failed checks of sample sizes, which any other scheme would fail too."""
+    counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
+    return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
+
+
+def _all_at_least(low: Mapping[str, tuple[float | None, float]]) -> tuple[Check, ...]:
+    """Check the lower limits; a figure is None where the kind of model has none."""
+    return tuple(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None)
+
+
+def _at_least(name: str, given: float, limit: float) -> Check:
+    return Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
+
+
+def _at_most(name: str, given: float, limit: float) -> Check:
+    return Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
+
+
+def _mixed(texts: Sequence[TokenizedText], pad_id: int, number: int) -> Iterator[TextBatch]:
+    """Yield batches of texts of any length, grouped at random with the seed `number`."""
+    order = np.random.default_rng(number).permutation(len(texts)).tolist()
+    for start in range(0, len(order), _NEIGHBOURS):
+        yield padded(texts, order[start : start + _NEIGHBOURS], pad_id)
+
+
+def _cosines(one: Answers, other: Answers) -> npt.NDArray[np.float32] | None:
+    if one.embeddings_TH is None or other.embeddings_TH is None:
+        return None
+    cosines_T: npt.NDArray[np.float32] = (one.embeddings_TH * other.embeddings_TH).sum(axis=1)
+    return cosines_T
+
+
+def _token_vectors(model: OpenModel, texts: Sequence[TokenizedText]) -> Sequence[Rows] | None:
+    """Return the vectors of the tokens of some texts, [L, H] each; None for a model that gives none."""
+    if not isinstance(model, Embedder) or not model.embeds_tokens:
+        return None
+    return model.answers(Question(texts[:_BATCH_TEXTS], HIDDEN, lambda _, hidden_LH: hidden_LH))
+
+
+def _token_cosines(one: Sequence[Rows] | None, other: Sequence[Rows] | None) -> npt.NDArray[np.float32] | None:
+    if one is None or other is None:
+        return None
+    one_NH, other_NH = np.concatenate(one), np.concatenate(other)
+    norms_N = np.linalg.norm(one_NH, axis=1) * np.linalg.norm(other_NH, axis=1)
+    cosines_N: npt.NDArray[np.float32] = (one_NH * other_NH).sum(axis=1) / norms_N
+    return cosines_N

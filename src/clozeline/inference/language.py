@@ -1,0 +1,287 @@
+"""Embedding: a vector for each text, or for each of its tokens.
+
+Shapes: H hidden, L tokens of a text, T texts.
+
+Language models: the likeliest tokens at some positions, named by the graph itself, beside embeddings.
+
+Shapes: K likeliest tokens that the graph gives, P predicted positions, X is K or the size of the vocabulary.
+
+Masked language model: tokens for the masks of a text, and embeddings.
+
+Shapes: H hidden, K likeliest tokens that the graph gives for a mask, M masks, T texts, V vocabulary; X is K or V.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.open_model import (
+    AnyQuestion,
+    OpenModel,
+    Question,
+    Records,
+    Rows,
+    TextBatch,
+    check_top_k,
+    likeliest,
+    without_padding,
+)
+from clozeline.inference.tokenization import MaskCutOffError, NoMaskError, TargetError, TokenizedText
+from clozeline.system.errors import ArtifactError, ParamsError
+
+HIDDEN = "last_hidden_state"
+"""Output with the vector of each token, [B, L, H], under transformers' name for it."""
+
+
+class Embedder(OpenModel):
+    """Embeds texts and their tokens."""
+
+    def embed(
+        self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return a vector of length 1 for each text, [T, H]: its last hidden states, pooled as the model was trained.
+
+        Args:
+            prompt_name: one of `manifest.prompts`, put before each text; None: `manifest.default_prompt`.
+
+        Raises:
+            ParamsError: the model has no such prompt.
+            TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
+        """
+        embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
+        for position, embedding_H in enumerate(
+            self.answers(self.embedding(texts, truncate=truncate, prompt_name=prompt_name))
+        ):
+            embeddings_TH[position] = embedding_H
+        return embeddings_TH
+
+    def embedding(
+        self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
+    ) -> Question[Rows]:
+        """Return the `Question` that `embed` would run. Raises the same errors as `embed`."""
+        return Question(
+            self.tokenize(self._prompted(texts, prompt_name), truncate=truncate),
+            "sentence_embedding",
+            lambda _, embedding_H: embedding_H,
+        )
+
+    @property
+    def embeds_tokens(self) -> bool:
+        """Whether the graph gives a vector for each token; those of older versions do not."""
+        return any(spec.name == HIDDEN for spec in self.manifest.outputs)
+
+    def tokens(self, texts: Sequence[str], *, truncate: bool = False) -> list[Rows]:
+        """Return the last hidden states of each text, [L, H], special tokens included.
+
+        Raises:
+            ArtifactError: the package was exported by an older version, without this output.
+            TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
+        """
+        return self.answers(self.embedding_tokens(texts, truncate=truncate))
+
+    def embedding_tokens(
+        self, texts: Sequence[str], *, truncate: bool = False, prompt_name: str | None = None
+    ) -> Question[Rows]:
+        """Return the `Question` that `tokens` would run. Raises the same errors as `tokens`."""
+        if not self.embeds_tokens:
+            raise ArtifactError(
+                f"the package has no {HIDDEN}, only {', '.join(spec.name for spec in self.manifest.outputs)}",
+                do="export the model again with this version (`dvc repro export@NAME`)",
+            )
+        read = self.tokenize(self._prompted(texts, prompt_name), truncate=truncate)
+        return Question(read, HIDDEN, lambda _, hidden_LH: hidden_LH)
+
+    def _prompted(self, texts: Sequence[str], name: str | None) -> Sequence[str]:
+        """Return the texts with their prompt before each."""
+        prompts, name = self.manifest.prompts, name or self.manifest.default_prompt
+        if name is None:
+            return texts
+        if name not in prompts:
+            raise ParamsError(
+                f"the model has no prompt {name}, only {', '.join(prompts) or 'none'}",
+                do="correct the name, or leave it out",
+            )
+        return [f"{prompts[name]}{text}" for text in texts]
+
+    def split(self, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+        if output != HIDDEN:
+            return super().split(batch, output, values)
+        return without_padding(batch, values)
+
+    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+        return self.embedding(texts, truncate=True)
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        return [{"embedding": embedding_H.tolist()} for embedding_H in self.embed(texts, truncate=truncate)]
+
+
+TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
+"""Outputs with the likeliest tokens of each predicted position and their probabilities, best first: [P, K]."""
+TOP = "top"
+"""Name of the output that stacks both on its last axis; token ids are too small to be rounded in float32."""
+
+
+class LanguageModel(Embedder):
+    """A model whose graph gives the likeliest tokens."""
+
+    @property
+    def num_named(self) -> int:
+        """K; 0 for an older package, whose graph does not give the likeliest tokens."""
+        shapes = (output.shape for output in self.manifest.outputs if output.name == TOP_IDS)
+        return next((size for _, size in shapes if isinstance(size, int)), 0)
+
+    def _run(self, batch: TextBatch, *outputs: str) -> list[npt.NDArray[np.float32]]:
+        if outputs != (TOP,):
+            return super()._run(batch, *outputs)
+        ids_PK, scores_PK = super()._run(batch, TOP_IDS, TOP_SCORES)
+        return [np.stack([ids_PK.astype(np.float32), scores_PK], axis=2)]
+
+
+def named(rows_K2: Rows, top_k: int, but: Sequence[int] = ()) -> list[tuple[int, float]]:
+    """Return the first `top_k` tokens that the graph gives with their probabilities, without the ids `but`."""
+    found = [(int(token_id), float(score)) for token_id, score in rows_K2[: top_k + len(but)]]
+    return [one for one in found if one[0] not in but][:top_k]
+
+
+_MASK = "[MASK]"
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """One candidate for one mask, with the fields of Hugging Face's fill-mask task."""
+
+    score: float
+    """Probability, 0-1, over the whole vocabulary, or over the targets if some were given."""
+    token: int
+    token_str: str
+    sequence: str
+    """The text with this mask filled; other masks stay."""
+
+
+class OpenEncoder(LanguageModel):
+    """Fills masks and embeds texts."""
+
+    def fill(
+        self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
+    ) -> list[list[list[Filled]]]:
+        """Return the `top_k` likeliest tokens, best first, for each mask of each text.
+
+        With `targets`, only these compete; each has to be one token of the vocabulary.
+
+        Raises:
+            TextError: a text has no mask, is too long, or lost a mask to truncation.
+            TargetError: a target is not one token.
+            DataError: `top_k` is below 1.
+        """
+        return self.answers(self.filling(texts, top_k=top_k, targets=targets, truncate=truncate))
+
+    def filling(
+        self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
+    ) -> Question[list[list[Filled]]]:
+        """Return the `Question` that `fill` would run. Raises the same errors as `fill`."""
+        check_top_k(top_k)
+        target_ids = self._target_ids(targets) if targets is not None else None
+        tokenized = self.tokenize(texts, truncate=truncate)
+        self._check_masks(texts, tokenized)
+        is_named = target_ids is None and top_k <= self.num_named
+
+        def best(rows_X: Rows) -> list[tuple[int, float]]:
+            return named(rows_X, top_k) if is_named else _likeliest(rows_X, top_k, target_ids)
+
+        def read(position: int, rows_MX: Rows) -> list[list[Filled]]:
+            return [
+                [self._filled(texts[position], span, *candidate) for candidate in best(rows_X)]
+                for span, rows_X in zip(tokenized[position].mask_spans, rows_MX, strict=True)
+            ]
+
+        return Question(tokenized, TOP if is_named else "logits", read)
+
+    def with_own_masks(self, texts: Sequence[str]) -> list[str]:
+        """Return `texts` with `[MASK]` replaced by the model's own mask token, such as `<mask>`."""
+        mask_token = self.manifest.special_tokens.mask_token
+        return [text.replace(_MASK, mask_token) for text in texts] if mask_token else list(texts)
+
+    def with_masks(self, texts: Sequence[str], *, truncate: bool = False) -> list[int]:
+        """Return the indices of the texts that have masks, none of which truncation cuts off.
+
+        Raises:
+            TextTooLongError: a text with a mask is too long and `truncate` is not set.
+        """
+        mask_token = self.manifest.special_tokens.mask_token
+        places = [place for place, text in enumerate(texts) if mask_token and mask_token in text]
+        masked = [texts[place] for place in places]
+        read = zip(places, self.tokenize(masked, truncate=truncate), strict=True)
+        return [place for place, tokens in read if tokens.mask_spans and not tokens.num_masks_cut_off]
+
+    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+        """Return the question of `fill` if every text has a mask, otherwise that of `embed`."""
+        mask_token = self.manifest.special_tokens.mask_token
+        if mask_token and all(mask_token in text for text in texts):
+            return self.filling(texts, truncate=True)
+        return self.embedding(texts, truncate=True)
+
+    def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
+        """Embed every text and fill its masks; a text that loses a mask to truncation is only embedded."""
+        embedded = super().records(texts, top_k=top_k, truncate=truncate)  # first, so that errors count all texts
+        own = self.with_own_masks(texts)
+        places = self.with_masks(own, truncate=truncate)
+        filled = self.fill([own[place] for place in places], top_k=top_k, truncate=truncate)
+        masks = dict(zip(places, filled, strict=True))
+        return [
+            {**record, "masks": [[asdict(word) for word in words] for words in masks.get(place, ())]}
+            for place, record in enumerate(embedded)
+        ]
+
+    def split(self, batch: TextBatch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+        if output not in ("logits", TOP):
+            return super().split(batch, output, values)
+        # The graph gives masks row by row, so the masks of a text follow each other.
+        num_masks_B = (batch.input_ids_BL == self.manifest.special_tokens.mask_id).sum(axis=1)
+        return np.split(values, np.cumsum(num_masks_B)[:-1])
+
+    def _filled(self, text: str, span: tuple[int, int], token_id: int, score: float) -> Filled:
+        token = self.tokenizer.token_text(token_id)
+        return Filled(score, token_id, token, self.tokenizer.with_token(text, span, token))
+
+    def _target_ids(self, targets: Sequence[str]) -> npt.NDArray[np.int64]:
+        ids = {target: self.tokenizer.ids_of(target) for target in targets}
+        specials = set(self.manifest.special_tokens.ids)  # an unknown word is one token too: [UNK]
+        wrong = [target for target in targets if len(ids[target]) != 1 or specials & set(ids[target])]
+        if wrong or not targets:
+            raise TargetError(
+                "a target is not one token of the vocabulary" if wrong else "no target was given",
+                given=", ".join(f"{target!r} ({len(ids[target])} tokens)" for target in wrong[:5]) or "an empty list",
+                expected="words that are one token each",
+                do="remove these targets, or leave `targets` out",
+            )
+        return np.unique([ids[target][0] for target in targets])
+
+    def _check_masks(self, texts: Sequence[str], tokenized: Sequence[TokenizedText]) -> None:
+        mask_token = self.manifest.special_tokens.mask_token
+        for number, text in enumerate(tokenized):
+            if not text.mask_spans:
+                raise NoMaskError(
+                    f"has no mask within the {self.manifest.max_length:,} tokens that the model reads",
+                    number=number,
+                    given=f"{texts[number][:60]!r}",
+                    expected=f"{mask_token} at least once",
+                    do=f"write {mask_token} where the model has to fill in a word",
+                )
+            if text.num_masks_cut_off:
+                num_masks = len(text.mask_spans) + text.num_masks_cut_off
+                raise MaskCutOffError(
+                    f"has masks beyond the {self.manifest.max_length:,} tokens that the model reads",
+                    number=number,
+                    given=f"{num_masks} masks, the last {text.num_masks_cut_off} cut off: {texts[number][:60]!r}…",
+                    expected="every mask within the tokens that the model reads",
+                    do="split the text, or remove the masks at its end",
+                )
+
+
+def _likeliest(logits_V: Rows, top_k: int, target_ids: npt.NDArray[np.int64] | None) -> list[tuple[int, float]]:
+    """Return the `top_k` likeliest tokens from the logits of the vocabulary, among `target_ids` only if given."""
+    if target_ids is None:
+        return likeliest(logits_V, top_k)
+    return [(int(target_ids[place]), score) for place, score in likeliest(logits_V[target_ids], top_k)]

@@ -1,0 +1,144 @@
+"""BLiMP and other minimal pairs: does a model give the acceptable sentence the higher probability?
+
+Warstadt et al. 2020, "BLiMP: The benchmark of linguistic minimal pairs for English"; masked models by
+pseudo-log-likelihood (Salazar et al. 2020, section 4.2), causal ones by log-likelihood.
+
+Shapes: P pairs.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.evaluation.measuring import DocumentSums
+from clozeline.records.reading.files import matching_files
+from clozeline.records.reading.streams import Meter, read_lines
+from clozeline.system.errors import DataError
+
+_KEYS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
+_PATTERN = "**/*.jsonl*"
+
+
+@dataclass(frozen=True)
+class MinimalPair:
+    good: str
+    bad: str
+    paradigm: str
+    """Kind of pair: 1,000 pairs in one file of BLiMP. Several paradigms make a phenomenon."""
+    phenomenon: str
+    field: str
+    """Field of linguistics: morphology, syntax, semantics, or an overlap of them."""
+
+
+def read_pairs(path: Path) -> list[MinimalPair]:
+    """Read the pairs of a JSON Lines file, or of all such files below a folder, compressed or not.
+
+    Raises:
+        DataError: there are no pairs, or a line is not a pair; the message names the file and line.
+    """
+    if not path.exists():
+        raise _no_pairs(path, "no such file or folder")
+    pairs = [pair for file in matching_files(path, _PATTERN) for pair in _pairs_of(file)]
+    if not pairs:
+        raise _no_pairs(path, "no lines")
+    return pairs
+
+
+def sentences(pairs: Sequence[MinimalPair]) -> Iterator[str]:
+    """Yield the good and the bad sentence of each pair in turn."""
+    for pair in pairs:
+        yield pair.good
+        yield pair.bad
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Minimal pairs on which the model agrees with human judgements."""
+
+    is_right_P: NDArray[np.bool_]
+    is_tie_P: NDArray[np.bool_]
+    """Ties, counted as errors; most often the tokenizer does not distinguish the two sentences."""
+
+    @classmethod
+    def of(cls, documents: DocumentSums) -> Self:
+        """Judge the pairs whose `sentences` are `documents`, one document each."""
+        good_P, bad_P = documents.nats_D[0::2], documents.nats_D[1::2]
+        is_tie_P = np.isclose(good_P, bad_P, rtol=1e-6)
+        return cls((good_P < bad_P) & ~is_tie_P, is_tie_P)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    name: str
+    num_pairs: int
+    num_ties: int
+    accuracy: float
+
+    @classmethod
+    def of(cls, name: str, verdicts: Verdicts, chosen_P: NDArray[np.bool_]) -> Self:
+        right_P = verdicts.is_right_P[chosen_P]
+        return cls(name, len(right_P), int(verdicts.is_tie_P[chosen_P].sum()), float(right_P.mean()))
+
+
+@dataclass(frozen=True)
+class BlimpFigures:
+    accuracy: float
+    """Mean over paradigms, as in BLiMP; chance is 0.5."""
+    overall: Accuracy
+    phenomena: tuple[Accuracy, ...]
+    paradigms: tuple[Accuracy, ...]
+
+    @classmethod
+    def of(cls, pairs: Sequence[MinimalPair], verdicts: Verdicts) -> Self:
+        phenomena = _by_name([pair.phenomenon for pair in pairs], verdicts)
+        paradigms = _by_name([pair.paradigm for pair in pairs], verdicts)
+        overall = Accuracy.of("all pairs", verdicts, np.ones(len(pairs), dtype=bool))
+        return cls(float(np.mean([found.accuracy for found in paradigms])), overall, phenomena, paradigms)
+
+
+def _by_name(names: Sequence[str], verdicts: Verdicts) -> tuple[Accuracy, ...]:
+    name_P = np.array(names)
+    return tuple(Accuracy.of(name, verdicts, name_P == name) for name in np.unique(name_P).tolist())
+
+
+def _pairs_of(file: Path) -> Iterator[MinimalPair]:
+    with closing(read_lines(file, Meter())) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _pair(line, f"{file}, line {number}")
+
+
+def _pair(line: str, place: str) -> MinimalPair:
+    try:
+        record: Any = json.loads(line)
+    except ValueError as error:
+        raise _no_pair(place, f"{error}: {line.strip()[:80]}") from error
+    given = record if isinstance(record, dict) else {}
+    values = [value for key in _KEYS if isinstance(value := given.get(key), str) and value]
+    if len(values) < len(_KEYS):
+        raise _no_pair(place, line.strip()[:160])
+    return MinimalPair(*values)
+
+
+def _no_pair(place: str, given: str) -> DataError:
+    return DataError(
+        f"{place}: not a minimal pair",
+        given=given,
+        expected=f"a JSON object with the strings {', '.join(_KEYS)}",
+        do="correct or remove the line",
+    )
+
+
+def _no_pairs(path: Path, given: str) -> DataError:
+    return DataError(
+        f"{path}: there are no minimal pairs",
+        given=given,
+        expected="the files of BLiMP: JSON Lines (.jsonl, .jsonl.gz), one pair per line",
+        do="give the folder of these files",
+    )

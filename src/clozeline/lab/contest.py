@@ -1,0 +1,456 @@
+"""Loading of any trained language model, by this project or by others: a folder, or a name on the hub.
+
+Texts of any format as an evaluation split, tokenized by the model's own tokenizer.
+
+The texts are spooled to disk, so that memory stays bounded.
+
+A model with its own tokenizer, and its answers about texts.
+
+Paired comparison of two models on the same texts: is the difference more than chance?
+
+Shapes: D documents or blocks of them, S seeds.
+
+Judgement of one model or two, on text, on minimal pairs, or on both.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from scipy import stats
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from clozeline.corpus.cleaning.portions import texts_of
+from clozeline.encoder.checkpoints import Checkpoint, find_checkpoint, opened
+from clozeline.encoder.families import FORMS
+from clozeline.encoder.families.layout import LanguageHead
+from clozeline.encoder.own import OWN_MODEL_TYPE
+from clozeline.evaluation import groups
+from clozeline.evaluation.groups import ByConfidence, ByDocument, Grouping, Sums
+from clozeline.evaluation.measuring import (
+    MOST_BLOCKS,
+    DocumentSums,
+    EncoderFigures,
+    expected_calibration_error,
+    measure,
+)
+from clozeline.lab import blimp
+from clozeline.lab.blimp import BlimpFigures, Verdicts
+from clozeline.language import models
+from clozeline.language.models import LanguageModel
+from clozeline.language.objectives import Split
+from clozeline.language.shards import TokenShards
+from clozeline.params.text import SourceParams
+from clozeline.records import clean_text
+from clozeline.records.finetune.statistics import Floats, ratio_intervals, sign_flip_p_value
+from clozeline.records.published import inspect_model, pinned
+from clozeline.records.reading.tokens import TokensInfo
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
+from clozeline.system.files import replacing_file
+from clozeline.system.progress import ProgressBar
+from clozeline.tokenizing.packing import pack
+from clozeline.tokenizing.shards import partitions_of
+from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, save_existing
+
+
+def open_published(name: str, family: str | None = None, revision: str | None = None) -> LanguageModel:
+    """Load the model saved as `name`, in single precision, with the head that it was saved with.
+
+    The model can be of a family that can be trained here, or of any architecture with a masked head in transformers.
+
+    Args:
+        family: see `language_model.load`.
+        revision: a state of a name on the hub.
+
+    Raises:
+        ArtifactError: the model is missing, damaged, built by code that is not `family`, or without a trained head that
+            predicts tokens.
+    """
+    checkpoint, facts = find_checkpoint(name, revision)
+    inspect_model(name, checkpoint.revision)
+    architecture = (facts.get("architectures") or ["none"])[0]
+    head, _ = FORMS.get(architecture, (None, None))
+    if checkpoint.is_folder and (facts.get("model_type") == OWN_MODEL_TYPE or head == "rtd"):
+        return models.load(Path(name), family)
+    if head is not None and head != "rtd":
+        return _loaded(checkpoint, head)
+    if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return _loaded(checkpoint, "mlm")
+    raise ArtifactError(
+        f"{name} holds a model that does not predict tokens",
+        given=f"model_type {facts.get('model_type', 'none')}, architecture {architecture}",
+        expected="a masked language model, or a causal one of a family that Clozeline trains",
+        do="give another model",
+    )
+
+
+def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:
+    model, missing = opened(checkpoint, checkpoint.config(), head)
+    if missing:
+        raise ArtifactError(
+            f"{checkpoint.name} was saved without the weights of a head that predicts tokens",
+            given=f"{len(missing)} weights are missing, such as {missing[0]}",
+            expected="a masked language model with its head, whose predictions of hidden tokens are evaluated",
+            do="give a model that was pre-trained by masking, or pre-train this one further (`start`)",
+        )
+    return model.eval()
+
+
+_SPLIT = "text"
+_SHARD_TOKENS = 50_000_000
+_SCHEMA = pa.schema([clean_text.SCHEMA.field(clean_text.TEXT)])
+_TEXTS_AT_A_TIME = 1024
+
+
+def keep(texts: Iterable[str], path: Path) -> int:
+    """Write `texts` to the Parquet file `path`; return their number."""
+    waiting, count = iter(texts), 0
+    with pq.ParquetWriter(path, _SCHEMA) as file:
+        while some := list(islice(waiting, _TEXTS_AT_A_TIME)):
+            file.write_table(pa.table([some], _SCHEMA))
+            count += len(some)
+    return count
+
+
+def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
+    """Write the texts of a Parquet file as token shards into the new folder `folder`."""
+    folder.mkdir()
+    TokensInfo.of(
+        vocab_size=opened.vocab_size,
+        tokenizer_sha256=opened.sha256,
+        special_ids=opened.special_ids,
+        splits={_SPLIT: pack(partitions_of(texts), opened, folder, _SPLIT, _SHARD_TOKENS).info},
+    ).write(folder)
+    return TokenShards.open(folder, _SPLIT)
+
+
+Estimator = Literal["folds", "pll"]
+"""Tokens that a masked model predicts in one pass: a fold, or a single token. Ignored for a causal model."""
+
+
+@dataclass(frozen=True)
+class ContestAsking:
+    """Evaluation settings, the same for all models."""
+
+    estimator: Estimator
+    seed: int
+    num_folds: int
+    max_length: int
+    batch_tokens: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """Evaluation results of one model on a set of texts."""
+
+    documents: DocumentSums
+    by_confidence: Sums
+    shards: TokenShards
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model with its tokenizer, ready to be evaluated on raw text."""
+
+    name: str
+    model: LanguageModel
+    opened: OpenTokenizer
+
+    @classmethod
+    def open(cls, name: str, scratch: Path, family: str | None = None) -> Self:
+        """Open the model and the tokenizer saved as `name`, a folder or a name on the hub; `scratch` is a new folder.
+
+        `family`: see `language_model.load`.
+
+        Raises:
+            ArtifactError: the model is missing, has no head that predicts tokens, or lacks a usable tokenizer of its
+                own.
+        """
+        revision = pinned(name, None)
+        model = open_published(name, family, revision)
+        scratch.mkdir()
+        try:
+            save_existing(name, scratch, revision)
+        except DataError as error:
+            raise ArtifactError(
+                f"{name} has no usable tokenizer",
+                given=error.given,
+                expected="a tokenizer.json beside the model",
+                do="save the model's own tokenizer into its folder",
+            ) from error
+        opened = OpenTokenizer.open(scratch)
+        _check_tokens(model, opened, name)
+        return cls(name, model, opened)
+
+    @property
+    def head(self) -> LanguageHead:
+        return models.head_of(self.model)
+
+    @property
+    def longest_row(self) -> int:
+        return models.longest_row(self.model)
+
+    def ask(self, texts: Path, how: ContestAsking, scratch: Path, *, num_groups: int) -> Said:
+        """Predict every token of the texts in a Parquet file, and sum the results by document modulo `num_groups`.
+
+        Raises:
+            ParamsError: the model cannot read rows of `how.max_length` tokens.
+        """
+        if how.max_length > self.longest_row:
+            raise ParamsError(
+                f"rows are longer than {self.name} can read",
+                given=f"{how.max_length} tokens",
+                expected=f"at most {self.longest_row}",
+                do=f"give `--max-length {self.longest_row}` or less",
+            )
+        shards = shards_of(texts, self.opened, scratch)
+        split = Split.open(shards, how.max_length)
+        head = self.head
+        if how.estimator == "pll" and head != "clm":
+            questions, total = groups.one_by_one(split, batch_tokens=how.batch_tokens), groups.num_copies(split)
+        else:
+            questions = groups.in_folds(
+                head, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
+            )
+            total = len(split.rows) * groups.num_passes(head, how.num_folds)
+        groupings: dict[str, Grouping] = {"document": ByDocument(max(num_groups, 1)), "confidence": ByConfidence()}
+        with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
+            sums = measure(self.model, questions, groupings, bar.advance)
+        return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
+
+
+def _check_tokens(model: LanguageModel, opened: OpenTokenizer, name: str) -> None:
+    if opened.vocab_size > model.config.vocab_size:
+        raise ArtifactError(
+            f"the tokenizer of {name} has tokens that the model does not know",
+            given=f"{opened.vocab_size:,} tokens; special tokens: {', '.join(opened.special_strings)}",
+            expected=f"at most {model.config.vocab_size:,}, the rows of the model's embedding, including "
+            "[CLS], [SEP], [PAD] and [MASK] or their equivalents",
+            do="save the model's own tokenizer into its folder; a model without these tokens cannot be evaluated",
+        )
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """Figure of the first model minus that of the second, paired by document."""
+
+    difference: float
+    low: float
+    high: float
+    """`low` and `high` are the ends of the 95 % interval. By document: bootstrap, with both models' answers."""
+    p_value: float
+    """Two-sided p-value. By document: how often random signs of the differences give one at least as large."""
+
+    @classmethod
+    def of(cls, first_D: Floats, second_D: Floats, weight_D: Floats, *, seed: int, num_samples: int) -> Self:
+        """Compare sums by document over `weight_D`, bytes or targets."""
+        difference_D = first_D - second_D
+        ends = ratio_intervals(difference_D[:, None], weight_D[:, None], seed=seed, num_samples=num_samples)
+        low, high = ends[:, 0].tolist()
+        p_value = sign_flip_p_value(difference_D, seed=seed, num_samples=num_samples)
+        return cls(float(difference_D.sum() / weight_D.sum()), low, high, p_value)
+
+    @classmethod
+    def over_seeds(cls, first_S: Floats, second_S: Floats) -> Self:
+        """Compare figures of trainings from the same seeds, at least two, by the paired t-test (Student 1908).
+
+        Random signs, as above, need six seeds before any difference is significant at 5 %.
+        """
+        difference_S = first_S - second_S
+        mean, freedom = float(difference_S.mean()), len(difference_S) - 1
+        error = float(difference_S.std(ddof=1)) / math.sqrt(len(difference_S))
+        if error == 0:  # the same for every seed: no difference, or one without chance
+            return cls(mean, mean, mean, 0.0 if mean else 1.0)
+        margin = float(stats.t.ppf(0.975, freedom)) * error
+        return cls(mean, mean - margin, mean + margin, 2 * float(stats.t.sf(abs(mean) / error, freedom)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first model minus the second; for a loss, below 0 is better."""
+
+    nats_per_byte: PairedTest
+    loss_nats_per_token: PairedTest | None
+    """None if the tokens differ, because figures of different tokens do not compare."""
+    top1: PairedTest | None
+
+    @classmethod
+    def of(cls, first: Said, second: Said, *, same_tokens: bool, seed: int, num_samples: int) -> Self:
+        ours, theirs = first.documents, second.documents
+        bytes_D = ours.text_bytes_D.astype(np.float64)
+        of_text = PairedTest.of(ours.nats_D, theirs.nats_D, bytes_D, seed=seed, num_samples=num_samples)
+        if not same_tokens:
+            return cls(of_text, None, None)
+        targets_D = ours.sums.num_targets_G.astype(np.float64)
+        of_token, of_hits = (
+            PairedTest.of(*pair_D, targets_D, seed=seed, num_samples=num_samples)
+            for pair_D in (
+                (ours.sums.loss_nats_G, theirs.sums.loss_nats_G),
+                (ours.sums.num_top1_G.astype(np.float64), theirs.sums.num_top1_G.astype(np.float64)),
+            )
+        )
+        return cls(of_text, of_token, of_hits)
+
+
+def have_same_tokens(first: Contender, second: Contender) -> bool:
+    """Return whether both tokenizers have the same special tokens and an equal tokenizer.json."""
+    one, other = first.opened, second.opened
+    return one.special_ids == other.special_ids and one.tokenizer.to_str() == other.tokenizer.to_str()
+
+
+@dataclass(frozen=True)
+class ContestQuestions:
+    """Text and minimal pairs to evaluate on (None: skip), and how."""
+
+    text: Path | None
+    source: SourceParams
+    """How `text` is read."""
+    pairs: Path | None
+    how: ContestAsking
+    is_length_given: bool
+    """If false, rows are shortened to the longest that every model can read."""
+    num_samples: int
+    family: str | None = None
+    """`pretrain.model.family` of the project, if there is one: see `language_model.load`."""
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    name: str
+    objective: LanguageHead
+    """A masked model (mlm) predicts a token from both sides, a causal one (clm) from the tokens before it."""
+    text: EncoderFigures | None
+    expected_calibration_error: float | None
+    blimp: BlimpFigures | None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Figures of the models; `comparison` and `blimp_accuracy` are of the first model minus the second."""
+
+    how: ContestAsking
+    models: tuple[ModelFigures, ...]
+    same_tokens: bool
+    comparison: Comparison | None
+    blimp_accuracy: PairedTest | None
+
+    @property
+    def asked_alike(self) -> bool:
+        """Whether all models are masked, or all causal; otherwise their figures cannot be ranked."""
+        return len({model.objective == "clm" for model in self.models}) == 1
+
+
+def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path | None) -> Judgement:
+    """Evaluate the models `names` (folders or hub names); write each document's log-likelihood to `scores` if given.
+
+    Raises:
+        ArtifactError: a model is missing or damaged, or does not predict tokens.
+        DataError: the text or the pairs are missing, empty or unreadable.
+        ParamsError: rows of the given length are too long for a model.
+    """
+    pairs = blimp.read_pairs(questions.pairs) if questions.pairs else []
+    with TemporaryDirectory(prefix="clozeline-") as folder:
+        scratch = Path(folder)
+        num_texts = _keep_texts(questions, scratch / "texts.parquet")
+        keep(blimp.sentences(pairs), scratch / "pairs.parquet")
+        contenders = [
+            Contender.open(name, scratch / f"tokenizer-{place}", questions.family) for place, name in enumerate(names)
+        ]
+        how = questions.how
+        if not questions.is_length_given:
+            how = replace(how, max_length=min(how.max_length, *(contender.longest_row for contender in contenders)))
+        num_groups = num_texts if scores else min(num_texts, MOST_BLOCKS)
+        answers = [
+            contender.ask(scratch / "texts.parquet", how, scratch / f"texts-{place}", num_groups=num_groups)
+            for place, contender in enumerate(contenders if num_texts else [])
+        ]
+        alone = replace(how, estimator="pll")
+        verdicts = [
+            Verdicts.of(
+                contender.ask(
+                    scratch / "pairs.parquet", alone, scratch / f"pairs-{place}", num_groups=2 * len(pairs)
+                ).documents
+            )
+            for place, contender in enumerate(contenders if pairs else [])
+        ]
+        if scores:
+            _write_scores(scores, names, answers)
+        sampling = {"seed": how.seed, "num_samples": questions.num_samples}
+        same_tokens = all(have_same_tokens(contenders[0], other) for other in contenders[1:])
+        return Judgement(
+            how=how,
+            models=tuple(
+                _figures(
+                    contenders[place],
+                    answers[place] if answers else None,
+                    BlimpFigures.of(pairs, verdicts[place]) if pairs else None,
+                    sampling,
+                )
+                for place in range(len(names))
+            ),
+            same_tokens=same_tokens,
+            comparison=_comparison(answers, same_tokens, sampling) if len(answers) > 1 else None,
+            blimp_accuracy=_blimp_comparison(verdicts, sampling) if len(verdicts) > 1 else None,
+        )
+
+
+def _keep_texts(questions: ContestQuestions, path: Path) -> int:
+    if questions.text is None:
+        return 0
+    num_texts = keep(texts_of(questions.text, questions.source), path)
+    if not num_texts:
+        raise DataError(
+            f"{questions.text}: there is no text in it",
+            given="no text, or only empty texts",
+            expected="text to evaluate a model on",
+            do="give another file",
+        )
+    return num_texts
+
+
+def _figures(
+    asked: Contender, answers: Said | None, of_pairs: BlimpFigures | None, sampling: Mapping[str, int]
+) -> ModelFigures:
+    if answers is None:
+        return ModelFigures(asked.name, asked.head, None, None, of_pairs)
+    figures = EncoderFigures.of(answers.documents, answers.shards.num_documents, **sampling)
+    error = expected_calibration_error(answers.by_confidence)
+    return ModelFigures(asked.name, asked.head, figures, error, of_pairs)
+
+
+def _comparison(answers: Sequence[Said], same_tokens: bool, sampling: Mapping[str, int]) -> Comparison:
+    first, second = answers
+    return Comparison.of(first, second, same_tokens=same_tokens, **sampling)
+
+
+def _blimp_comparison(verdicts: Sequence[Verdicts], sampling: Mapping[str, int]) -> PairedTest:
+    first_P, second_P = (found.is_right_P.astype(np.float64) for found in verdicts)
+    return PairedTest.of(first_P, second_P, np.ones_like(first_P), **sampling)
+
+
+def _write_scores(path: Path, names: Sequence[str], of_models: Sequence[Said]) -> None:
+    with replacing_file(path) as beside, beside.open("w", encoding="utf-8") as file:
+        for name, answers in zip(names, of_models, strict=True):
+            documents = answers.documents
+            columns = (documents.nats_D, documents.sums.num_targets_G, documents.unknown_D, documents.text_bytes_D)
+            for document, (nats, targets, unknown, size) in enumerate(
+                zip(*(column.tolist() for column in columns), strict=True)
+            ):
+                record = {
+                    "model": name,
+                    "document": document,
+                    "log_likelihood_nats": -nats,
+                    "target_tokens": targets,
+                    "unknown_tokens": unknown,
+                    "text_bytes": size,
+                }
+                file.write(json.dumps(record) + "\n")

@@ -1,0 +1,443 @@
+"""The code behind the result of a stage, as dvc.yaml lists it.
+
+The text and tokens that all experiments share: held in a folder of their own, so that later runs do not change them.
+
+Files are linked, not copied, where the file system allows it: no program of the project writes into an existing file.
+
+Seconds that a training takes, also of one that was killed and continues from a checkpoint.
+
+The arms of an ablation: the project's params.yaml, each with changes of its own.
+
+One training of given params from one seed, and its loss on the validation text.
+
+The folder of an experiment is named by a hash of everything that its result depends on: it is found again, whoever asks
+for it, and a killed one continues from its last checkpoint.
+"""
+
+import math
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple, Self
+
+import torch
+
+from clozeline.encoder.own import sources_of_family
+from clozeline.evaluation.groups import BATCH_TOKENS, NUM_FOLDS
+from clozeline.evaluation.measuring import MOST_BLOCKS, DocumentSums
+from clozeline.lab.contest import Contender, ContestAsking
+from clozeline.params.editing import Change, Config, assignments, changes_in, edit
+from clozeline.params.pretraining import FROM_CHAMPION
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+from clozeline.pretraining.starting import sources_of_start
+from clozeline.records import clean_text
+from clozeline.records.record import Record
+from clozeline.stages.calling.api import PARAMS, Run, call, written
+from clozeline.stages.calling.calls import own_graph
+from clozeline.system.content import code_of, fingerprint
+from clozeline.system.errors import ParamsError
+from clozeline.system.files import link_or_copy, remove_folder, replacing_file, replacing_folder
+from clozeline.system.machine import available_cores
+from clozeline.system.workspace import run_lock
+from clozeline.training.curves import CurvePoint
+from clozeline.training.state import Callback, State
+
+_PACKAGE: Final = "src/clozeline/"
+
+
+def code_of_stage(stage: str) -> list[Path]:
+    """Return the files of the package that the stage depends on."""
+    entry = own_graph()["stages"][stage]
+    deps = entry.get("do", entry)["deps"]
+    return code_of(dep.removeprefix(_PACKAGE) for dep in deps if dep.startswith(_PACKAGE))
+
+
+_CLEAN: Final = Path("data/clean")
+_TOKENS: Final = Path("data/tokens")
+_TOKENIZER: Final = Path("models/tokenizer")
+ENCODER: Final = Path("models/encoder")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A clean text with its tokens."""
+
+    clean: Path
+    """Folder with train.parquet, validation.parquet and holdout.parquet."""
+    tokens: Path
+    tokenizer: Path
+    digest: str
+    """Hash of the contents."""
+    encoder: Path | None = None
+    """Encoder that was trained on it; None: not needed."""
+
+    @property
+    def validation_text(self) -> Path:
+        return self.clean / "validation.parquet"
+
+    @property
+    def holdout_text(self) -> Path:
+        """Text that neither training nor validation sees."""
+        return self.clean / "holdout.parquet"
+
+    def holding(self, data: Path) -> Path:
+        """Return where the file or folder `data`, a path in the project, is held; itself if it is no part of this."""
+        return self.clean / data.relative_to(_CLEAN) if data.is_relative_to(_CLEAN) else data.resolve()
+
+    def laid_into(self, folder: Path) -> None:
+        """Make the folder of a run read this corpus."""
+        parts = {_CLEAN: self.clean, _TOKENS: self.tokens, _TOKENIZER: self.tokenizer, ENCODER: self.encoder}
+        for place, source in parts.items():
+            if source is None:
+                continue
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place).unlink(missing_ok=True)
+            (folder / place).symlink_to(source.resolve())
+
+
+def held(root: Path, kept: Path, *, with_encoder: bool = False) -> Corpus:
+    """Return the corpus of the project in `root` as it is now, linked into a folder of `kept`.
+
+    The caller holds the run lock, so that no stage replaces it meanwhile.
+    """
+    parts = (_CLEAN, _TOKENS, _TOKENIZER, *([ENCODER] if with_encoder else []))
+    digest = fingerprint({}, [file for part in parts for file in _files(root / part)])
+    folder = kept / f"corpus-{digest}"
+    if not folder.is_dir():
+        with replacing_folder(folder) as beside:
+            for part in parts:
+                shutil.copytree((root / part).resolve(), beside / part, copy_function=_linked)
+    encoder = folder / ENCODER if with_encoder else None
+    return Corpus(folder / _CLEAN, folder / _TOKENS, folder / _TOKENIZER, digest, encoder)
+
+
+def tokenized(corpus: Corpus, config: Config, kept: Path) -> Corpus:
+    """Return the corpus with the tokens that the section `tokenize` of `config` makes of its text, made only once.
+
+    Raises:
+        DataError: the text is too small for the vocabulary.
+    """
+    facts = {"tokenize": config.checked.tokenize.model_dump(), "corpus": corpus.digest}
+    digest = fingerprint(facts, code_of_stage("tokenize"))
+    folder = kept / f"tokens-{digest}"
+    done = folder / "metrics" / "tokenize.json"
+    if not done.is_file():  # the stage writes it last
+        folder.mkdir(parents=True, exist_ok=True)
+        run = Run(folder)
+        written(run, config)
+        (folder / _CLEAN).parent.mkdir(exist_ok=True)
+        (folder / _CLEAN).unlink(missing_ok=True)
+        (folder / _CLEAN).symlink_to(corpus.clean.resolve())
+        call("tokenize", run, {})
+    return replace(corpus, tokens=folder / _TOKENS, tokenizer=folder / _TOKENIZER, digest=digest)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _linked(source: str, target: str) -> None:
+    link_or_copy(Path(source), Path(target))
+
+
+class Seconds(NamedTuple):
+    """Time of a training, from its first step to its last, with its validation passes."""
+
+    wall: float
+    cpu: float
+    """Processor time of all threads of the training process."""
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(time.monotonic(), time.process_time())
+
+
+class _Spent(Record):
+    """Seconds from the start of the training to each of some steps."""
+
+    at_step: Mapping[int, Seconds] = {}
+
+
+class Stopwatch(Callback):
+    """Keeps the seconds of each point of the curve in a file, so that a resumed training adds to those it had."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._spent = _Spent.model_validate_json(file.read_bytes()) if file.is_file() else _Spent()
+        self._before = Seconds(0.0, 0.0)
+        self._started = Seconds.now()
+
+    @property
+    def total(self) -> Seconds:
+        """Seconds up to the last point."""
+        return self._spent.at_step[max(self._spent.at_step)] if self._spent.at_step else Seconds(0.0, 0.0)
+
+    def on_start(self, state: State) -> None:
+        """Drop what the killed process did after its last checkpoint, which is done again."""
+        kept = {step: spent for step, spent in self._spent.at_step.items() if step <= state.step}
+        self._spent = _Spent(at_step=kept)
+        self._before = self.total
+        self._started = Seconds.now()
+
+    def on_point(self, point: CurvePoint) -> None:
+        self._note(point.step)
+
+    def on_end(self, state: State) -> None:
+        """Count the validation pass after the last point too."""
+        self._note(state.step)
+
+    def _note(self, step: int) -> None:
+        marks = zip(self._before, Seconds.now(), self._started, strict=True)
+        spent = Seconds(*(before + now - started for before, now, started in marks))
+        self._spent = _Spent(at_step={**self._spent.at_step, step: spent})
+        with replacing_file(self._file) as beside:
+            beside.write_text(self._spent.model_dump_json() + "\n", encoding="utf-8")
+
+
+_SAME_IN_BOTH: Final[Mapping[str, str]] = {
+    "seed": "the seeds follow from `seed` of params.yaml: both arms train from each of them",
+    "preprocess": "both arms read the same text, and are measured on the same part of it",
+    "evaluate": "both arms are measured in the same way",
+}
+"""Section → why an arm cannot change it."""
+_WITHOUT_EFFECT: Final = {"recipe", "checkpoint_every_steps", "num_checkpoints"}
+"""Keys of `pretrain` that change neither the model nor its speed; the values that a recipe sets are compared."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of an ablation."""
+
+    name: str
+    """As it was typed."""
+    config: Config
+    params: Params
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What decides the encoder and the time that its training takes, without the text and the seed."""
+        return training_of(self.params) | {"tokenize": self.params.tokenize.model_dump()}
+
+
+def training_of(params: Params) -> dict[str, Any]:
+    """Return the section `pretrain` without keys that change neither the model nor its speed."""
+    return {"pretrain": params.pretrain.model_dump(exclude=_WITHOUT_EFFECT)}
+
+
+def arms_of(first: str, second: str, root: Path) -> tuple[Arm, Arm]:
+    """Return the two arms of the project in `root`.
+
+    An arm is written as words in one argument. A word is a file with params that differ, as in configs/, or KEY=VALUE.
+    The project's params.yaml itself is the arm without changes.
+
+    Raises:
+        ParamsError: an arm cannot be read, cannot be compared with the other, or is the same training.
+    """
+    base = read_params(root / PARAMS)
+    arms = (_arm(first, root), _arm(second, root))
+    for arm in arms:
+        _check_measured_alike(arm, base)
+    _check_comparable(*arms)
+    return arms
+
+
+def _arm(typed: str, root: Path) -> Arm:
+    with TemporaryDirectory(prefix="clozeline-") as folder:
+        copy = Path(folder) / PARAMS
+        shutil.copyfile(root / PARAMS, copy)
+        if changes := list(_changes(typed, root)):
+            edit(copy, changes, typed)
+        config = Config(copy)
+    return Arm(typed, config, config.checked)
+
+
+def _changes(typed: str, root: Path) -> Iterator[Change]:
+    words = _words(typed)
+    for word in words:
+        path = root / word
+        if "=" in word and not path.is_file():
+            yield from assignments([word])
+        elif not path.is_file():
+            raise _no_arm(typed, word)
+        elif not path.samefile(root / PARAMS):
+            yield from changes_in(path)
+
+
+def _words(typed: str) -> list[str]:
+    try:
+        words = shlex.split(typed)
+    except ValueError as error:  # an open quote
+        raise _no_arm(typed, str(error)) from error
+    if not words:
+        raise _no_arm(typed, "nothing")
+    return words
+
+
+def _no_arm(typed: str, given: str) -> ParamsError:
+    return ParamsError(
+        f"`{typed}` is no arm of an ablation",
+        given=given,
+        expected="words in one argument: KEY=VALUE, or a file with params that differ, as in configs/; `params.yaml` is"
+        " the arm without changes",
+        do="type for example `clozeline ablate params.yaml 'pretrain.masking.mask_rate=0.3 pretrain.steps=500'`",
+    )
+
+
+def _check_measured_alike(arm: Arm, base: Params) -> None:
+    changed = [name for name in _SAME_IN_BOTH if getattr(arm.params, name) != getattr(base, name)]
+    if changed:
+        raise ParamsError(
+            f"an arm of an ablation cannot change {' and '.join(f'`{name}`' for name in changed)}",
+            given=arm.name,
+            expected="; ".join(_SAME_IN_BOTH[name] for name in changed),
+            do="change only keys of `pretrain` or `tokenize`, or change params.yaml for both: `clozeline run --set`",
+        )
+    if arm.params.pretrain.start == FROM_CHAMPION:
+        raise ParamsError(
+            "an ablation does not continue from the live model, which a release may replace meanwhile",
+            given=f"`pretrain.start`: {FROM_CHAMPION}",
+            expected="null, a folder, or a name on the hub",
+            do="add `pretrain.start=null pretrain.replay_fraction=null` to both arms, or the folder of an encoder",
+        )
+
+
+def _check_comparable(first: Arm, second: Arm) -> None:
+    if first.training == second.training:
+        raise ParamsError(
+            "both arms of the ablation are the same training",
+            given=f"`{first.name}` and `{second.name}`",
+            expected="arms that differ in a key of `pretrain` or `tokenize`",
+            do="change one, for example `pretrain.masking.mask_rate=0.3`; `params.yaml` is the arm without changes",
+        )
+    objectives = [arm.params.pretrain.objective for arm in (first, second)]
+    if (objectives[0] == "clm") != (objectives[1] == "clm"):
+        raise ParamsError(
+            "the losses of these arms do not compare: one predicts a token from both sides, the other from one side",
+            given=f"`pretrain.objective`: {' and '.join(objectives)}",
+            expected="two masked encoders, or two causal ones",
+            do="ablate another key; fine-tuning figures compare such encoders (`clozeline run`, section `finetune`)",
+        )
+
+
+_RESULT: Final = "result.json"
+
+
+class Result(Record):
+    """What an experiment found, by block of documents of the validation text."""
+
+    nats: tuple[float, ...]
+    """Loss of each block, with the charge for unknown tokens."""
+    text_bytes: tuple[int, ...]
+    num_documents: int
+    steps: int
+    seconds: Seconds
+
+    @property
+    def nats_per_byte(self) -> float:
+        return sum(self.nats) / sum(self.text_bytes)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A training that has run, or is to run."""
+
+    folder: Path
+    config: Config
+    corpus: Corpus
+    measured_with: int
+    """Seed that assigns the tokens of the validation text to folds, the same for all experiments."""
+
+    @classmethod
+    def of(cls, config: Config, seed: int, corpus: Corpus, kept: Path) -> Self:
+        """Return the experiment of these params from `seed`, whose folder is in `kept`."""
+        params = config.checked
+        facts = {
+            **training_of(params),
+            "evaluate": params.evaluate.model_dump(),
+            "seeds": [seed, params.seed],
+            "corpus": corpus.digest,
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "cores": available_cores(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        }
+        own = config.copy()
+        own["seed"] = seed
+        own["finetune"] = {}
+        own["export"]["models"] = {}
+        return cls(kept / fingerprint(facts, _sources(params)), own, corpus, params.seed)
+
+    @property
+    def result(self) -> Result | None:
+        """The result; None: the experiment has not been run to its end."""
+        file = self.folder / _RESULT
+        return Result.model_validate_json(file.read_bytes()) if file.is_file() else None
+
+    @property
+    def model(self) -> Path:
+        """Folder of the weights, which exist only if `run` was asked to keep them."""
+        return self.folder / ENCODER
+
+    def run(self, callbacks: Iterable[Callback] = (), *, keeps_weights: bool = False) -> Result:
+        """Train and measure, from where an earlier call was killed; return the kept result if there is one.
+
+        `keeps_weights`: leave the weights in `model`; if an earlier call has removed them, they are trained again.
+
+        Raises:
+            ClozelineError: as stage `pretrain`.
+        """
+        with run_lock(self.folder / "lock", wait_seconds=math.inf):  # another process may be at it: it has the result
+            result = self.result
+            if result is None or (keeps_weights and not self.model.is_dir()):
+                result = self._run(callbacks)
+            if not keeps_weights:  # those of a hundred experiments would fill a disk
+                remove_folder(self.model)
+            return result
+
+    def predicted(self, text: Path) -> DocumentSums:
+        """Return the losses of the kept weights on the texts of a Parquet file, by block of documents."""
+        params = self.config.checked
+        how = ContestAsking(
+            estimator="folds",
+            seed=self.measured_with,
+            num_folds=NUM_FOLDS,
+            max_length=params.evaluate.max_length,
+            batch_tokens=max(BATCH_TOKENS, params.evaluate.max_length),
+        )
+        num_groups = min(clean_text.num_rows(text, clean_text.TEXT), MOST_BLOCKS)
+        with TemporaryDirectory(prefix="clozeline-") as scratch:
+            contender = Contender.open(str(self.model), Path(scratch) / "tokenizer", params.pretrain.model.family)
+            return contender.ask(text, how, Path(scratch) / "texts", num_groups=num_groups).documents
+
+    def _run(self, callbacks: Iterable[Callback]) -> Result:
+        run = Run(self.folder)
+        watch = Stopwatch(self.folder / "seconds.json")
+        is_trained = (self.folder / "metrics" / "pretrain.json").is_file()  # the stage writes it last
+        if not (is_trained and self.model.is_dir()):
+            self.corpus.laid_into(self.folder)
+            written(run, self.config)
+            call("pretrain", run, {}, callbacks=[watch, *callbacks])
+        text = self.corpus.validation_text
+        documents = self.predicted(text)
+        result = Result(
+            nats=tuple(documents.nats_D.tolist()),
+            text_bytes=tuple(documents.text_bytes_D.tolist()),
+            num_documents=clean_text.num_rows(text, clean_text.TEXT),
+            steps=int(run.figures["steps"]),
+            seconds=watch.total,
+        )
+        with replacing_file(self.folder / _RESULT) as beside:
+            beside.write_text(result.model_dump_json() + "\n", encoding="utf-8")
+        return result
+
+
+def _sources(params: Params) -> list[Path]:
+    """Return the files that decide the result: our code, the model that training starts from, and your own encoder."""
+    of_family = sources_of_family(params.pretrain.model.family)
+    return [*code_of_stage("pretrain"), *sources_of_start(params.pretrain.start), *of_family]

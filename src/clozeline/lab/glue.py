@@ -1,0 +1,396 @@
+"""Scores of GLUE's tasks over seeds, with intervals, and their average.
+
+Shapes: S seeds, N rows of the dev part.
+
+Fine-tuning for one task from one seed, as stage `finetune` trains; a finished one is kept and not done again.
+
+A run of GLUE: which tasks there are, their training, and their figures. All faults of data and params come first.
+"""
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from clozeline.encoder.own import sources_of_family
+from clozeline.lab.glue_data import DEV, TRAIN, GlueTask, TaskFiles, found_in, glue_tasks, part_of_texts, write_records
+from clozeline.params.pretraining import laid_over
+from clozeline.params.project import Params
+from clozeline.params.reading import default_tree, params_in, read_tree
+from clozeline.params.tasks import FinetuneParams
+from clozeline.records.clean_text import SCHEMA
+from clozeline.records.finetune.scored_items import pearson, spearman
+from clozeline.records.finetune.statistics import Interval, bootstrap_interval
+from clozeline.records.record import MetricFile, Record
+from clozeline.stages.finetune import watched
+from clozeline.system.content import code_of, fingerprint
+from clozeline.system.errors import ArtifactError, DataError, ParamsError
+from clozeline.tasks.classification.scores import accuracy, f1_of, matthews
+from clozeline.tasks.heads import folder_of
+from clozeline.tasks.kinds import train_each
+from clozeline.tasks.task import TaskInputs, TaskReport
+from clozeline.tasks.training import CODE, files_of, use_threads
+
+Values = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+
+
+def _of_classes(figure: Callable[[Places, Places, int], float]) -> Callable[[Values, Values], float]:
+    def compare(right_N: Values, answer_N: Values) -> float:
+        right, answers = right_N.astype(np.int64), answer_N.astype(np.int64)
+        return figure(right, answers, int(max(right.max(), answers.max(), 1)) + 1)
+
+    return compare
+
+
+METRICS: Mapping[str, Callable[[Values, Values], float]] = MappingProxyType(
+    {
+        "matthews": _of_classes(matthews),
+        "accuracy": _of_classes(accuracy),
+        "f1": _of_classes(f1_of(1)),
+        "pearson": pearson,
+        "spearman": spearman,
+    }
+)
+"""Metrics of the tasks, of right labels or scores and answers; labels are numbers, and F1 is that of number 1."""
+
+
+class Trained(MetricFile):
+    """Answers of the model of one seed to the rows of a task's dev part: a file of the folder `results`."""
+
+    parts: list[str]
+    """Name of the part that each row is from."""
+    right: list[float]
+    answers: list[float]
+    num_train: int
+    num_validation: int
+    seconds: float
+
+
+class TaskFigures(Record):
+    """Figures of one task on its dev part, means over seeds."""
+
+    task: str
+    title: str
+    metrics: dict[str, float]
+    """Each metric of each part: `f1`, or for a task of several parts `dev_matched accuracy`."""
+    score: float
+    """Mean of `metrics`, the task's contribution to GLUE's average."""
+    score_of_seeds: tuple[float, ...]
+    over_seeds: Interval | None
+    """Interval of the mean over other seeds, by Student's t; None for one seed."""
+    over_rows: Interval
+    """Interval of the mean over other rows of the same kind, by the bootstrap."""
+    num_train: int
+    num_dev: int
+
+
+class Average(Record):
+    """Mean of the scores of several tasks."""
+
+    tasks: tuple[str, ...]
+    score: float
+    over_seeds: Interval | None
+    over_rows: Interval
+
+
+class GlueFigures(Record):
+    """glue.json."""
+
+    model: str
+    seeds: tuple[int, ...]
+    limit: int | None
+    """Largest number of rows of each part that were used; null: all."""
+    tasks: tuple[TaskFigures, ...]
+    missing: tuple[str, ...]
+    """Tasks of the average that were not measured; then there is no average."""
+    average: Average | None
+    """GLUE's average without WNLI, as most papers give it; null unless all its tasks were measured at full size."""
+    average_with_wnli: Average | None
+    """That of the leaderboard; null also without WNLI."""
+    mean_of_measured: Average | None
+    """Mean of the measured tasks but WNLI; no average of GLUE, and comparable only over the same tasks."""
+
+
+def figures_of(task: GlueTask, of_seeds: Sequence[Trained]) -> TaskFigures:
+    """Return the figures of a task. A correlation of constant answers counts as 0.
+
+    The answers of all seeds are to the same rows in the same order, which no seed decides.
+    """
+    first = of_seeds[0]
+    part_N, right_N = np.array(first.parts), np.array(first.right)
+    answer_SN = np.array([one.answers for one in of_seeds])
+
+    def metrics(answer_N: Values, rows: Places | slice) -> dict[str, float]:
+        chosen = {part: part_N[rows] == part for part in task.parts}
+        return {
+            metric if len(task.parts) == 1 else f"{part} {metric}": _or_0(
+                METRICS[metric](right_N[rows][is_of_part], answer_N[rows][is_of_part])
+            )
+            for part, is_of_part in chosen.items()
+            for metric in task.metrics
+            if is_of_part.any()
+        }
+
+    def scores(rows: Places | slice) -> tuple[float, ...]:
+        return tuple(statistics.fmean(metrics(answer_N, rows).values()) for answer_N in answer_SN)
+
+    found = [metrics(answer_N, slice(None)) for answer_N in answer_SN]
+    score_of_seeds = scores(slice(None))
+    low, high = bootstrap_interval(lambda rows: statistics.fmean(scores(rows)), len(part_N))
+    return TaskFigures(
+        task=task.name,
+        title=task.title,
+        metrics={name: statistics.fmean(of_seed[name] for of_seed in found) for name in found[0]},
+        score=statistics.fmean(score_of_seeds),
+        score_of_seeds=score_of_seeds,
+        over_seeds=_over_seeds(score_of_seeds),
+        over_rows=Interval(low=low, high=high),
+        num_train=first.num_train,
+        num_dev=len(part_N),
+    )
+
+
+def summary(model: str, seeds: Sequence[int], limit: int | None, measured: Sequence[TaskFigures]) -> GlueFigures:
+    """Return all figures; no average is made of a part of the tasks, nor of a part of their rows."""
+    by_name = {it.task: it for it in measured}
+    averaged = [name for name, task in glue_tasks().items() if task.in_average]
+    present = [by_name[name] for name in averaged if name in by_name]
+    missing = [name for name in averaged if name not in by_name]
+    is_whole = not missing and limit is None
+    return GlueFigures(
+        model=model,
+        seeds=tuple(seeds),
+        limit=limit,
+        tasks=tuple(measured),
+        missing=tuple(missing),
+        average=average_of(present) if is_whole else None,
+        average_with_wnli=average_of(measured) if is_whole and len(measured) == len(glue_tasks()) else None,
+        mean_of_measured=average_of(present) if present else None,
+    )
+
+
+def average_of(tasks: Sequence[TaskFigures]) -> Average:
+    """Return the mean of the scores of tasks. Rows of different tasks are independent, so their variances add up."""
+    score = statistics.fmean(it.score for it in tasks)
+    half = math.hypot(*((it.over_rows.high - it.over_rows.low) / 2 for it in tasks)) / len(tasks)
+    of_seeds = [statistics.fmean(scores) for scores in zip(*(it.score_of_seeds for it in tasks), strict=True)]
+    return Average(
+        tasks=tuple(it.task for it in tasks),
+        score=score,
+        over_seeds=_over_seeds(of_seeds),
+        over_rows=Interval(low=score - half, high=score + half),
+    )
+
+
+def _over_seeds(scores: Sequence[float]) -> Interval | None:
+    if len(scores) < 2:
+        return None
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(scores) - 1)) * statistics.stdev(scores) / math.sqrt(len(scores))
+    mean = statistics.fmean(scores)
+    return Interval(low=mean - half, high=mean + half)
+
+
+def _or_0(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+_LOG = logging.getLogger(__name__)
+_NO_TEXT = "no-text.parquet"
+
+
+@dataclass(frozen=True)
+class GlueRun:
+    """What a run of GLUE is asked to do."""
+
+    data: Path
+    model: str
+    tasks: Sequence[GlueTask]
+    is_each_needed: bool
+    """Whether each of `tasks` has to be in `data`; otherwise those that are there."""
+    num_seeds: int
+    limit: int | None
+    """Largest number of rows of each part that are used; None: all."""
+    knobs: Mapping[str, Any]
+    """Values for the sections of the tasks, as under `finetune` in params.yaml."""
+    work: Path
+    """Folder of the converted data, checkpoints and results."""
+
+    @cached_property
+    def encoder(self) -> Path:
+        """Folder of the model.
+
+        Raises:
+            ArtifactError: there is no such encoder.
+        """
+        folder = folder_of(self.model, None, "the model of --model")
+        if not (folder / "config.json").is_file():
+            raise ArtifactError(
+                f"{folder} holds no model",
+                given=f"no {folder / 'config.json'}",
+                expected="the encoder of a project, or the folder or hub name of a published one",
+                do="run `clozeline run` first, or name a model with --model",
+            )
+        return folder
+
+    def data_of(self, task: GlueTask) -> Path:
+        """Return the folder of a task's converted data."""
+        return self.work / "data" / task.name
+
+
+def section_of(task: GlueTask, preset: Mapping[str, Any], data: Path, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task's section of params.yaml: its preset, read from the converted files, under the user's knobs."""
+    splits = {"train": f"{TRAIN}.jsonl", "validation": None, "test": f"{DEV}.jsonl"}
+    local = {"data": str(data), "hub": None, "splits": splits, "num_seeds": 1, "num_examples": 0}
+    return laid_over({**preset, **local}, knobs)
+
+
+def trained(task: GlueTask, params: FinetuneParams, seed: int, run: GlueRun, family: str) -> Trained:
+    """Return the answers of the model trained from this seed; those of an earlier call if nothing changed since.
+
+    `family`: `pretrain.model.family` of the project, which opens your own encoder.
+
+    Raises:
+        ArtifactError, DataError, ParamsError, TrainingError: as in `train_each`.
+    """
+    data = run.data_of(task)
+    facts = {"params": params.model_dump(), "seed": seed}
+    code = [*code_of(CODE), *sources_of_family(family)]
+    key = fingerprint(facts, [*files_of(data), *files_of(run.encoder), *code])
+    kept = run.work / "results" / f"{task.name}-{seed}-{key}.json"
+    if kept.is_file():
+        _LOG.info("%s, seed %d: finished before, read from %s", task.title, seed, kept)
+        return Trained.read(kept)
+    nothing = run.work / _NO_TEXT
+    if not nothing.is_file():
+        pq.write_table(SCHEMA.empty_table(), nothing)
+    use_threads(params.num_threads)
+    started = time.monotonic()
+    inputs = TaskInputs(params, seed, run.encoder, data, nothing, family)
+    work = run.work / "training" / f"{task.name}-{seed}"
+    (finished,) = train_each(inputs, work, partial(watched, f"{task.title}, seed {seed}", 1))
+    report = finished.report
+    right, answers = _numbers(task, report)
+    figures = report.figures
+    found = Trained(
+        parts=_parts(task, data, report, len(right)),
+        right=right,
+        answers=answers,
+        num_train=int(str(figures["num_train"])),
+        num_validation=int(str(figures["num_validation"])),
+        seconds=time.monotonic() - started,
+    )
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    found.write(kept)
+    finished.forget()
+    return found
+
+
+def _parts(task: GlueTask, data: Path, report: TaskReport, num_rows: int) -> list[str]:
+    """Return the part of each row that was answered."""
+    if len(task.parts) == 1:
+        return [*task.parts] * num_rows
+    part_of = part_of_texts(data, task)
+    return [part_of[text] for text in report.test_texts]
+
+
+def _numbers(task: GlueTask, report: TaskReport) -> tuple[list[float], list[float]]:
+    """Return right labels and answers as numbers."""
+    if not task.labels:
+        return [right for right, _ in report.scores], [answer for _, answer in report.scores]
+    number = {label: float(place) for place, label in enumerate(task.labels)}
+    return [number[right] for right, _ in report.confusion], [number[answer] for _, answer in report.confusion]
+
+
+PARAMS = Path("params.yaml")
+OWN_ENCODER = Path("models/encoder")
+_RATE_OF_PUBLISHED = 5e-5
+"""Learning rate of a published encoder (Devlin et al. 2018, appendix A.3): that of params.yaml is for ours."""
+FIGURES = "glue.json"
+_SET_HERE = {"kind", "data", "hub", "splits", "num_seeds"}
+
+
+def run(asked: GlueRun) -> tuple[GlueFigures, Path]:
+    """Fine-tune and evaluate each task from each seed; return the figures, and the file that they were written to.
+
+    Raises:
+        ArtifactError: there is no such encoder.
+        DataError: the data have none of the tasks, or cannot be read.
+        ParamsError: a knob is unknown or does not fit the encoder.
+    """
+    found = _found(asked)
+    _ = asked.encoder  # a missing one is told before the data are converted
+    for files in found:
+        num = write_records(files, asked.data_of(files.task), asked.limit)
+        _LOG.info("%s: %s", files.task.title, ", ".join(f"{rows:,} {part} rows" for part, rows in num.items()))
+    params = _params(asked, found)
+    seeds = range(params.seed, params.seed + asked.num_seeds)
+    measured = []
+    for files in found:
+        section, family = params.finetune[files.task.name], params.pretrain.model.family
+        of_seeds = [trained(files.task, section, seed, asked, family) for seed in seeds]
+        measured.append(figures_of(files.task, of_seeds))
+        _LOG.info("%s: score %.3f", files.task.title, measured[-1].score)
+    figures = summary(asked.model, seeds, asked.limit, measured)
+    out = asked.work / asked.model.strip("./").replace("/", "-") / FIGURES
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(figures.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return figures, out
+
+
+def _found(asked: GlueRun) -> list[TaskFiles]:
+    if not asked.data.is_dir():
+        raise DataError(
+            f"there is no folder {asked.data}",
+            given=asked.data,
+            expected="a folder with a folder for each task of GLUE",
+            do="correct the path; with a network: `hf download nyu-mll/glue --repo-type dataset --local-dir FOLDER`",
+        )
+    found = {task.name: found_in(asked.data, task) for task in asked.tasks}
+    there = [files for files in found.values() if files is not None]
+    missing = [name for name, files in found.items() if files is None]
+    if not there or (missing and asked.is_each_needed):
+        raise DataError(
+            f"{asked.data} lacks {'every task' if not there else ', '.join(missing)} of GLUE",
+            given=f"folders: {', '.join(sorted(it.name for it in asked.data.iterdir() if it.is_dir())) or 'none'}",
+            expected=f"folders named as in the official archive or on the hub, of: "
+            f"{', '.join(f'{task.title} or {task.name}' for task in asked.tasks)}",
+            do="rename the folders, or name other tasks with --tasks",
+        )
+    return there
+
+
+def _params(asked: GlueRun, found: Sequence[TaskFiles]) -> Params:
+    """Return the params with a section for each task: those of params.yaml, or our defaults outside a project."""
+    tree = read_tree(PARAMS) if PARAMS.is_file() else default_tree()
+    is_own = Path(asked.model) == OWN_ENCODER
+    if ours := sorted(asked.knobs.keys() & _SET_HERE):
+        raise ParamsError(
+            "--set changes what the command itself sets",
+            given=", ".join(ours),
+            expected="knobs of fine-tuning, such as `epochs`",
+            do="use --seeds for the number of trainings, and FOLDER for the data",
+        )
+    knobs = asked.knobs if is_own else laid_over({"optimizer": {"learning_rate": _RATE_OF_PUBLISHED}}, asked.knobs)
+    sections = {
+        files.task.name: section_of(files.task, tree["presets"][files.task.preset], asked.data_of(files.task), knobs)
+        for files in found
+    }
+    return params_in({**tree, "finetune": sections, "export": {**tree["export"], "models": {}}}, PARAMS)
+
+
+def missing_titles(figures: GlueFigures) -> list[str]:
+    """Return the titles of the tasks that GLUE's average lacks."""
+    return [glue_tasks()[name].title for name in figures.missing]

@@ -1,0 +1,252 @@
+"""sweep.yaml: what a sweep tries, and what it chooses by."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError, field_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from clozeline.params.editing import Config
+from clozeline.params.pretraining import FROM_CHAMPION
+from clozeline.params.project import Params
+from clozeline.params.schema import Count, Section
+from clozeline.stages.calling.api import PARAMS
+from clozeline.system.errors import ParamsError
+
+Value = str | int | float | bool | None
+_EXAMPLE: Final = "see `clozeline sweep --help`, or docs/sweeps.md"
+_EXPECTED: Final = {
+    "missing": "a value",
+    "extra_forbidden": "one of: metric, trials, space, seed, pruning; of a range one of: low, high, log, step",
+    "model_type": "keys: metric, trials and space, or of a range low and high; or a list of values",
+    "dict_type": "keys of params.yaml, each with the values to try",
+    "tuple_type": "a list of values, or a range {low: …, high: …}",
+}
+_STAGES: Final = ("pretrain", "finetune")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A validation figure that a sweep can choose by."""
+
+    stage: str
+    direction: Literal["minimize", "maximize"]
+
+
+METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
+    {
+        "nats_per_byte": Metric("pretrain", "minimize"),
+        "best_validation_loss_nats_per_token": Metric("pretrain", "minimize"),
+        "best_validation_accuracy": Metric("pretrain", "maximize"),
+        "validation_score": Metric("finetune", "maximize"),
+    }
+)
+
+
+class NumberRange(Section):
+    """Numbers from `low` to `high`, both included; whole numbers if both are."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    """Whether each factor is equally likely, instead of each difference."""
+    step: int | float | None = None
+    rules = (
+        ("low high", lambda low, high: low < high, "`low` below `high`"),
+        ("low log", lambda low, log: not log or low > 0, "`low` above 0 with `log: true`"),
+        ("log step", lambda log, step: not log or step is None, "either `log: true` or a `step`"),
+        ("step", lambda step: step is None or step > 0, "a `step` above 0"),
+    )
+
+    @property
+    def is_whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+Dimension = NumberRange | tuple[Value, ...]
+
+
+class SweepPlan(Section):
+    """Content of sweep.yaml."""
+
+    metric: str
+    """A key of `METRICS`."""
+    trials: Count
+    space: dict[str, Dimension]
+    """Key of params.yaml → the values that are tried."""
+    seed: int = 0
+    """Seed of the proposals. Every training starts from `seed` of params.yaml."""
+    pruning: bool = True
+    """Whether a trial stops at a validation pass where it is worse than half of the trials so far."""
+
+    @field_validator("space")
+    @classmethod
+    def _is_not_empty(cls, space: dict[str, Dimension]) -> dict[str, Dimension]:
+        if not space:
+            raise ValueError("at least one key with the values to try")
+        if short := [key for key, values in space.items() if isinstance(values, tuple) and len(values) < 2]:
+            raise ValueError(f"at least two values for `{short[0]}`")
+        return space
+
+    @property
+    def stage(self) -> str:
+        return METRICS[self.metric].stage
+
+    @property
+    def direction(self) -> Literal["minimize", "maximize"]:
+        return METRICS[self.metric].direction
+
+    @property
+    def task(self) -> str | None:
+        """Name of the fine-tuned task; None: pre-training."""
+        return next(iter(self.space)).split(".")[1] if self.stage == "finetune" else None
+
+
+def read_plan(path: Path, root: Path) -> tuple[SweepPlan, Config]:
+    """Return the sweep in the file `path`, and the params of the project in `root`, which it changes.
+
+    Raises:
+        ParamsError: the file cannot be used with these params; nothing has been started.
+    """
+    plan = _parsed(path)
+    config = Config(root / PARAMS)
+    params = config.checked
+    _check_metric(plan, path)
+    _check_keys(plan, path, params)
+    _check_values(plan, path, config)
+    _check_stage(plan, params)
+    return plan, config
+
+
+def with_values(config: Config, values: Mapping[str, Value]) -> Config:
+    """Return a copy of `config` with these values.
+
+    Raises:
+        ParamsError: a key is unknown, or a value is out of range.
+    """
+    changed = config.copy()
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        section: Any = changed
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    return changed
+
+
+def value_in(params: Params, key: str) -> Value:
+    """Return the value of a key of params.yaml."""
+    found: Any = params
+    for name in key.split("."):
+        found = found[name] if isinstance(found, Mapping) else getattr(found, name)
+    value: Value = found
+    return value
+
+
+def _parsed(path: Path) -> SweepPlan:
+    if not path.is_file():
+        raise ParamsError(
+            f"there is no {path}", given=path, expected="a YAML file with metric, trials and space", do=_EXAMPLE
+        )
+    try:
+        tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        return SweepPlan.model_validate(tree)
+    except (YAMLError, UnicodeDecodeError) as error:
+        given, expected = " ".join(str(error).split()), "YAML: `key: value` lines"
+        raise ParamsError(f"{path} is not YAML", given=given, expected=expected, do="correct that line") from error
+    except ValidationError as error:
+        raise _fault(path, sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")[0]) from error
+
+
+def _fault(path: Path, fault: Any) -> ParamsError:
+    place = ".".join(str(name) for name in fault["loc"] if not re.search(r"\W", str(name).replace(".", "")))
+    place = place.removesuffix(".tuple")
+    expected = _EXPECTED.get(fault["type"], fault["msg"])
+    if fault["type"] == "value_error":
+        told = fault["ctx"]["error"].args[0]
+        expected = told if isinstance(told, str) else str(told[0].args[0])
+    return ParamsError(
+        f"{path}: `{place}` cannot be used" if place else f"{path} cannot be used",
+        given="nothing" if fault["type"] == "missing" else str(fault["input"])[:160],
+        expected=expected,
+        do=_EXAMPLE,
+    )
+
+
+def _check_metric(plan: SweepPlan, path: Path) -> None:
+    if plan.metric not in METRICS:
+        raise ParamsError(
+            f"{path}: no stage writes this figure of validation data, by which a sweep can choose",
+            given=f"metric: {plan.metric}",
+            expected=f"one of: {', '.join(METRICS)}",
+            do="set `metric` to one of them; figures of test data are for the winner alone",
+        )
+
+
+def _check_keys(plan: SweepPlan, path: Path, params: Params) -> None:
+    sections = [key.split(".")[0] for key in plan.space]
+    if others := [key for key, section in zip(plan.space, sections, strict=True) if section not in _STAGES]:
+        raise ParamsError(
+            f"{path}: a sweep tries keys of `pretrain` or of one task in `finetune`",
+            given=", ".join(others),
+            expected="keys such as pretrain.optimizer.learning_rate or finetune.TASK.epochs",
+            do="remove the others; `clozeline ablate` compares two values of `tokenize`",
+        )
+    if wrong := [key for key, section in zip(plan.space, sections, strict=True) if section != plan.stage]:
+        raise ParamsError(
+            f"{path}: these keys do not change the figure `{plan.metric}`, which is one of stage `{plan.stage}`",
+            given=", ".join(wrong),
+            expected=f"keys of `{plan.stage}`",
+            do=f"remove them, or choose another metric: {', '.join(METRICS)}",
+        )
+    named = {key.split(".")[1] for key in plan.space if plan.task is not None}
+    if len(named) > 1 or not named <= params.finetune.keys():
+        raise ParamsError(
+            f"{path}: a sweep of fine-tuning tries keys of one task of params.yaml",
+            given=f"finetune.{', finetune.'.join(sorted(named))}",
+            expected=f"one of: {', '.join(sorted(params.finetune)) or 'none, params.yaml has no task'}",
+            do="write one sweep for each task",
+        )
+
+
+def _check_values(plan: SweepPlan, path: Path, config: Config) -> None:
+    """Check both ends of each range, and each value of a list, as params.yaml would be."""
+    for key, values in plan.space.items():
+        for value in ends_of(values):
+            try:
+                with_values(config, {key: value})
+            except ParamsError as error:
+                told = error.problem.removeprefix("config: ")
+                raise ParamsError(
+                    f"{path}: params.yaml cannot take a value that the sweep would try: {told}",
+                    given=error.given,
+                    expected=error.expected,
+                    do=f"correct `space.{key}` in {path}",
+                ) from error
+
+
+def ends_of(values: Dimension) -> Sequence[Value]:
+    return (values.low, values.high) if isinstance(values, NumberRange) else values
+
+
+def _check_stage(plan: SweepPlan, params: Params) -> None:
+    if params.pretrain.start == FROM_CHAMPION:
+        raise ParamsError(
+            "a sweep does not continue from the live model, which a release may replace meanwhile",
+            given=f"`pretrain.start`: {FROM_CHAMPION}",
+            expected="null, a folder, or a name on the hub",
+            do="run `clozeline run --set pretrain.start=null --set pretrain.replay_fraction=null` first",
+        )
+    needs_looks = plan.metric.startswith("best_validation") or plan.pruning
+    if plan.stage == "pretrain" and needs_looks and params.pretrain.validation.every_steps is None:
+        raise ParamsError(
+            "the trainings of this sweep have no validation passes",
+            given="`pretrain.validation.every_steps`: null",
+            expected="steps between two validation passes, which pruning and this metric need",
+            do="set `pretrain.validation.every_steps` in params.yaml, or `pruning: false` and `metric: nats_per_byte`",
+        )

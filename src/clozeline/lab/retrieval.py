@@ -1,0 +1,221 @@
+"""Retrieval data in BEIR's layout (Thakur et al. 2021): corpus.jsonl, queries.jsonl, and the judgements in qrels/.
+
+nDCG@10 and recall@10 of an encoder, of BM25 and of both together, as pytrec_eval computes them for BEIR.
+
+Shapes: Q queries, B queries of a block, D documents, H hidden.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.language import Embedder
+from clozeline.records.finetune.scored_items import Floats, by_vectors
+from clozeline.records.finetune.statistics import Figure, Interval, bootstrap_interval, paired_interval
+from clozeline.records.reading.files import read_json_lines
+from clozeline.records.reading.streams import Meter, lines_of
+from clozeline.records.record import Record
+from clozeline.system.errors import DataError
+from clozeline.system.progress import ProgressBar
+from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
+
+_ID, _TITLE, _TEXT = "_id", "title", "text"
+_NUM_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class JudgedQueries:
+    """Documents, and queries with the relevance of some of the documents."""
+
+    document_ids: list[str]
+    documents: list[str]
+    """Title and text of each document."""
+    query_ids: list[str]
+    queries: list[str]
+    gains: list[dict[int, int]]
+    """For each query: place of a document → its relevance, above 0."""
+
+    @classmethod
+    def open(cls, folder: Path, split: str = "test") -> Self:
+        """Read the documents and the queries that have a relevant document in qrels/<split>.tsv.
+
+        Raises:
+            DataError: a file is missing or cannot be read, or no query has a relevant document.
+        """
+        corpus, queries, judgements = _files(folder, split)
+        documents = {str(row[_ID]): _whole(row) for _, row in _records(corpus)}
+        place_of = {identity: place for place, identity in enumerate(documents)}
+        texts = {str(row[_ID]): str(row[_TEXT]) for _, row in _records(queries)}
+        gains: dict[str, dict[int, int]] = {}
+        for query, document, relevance in _judgements(judgements):
+            if relevance > 0 and document in place_of and query in texts:
+                gains.setdefault(query, {})[place_of[document]] = relevance
+        if not gains:
+            raise DataError(
+                f"{folder}: no query has a relevant document",
+                given=f"{len(texts):,} queries, {len(documents):,} documents",
+                expected=f"in {judgements.name}, ids of {queries.name} and {corpus.name} with a score above 0",
+                do="check that the three files are of the same data set",
+            )
+        return cls([*documents], [*documents.values()], [*gains], [texts[query] for query in gains], [*gains.values()])
+
+
+def _files(folder: Path, split: str) -> list[Path]:
+    """Return the three files, each plain or compressed."""
+    names = ("corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv")
+    found = [next(iter(sorted(folder.glob(f"{name}*"))), None) for name in names]
+    if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
+        raise DataError(
+            f"{folder} is no retrieval data in BEIR's layout",
+            given=f"no {', no '.join(missing)}",
+            expected=", ".join(names),
+            do="name a folder as BEIR's archives have it (for example scifact)",
+        )
+    return [path for path in found if path is not None]
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    return read_json_lines(path, {"the id": _ID, "the text": _TEXT}, Meter())
+
+
+def _whole(row: dict[str, object]) -> str:
+    return f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip()
+
+
+def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Yield query, document and relevance of each line after the header."""
+    for number, line in enumerate(lines_of(path), start=1):
+        cells = line.rstrip("\r\n").split("\t")
+        if number == 1 or not line.strip():
+            continue
+        if len(cells) != _NUM_COLUMNS or not cells[-1].strip().lstrip("-").isdecimal():
+            raise DataError(
+                f"{path}, line {number}: not a judgement",
+                given=line.strip()[:80],
+                expected="query-id, corpus-id and a whole number, separated by tabs",
+                do="correct the line",
+            )
+        yield cells[0], cells[1], int(cells[2])
+
+
+K = 10
+_BLOCK = 64
+_CHUNK_TEXTS = 512
+METHODS = ("encoder", "BM25", "both")
+_BASELINE = "BM25"
+_QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
+
+
+class MeanOverQueries(Record):
+    """A mean over queries with its interval."""
+
+    value: float
+    interval: Interval
+    lead: Interval | None = None
+    """Interval of the difference to BM25, paired by query; None for BM25."""
+
+
+class MethodFigures(Record):
+    """Figures of one method."""
+
+    method: str
+    ndcg_at_10: MeanOverQueries
+    recall_at_10: MeanOverQueries
+
+
+class Retrieval(Record):
+    """Figures of all methods on one data set."""
+
+    num_queries: int
+    num_documents: int
+    methods: tuple[MethodFigures, ...]
+
+
+def retrieval(model: Embedder, judged: JudgedQueries) -> Retrieval:
+    """Search the documents for each query by every method, exactly."""
+    queries_QH = _embedded(model, judged.queries, "queries", _QUERY_PROMPTS)
+    documents_DH = _embedded(model, judged.documents, "documents", _DOCUMENT_PROMPTS)
+    words = bm25(judged.queries, judged.documents)
+    scores_of = scorer_with_fusion(by_vectors(queries_QH, documents_DH), words)
+    order = Order.of(judged)
+    found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
+    with ProgressBar("search", len(judged.queries)) as bar:
+        for start in range(0, len(judged.queries), _BLOCK):
+            stop = min(start + _BLOCK, len(judged.queries))
+            cosine_BD, words_BD, both_BD = scores_of(start, stop)
+            words_BD = np.where(words_BD > 0, words_BD, -np.inf)  # BM25 does not find a document without a common word
+            for method, score_BD in zip(METHODS, (cosine_BD, words_BD, both_BD), strict=True):
+                for query, score_D in enumerate(score_BD, start=start):
+                    found[method].append(figures_of(order.first(score_D, query), judged.gains[query]))
+            bar.advance(stop - start)
+    ndcg, recall = ({method: np.array(pairs)[:, figure] for method, pairs in found.items()} for figure in (0, 1))
+    methods = tuple(
+        MethodFigures(method=method, ndcg_at_10=_measured(ndcg, method), recall_at_10=_measured(recall, method))
+        for method in METHODS
+    )
+    return Retrieval(num_queries=len(judged.queries), num_documents=len(judged.documents), methods=methods)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Order of equal scores: by falling id, as trec_eval has it. A document with the id of the query is not found."""
+
+    by_id_D: npt.NDArray[np.int64]
+    own_Q: Sequence[int | None]
+    """Place of the document that is the query itself; None: there is none."""
+
+    @classmethod
+    def of(cls, judged: JudgedQueries) -> "Order":
+        place_of = {identity: place for place, identity in enumerate(judged.document_ids)}
+        by_id = sorted(range(len(judged.document_ids)), key=judged.document_ids.__getitem__, reverse=True)
+        return cls(np.array(by_id, dtype=np.int64), [place_of.get(identity) for identity in judged.query_ids])
+
+    def first(self, score_D: Floats, query: int) -> list[int]:
+        """Return the places of the first `K` documents of a query, best first."""
+        if (own := self.own_Q[query]) is not None:
+            score_D = score_D.copy()
+            score_D[own] = -np.inf
+        least = np.partition(score_D, -K)[-K] if len(score_D) > K else -np.inf
+        places = self.by_id_D[(score_D >= least)[self.by_id_D]]
+        best = places[np.argsort(-score_D[places], kind="stable")][:K]
+        return [place for place in best.tolist() if np.isfinite(score_D[place])]
+
+
+def figures_of(found: Sequence[int], gains: Mapping[int, int]) -> tuple[float, float]:
+    """Return nDCG@10 (gain: the relevance, discount: log2 of rank + 1) and recall@10 of one query."""
+    ideal = sorted(gains.values(), reverse=True)[:K]
+    ndcg = _dcg([gains.get(place, 0) for place in found]) / _dcg(ideal)
+    return ndcg, sum(place in gains for place in found) / len(gains)
+
+
+def _dcg(gains: Sequence[int]) -> float:
+    return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, start=1)))
+
+
+def _embedded(model: Embedder, texts: Sequence[str], name: str, prompts: Sequence[str]) -> Floats:
+    """Return `vector_TH`, with the prompt that the model has for these texts, if it has one."""
+    prompt = next((prompt for prompt in prompts if prompt in model.manifest.prompts), None)
+    vector_TH = np.empty((len(texts), model.manifest.hidden_size), dtype=np.float32)
+    with ProgressBar(name, len(texts)) as bar:
+        for start in range(0, len(texts), _CHUNK_TEXTS):
+            chunk = texts[start : start + _CHUNK_TEXTS]
+            vector_TH[start : start + len(chunk)] = model.embed(chunk, truncate=True, prompt_name=prompt)
+            bar.advance(len(chunk))
+    return vector_TH
+
+
+def _measured(values: Mapping[str, npt.NDArray[np.float64]], method: str) -> MeanOverQueries:
+    def mean_of(name: str) -> Figure:
+        return lambda places_Q: float(values[name][places_Q].mean())
+
+    ours_Q = values[method]
+    low, high = bootstrap_interval(mean_of(method), len(ours_Q))
+    found = MeanOverQueries(value=float(ours_Q.mean()), interval=Interval(low=low, high=high))
+    if method == _BASELINE:
+        return found
+    low, high = paired_interval(mean_of(method), mean_of(_BASELINE), len(ours_Q))
+    return found.model_copy(update={"lead": Interval(low=low, high=high)})

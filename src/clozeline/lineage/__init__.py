@@ -1,1 +1,0 @@
-"""The chain from a served model back to the raw text: alias → version → run → dvc.lock, stage by stage."""

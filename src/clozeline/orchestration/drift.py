@@ -1,0 +1,417 @@
+"""Counters of a server for each model: texts by length, answers by confidence, tokens and unknown tokens.
+
+Measures of the shift between two samples of traffic.
+
+The servers whose traffic is added up.
+
+State kept between two polls of a server, or of all replicas of a fleet: later traffic is compared with the first
+traffic of a version.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.request import Request, urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.records.finetune.statistics import stability_index
+from clozeline.registry.sources import REGISTRY_SCHEME
+from clozeline.system.errors import ArtifactError, DataError, ParamsError, TransientError
+from clozeline.system.files import replacing_file
+
+_TIMEOUT_SECONDS: Final = 10.0
+_IDENTITY: Final = "clozeline_model_info"
+_LENGTHS: Final = "clozeline_text_tokens_bucket"
+_CONFIDENCES: Final = "clozeline_confidence_bucket"
+_TOKENS: Final = "clozeline_tokens_total"
+_UNKNOWN: Final = "clozeline_unknown_tokens_total"
+_FEEDBACK: Final = "clozeline_feedback_total"
+
+
+class Traffic(BaseModel):
+    """Counts of one model, in the buckets of its server; they can be added and subtracted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    texts_by_length: dict[str, int] = {}
+    """Texts by upper bound of their length in tokens; each bucket starts above the bound before it."""
+    answers_by_confidence: dict[str, int] = {}
+    """Answers by upper bound of the probability of the best answer; empty for an embedder."""
+    tokens: int = 0
+    unknown_tokens: int = 0
+    right: int = 0
+    """Number of answers that feedback confirmed as right."""
+    wrong: int = 0
+
+    @property
+    def num_texts(self) -> int:
+        return sum(self.texts_by_length.values())
+
+    @property
+    def num_answers(self) -> int:
+        return sum(self.answers_by_confidence.values())
+
+    @property
+    def num_scored(self) -> int:
+        return self.right + self.wrong
+
+    @property
+    def wrong_rate(self) -> float:
+        """Share of the scored answers that were wrong, 0-1."""
+        return self.wrong / self.num_scored if self.num_scored else 0.0
+
+    @property
+    def unknown_rate(self) -> float:
+        """Share of unknown tokens, 0-1."""
+        return self.unknown_tokens / self.tokens if self.tokens else 0.0
+
+    def plus(self, other: "Traffic") -> "Traffic":
+        return self._with(other, 1)
+
+    def since(self, earlier: "Traffic") -> "Traffic":
+        """Return the traffic after `earlier`; all traffic if a count fell, because the server restarted."""
+        later = self._with(earlier, -1)
+        counts = (
+            *(*later.texts_by_length.values(), *later.answers_by_confidence.values()),
+            *(later.tokens, later.unknown_tokens, later.right, later.wrong),
+        )
+        return self if min(counts) < 0 else later
+
+    def _with(self, other: "Traffic", sign: int) -> "Traffic":
+        return Traffic(
+            texts_by_length=_sum(self.texts_by_length, other.texts_by_length, sign),
+            answers_by_confidence=_sum(self.answers_by_confidence, other.answers_by_confidence, sign),
+            tokens=self.tokens + sign * other.tokens,
+            unknown_tokens=self.unknown_tokens + sign * other.unknown_tokens,
+            right=self.right + sign * other.right,
+            wrong=self.wrong + sign * other.wrong,
+        )
+
+
+class Served(BaseModel):
+    """One served model and its traffic since the server started."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    sha256: str
+    traffic: Traffic
+
+
+def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
+    """Return the models of the server at `url`, by name.
+
+    Raises:
+        TransientError: the server does not answer.
+        DataError: `url` is not HTTP, or the answer does not hold the counters of `clozeline serve`.
+    """
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    if not url.startswith(("http://", "https://")):
+        raise DataError(f"{url} is not the URL of a server", do="give it as http://HOST:PORT")
+    try:
+        with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
+            text = answer.read().decode("utf-8", "replace")
+    except (OSError, HTTPException) as error:
+        raise TransientError(
+            f"{url}/metrics does not return the counters of a `clozeline serve`: {error}",
+            do="start it, correct the URL, or set CLOZELINE_API_KEYS",
+        ) from error
+    return read(text, url)
+
+
+def read(text: str, source: str) -> dict[str, Served]:
+    """Return the models in the text of `/metrics`, by name.
+
+    Raises:
+        DataError: the text is not from `clozeline serve`.
+    """
+    try:
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except ValueError as error:
+        raise _other_make(source, str(error)) from error
+    models = {sample.labels["model"]: sample.labels for sample in samples if sample.name == _IDENTITY}
+    if not models:
+        raise _other_make(source, f"no {_IDENTITY}")
+    return {
+        name: Served(
+            version=labels["version"],
+            sha256=labels["sha256"],
+            traffic=_traffic([sample for sample in samples if sample.labels.get("model") == name]),
+        )
+        for name, labels in models.items()
+    }
+
+
+def _traffic(samples: list[Sample]) -> Traffic:
+    totals = {sample.name: int(sample.value) for sample in samples if "le" not in sample.labels}
+    scored = {sample.labels["answer"]: int(sample.value) for sample in samples if sample.name == _FEEDBACK}
+    return Traffic(
+        texts_by_length=_buckets(samples, _LENGTHS),
+        answers_by_confidence=_buckets(samples, _CONFIDENCES),
+        tokens=totals.get(_TOKENS, 0),
+        unknown_tokens=totals.get(_UNKNOWN, 0),
+        right=scored.get("right", 0),
+        wrong=scored.get("wrong", 0),
+    )
+
+
+def _buckets(samples: list[Sample], name: str) -> dict[str, int]:
+    """Return counts per bucket; Prometheus gives cumulative counts."""
+    bounds = sorted(
+        (sample for sample in samples if sample.name == name), key=lambda sample: float(sample.labels["le"])
+    )
+    counts = [int(sample.value) for sample in bounds]
+    below = [0, *counts][: len(counts)]
+    return {sample.labels["le"]: count - less for sample, count, less in zip(bounds, counts, below, strict=True)}
+
+
+def _sum(ours: Mapping[str, int], theirs: Mapping[str, int], sign: int) -> dict[str, int]:
+    bounds = [*ours, *(bound for bound in theirs if bound not in ours)]
+    return {bound: ours.get(bound, 0) + sign * theirs.get(bound, 0) for bound in bounds}
+
+
+def _other_make(source: str, given: str) -> DataError:
+    return DataError(
+        f"{source} gives no counters of `clozeline serve` ({_IDENTITY}): {given}", do="name a server of this version"
+    )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits beyond which traffic counts as drifted."""
+
+    min_texts: int = 1_000
+    """Smallest number of texts on each side. By chance alone the index is about 12 buckets * 2 / `min_texts`."""
+    max_index: float = 0.2
+    """Largest population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
+    max_unknown_increase: float = 0.01
+    """Largest increase of the share of unknown tokens, 0-1."""
+    min_scored: int = 200
+    """Smallest number of answers on each side that feedback has scored."""
+    max_wrong_increase: float = 0.1
+    """Largest increase of the share of scored answers that were wrong, 0-1. By chance alone an increase of 0.1 comes
+    about once in 200 comparisons of 200 answers, 80 % of them right.
+    """
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the default limits with those in `given`.
+
+        Raises:
+            ParamsError: a name is unknown, or its value is not a number from 0 up.
+        """
+        known = [field.name for field in fields(cls)]
+        wrong = {name: value for name, value in given.items() if name not in known or not _is_limit(value)}
+        if wrong:
+            raise ParamsError(
+                f"limits of the drift flow must be numbers from 0 up for {', '.join(known)}",
+                given=", ".join(f"{name}: {value!r}" for name, value in wrong.items()),
+                do="correct `parameters.limits` of the deployment in infra/prefect.yaml, then `make deploy`",
+            )
+        return cls(**given)
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One figure and its limit."""
+
+    name: str
+    given: float
+    limit: float
+
+    @property
+    def is_drift(self) -> bool:
+        return self.given > self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.given:.4f}, at most {self.limit:.4f}: {'DRIFT' if self.is_drift else 'as before'}"
+
+    def as_record(self) -> dict[str, object]:
+        return {**asdict(self), "is_drift": self.is_drift}
+
+
+def shifts(reference: Traffic, now: Traffic, limits: Limits) -> list[Shift]:
+    """Return the shifts in text length, in the share of unknown tokens and, given enough answers, in confidence."""
+    found = [
+        Shift("length_index", stability_index(reference.texts_by_length, now.texts_by_length), limits.max_index),
+        Shift("unknown_increase", now.unknown_rate - reference.unknown_rate, limits.max_unknown_increase),
+    ]
+    if min(reference.num_answers, now.num_answers) >= limits.min_texts:
+        index = stability_index(reference.answers_by_confidence, now.answers_by_confidence)
+        found.append(Shift("confidence_index", index, limits.max_index))
+    return found
+
+
+def feedback_shift(reference: Traffic, now: Traffic, limits: Limits) -> Shift | None:
+    """Return the shift in the share of wrong answers; None if feedback has scored too few."""
+    if min(reference.num_scored, now.num_scored) < limits.min_scored:
+        return None
+    return Shift("wrong_increase", now.wrong_rate - reference.wrong_rate, limits.max_wrong_increase)
+
+
+def urls_of(given: str) -> list[str]:
+    """Return the URLs in `given`, separated by commas.
+
+    Raises:
+        ParamsError: it is the address of a registered model, which does not say who serves it.
+    """
+    if given.startswith(REGISTRY_SCHEME):
+        raise ParamsError(
+            f"the registry does not know which servers answer for {given}",
+            do="name the servers: CLOZELINE_SERVER=http://10.0.0.5:8000,http://10.0.0.6:8000",
+        )
+    return [url.strip() for url in given.split(",") if url.strip()]
+
+
+class Watched(BaseModel):
+    """Stored state of one model between two polls."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    sha256: str
+    seen: dict[str, Traffic] | Traffic
+    """Counters at the last poll by the URL of the server; without a URL in states of one server that are older."""
+    reference: Traffic = Traffic()
+    """First traffic of this version; grows until it holds at least `Limits.min_texts` texts."""
+    since: Traffic = Traffic()
+    """Traffic after the reference that has not been compared yet."""
+    scored_reference: Traffic = Traffic()
+    """First traffic of this version with at least `Limits.min_scored` answers that feedback has scored."""
+    scored_since: Traffic = Traffic()
+    """Traffic after that whose scored answers have not been compared yet."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of the comparison for one model."""
+
+    model: str
+    version: str
+    num_texts: int
+    """Number of texts that were compared; 0 if there are too few so far."""
+    shifts: tuple[Shift, ...]
+    waits_for: str = ""
+    """Why nothing was compared."""
+
+    @property
+    def is_drift(self) -> bool:
+        return any(shift.is_drift for shift in self.shifts)
+
+    def __str__(self) -> str:
+        outcome = "; ".join(map(str, self.shifts)) or self.waits_for
+        return f"{self.model} version {self.version}, {self.num_texts:,} texts: {outcome}"
+
+
+class Watch(BaseModel):
+    """State of the models of one server or one fleet, stored in a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    models: dict[str, Watched] = {}
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read `file`; return an empty state if it is missing.
+
+        Raises:
+            ArtifactError: the file is damaged.
+        """
+        if not file.exists():
+            return cls()
+        try:
+            return cls.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{file} cannot be used: {error.errors(include_url=False)[0]['msg']}",
+                do="remove it: the traffic from now on then becomes the reference",
+            ) from error
+
+    def write(self, file: Path) -> None:
+        with replacing_file(file) as beside:
+            beside.write_text(self.model_dump_json(indent=2), encoding="utf-8")
+
+    def look(self, servers: Mapping[str, Mapping[str, Served]], limits: Limits) -> tuple["Watch", list[Verdict]]:
+        """Return the new state, and a verdict for each model; `servers` has the models of each server by its URL.
+
+        A model that the servers serve in several graphs, because they change now, keeps its state.
+        """
+        names = dict.fromkeys(name for models in servers.values() for name in models)
+        found = {name: {url: models[name] for url, models in servers.items() if name in models} for name in names}
+        mixed = {name: by_url for name, by_url in found.items() if len({one.sha256 for one in by_url.values()}) > 1}
+        watched = {name: self._carried_on(name, by_url) for name, by_url in found.items() if name not in mixed}
+        verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
+        verdicts += [_between(name, by_url.values()) for name, by_url in mixed.items()]
+        compared = {verdict.model for verdict in verdicts if verdict.num_texts}
+        kept = {
+            name: model.model_copy(update={"since": Traffic()}) if name in compared else model
+            for name, model in watched.items()
+        }
+        settled = {name: _settled(model, limits) for name, model in kept.items()}
+        waiting = {name: self.models[name] for name in mixed if name in self.models}
+        return Watch(models=settled | waiting), verdicts
+
+    def _carried_on(self, name: str, by_url: Mapping[str, Served]) -> Watched:
+        before, any_server = self.models.get(name), next(iter(by_url.values()))
+        version, sha256 = any_server.version, any_server.sha256
+        seen = {url: served.traffic for url, served in by_url.items()}
+        if before is None or before.sha256 != sha256:
+            # Counters continue when one version replaces another, so they are not all traffic of the new version.
+            came = Traffic() if before else _total(seen.values())
+            return Watched(version=version, sha256=sha256, seen=seen, since=came, scored_since=came)
+        earlier = dict.fromkeys(seen, before.seen) if isinstance(before.seen, Traffic) else before.seen
+        came = _total(traffic.since(earlier.get(url, Traffic())) for url, traffic in seen.items())
+        return before.model_copy(
+            update={
+                "version": version,
+                "seen": seen,
+                "since": before.since.plus(came),
+                "scored_since": before.scored_since.plus(came),
+            }
+        )
+
+
+def _total(parts: Iterable[Traffic]) -> Traffic:
+    return reduce(Traffic.plus, parts, Traffic())
+
+
+def _between(name: str, servers: Iterable[Served]) -> Verdict:
+    versions = " and ".join(sorted({served.version for served in servers}))
+    return Verdict(name, versions, num_texts=0, shifts=(), waits_for="the servers change from one version to another")
+
+
+def _settled(watched: Watched, limits: Limits) -> Watched:
+    """Add new traffic to the references until they are large enough; keep them fixed from then on."""
+    if watched.reference.num_texts < limits.min_texts:
+        watched = watched.model_copy(update={"reference": watched.reference.plus(watched.since), "since": Traffic()})
+    if watched.scored_reference.num_scored < limits.min_scored:
+        reference = watched.scored_reference.plus(watched.scored_since)
+        return watched.model_copy(update={"scored_reference": reference, "scored_since": Traffic()})
+    if watched.scored_since.num_scored >= limits.min_scored:  # it was compared
+        return watched.model_copy(update={"scored_since": Traffic()})
+    return watched
+
+
+def _verdict(name: str, watched: Watched, limits: Limits) -> Verdict:
+    scored = tuple(filter(None, [feedback_shift(watched.scored_reference, watched.scored_since, limits)]))
+
+    def waiting(num_texts: int, what: str) -> Verdict:
+        reason = f"{num_texts:,} of {limits.min_texts:,} texts {what}"
+        return Verdict(model=name, version=watched.version, num_texts=0, shifts=scored, waits_for=reason)
+
+    if watched.reference.num_texts < limits.min_texts:
+        return waiting(watched.reference.num_texts + watched.since.num_texts, "for the reference")
+    if watched.since.num_texts < limits.min_texts:
+        return waiting(watched.since.num_texts, "since the last comparison")
+    found = (*shifts(watched.reference, watched.since, limits), *scored)
+    return Verdict(model=name, version=watched.version, num_texts=watched.since.num_texts, shifts=found)

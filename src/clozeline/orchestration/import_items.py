@@ -1,0 +1,260 @@
+"""Built-in items on which INT8 is compared with fp32, if the user gives no text.
+
+Sentences of six parts say who did what where, and how it was. So taggers find names, classifiers an opinion, answerers
+an answer, and pairs that share some of the parts have a known similarity.
+
+The user's own items for the exam of INT8: texts, or records with labels.
+"""
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from clozeline.corpus.cleaning.portions import texts_of
+from clozeline.inference.tagger import extents
+from clozeline.params.text import SourceParams
+from clozeline.records.finetune.scored_items import EntitySpan, HeldOut
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import LabelledRecord, read_records
+from clozeline.tasks.tagging.data import to_iob2
+
+_NUM_ITEMS: Final = 320
+_PEOPLE: Final = (
+    "Maria Lopez", "John Miller", "Aisha Khan", "Peter Novak", "Yuki Tanaka", "Emma Clark", "David Cohen",
+    "Chen Wei", "Olga Petrova", "Paul Dubois", "Sofia Rossi", "Ahmed Hassan", "Laura Schmidt", "James Wilson",
+)  # fmt: skip
+_PLACES: Final = (
+    "Berlin", "Paris", "Madrid", "Tokyo", "Boston", "Cairo", "Vienna", "Toronto", "Sydney", "Prague", "Lisbon",
+    "Chicago", "Dublin", "Mumbai", "Oslo", "Rome",
+)  # fmt: skip
+_FIRMS: Final = (
+    "Siemens", "Toyota", "Google", "Nokia", "Airbus", "Samsung", "Philips", "Boeing", "Ikea", "Microsoft", "Nestle",
+    "Unilever", "Intel", "Sony",
+)  # fmt: skip
+_DEEDS: Final = (
+    "repaired a printer for", "signed a contract with", "wrote a report about", "bought a car from",
+    "lost a court case against", "painted the offices of", "taught chemistry at a school of",
+    "sold an old bridge to", "studied the accounts of", "cooked a dinner for the guests of",
+)  # fmt: skip
+_TIMES: Final = (
+    "last spring", "in March 2019", "two weeks ago", "during the storm", "on a Monday morning", "after the election",
+    "in the summer of 1998", "before breakfast",
+)  # fmt: skip
+_OPINIONS: Final = (
+    "it was a wonderful success", "everybody was delighted with the result", "the food was excellent and cheap",
+    "it was the best day of the year", "the service was friendly and quick", "it was a terrible failure",
+    "the result was boring and useless", "everything broke and nobody helped", "the room was dirty and far too loud",
+    "it cost a lot of money for nothing", "the meeting ended at noon", "the documents are kept in a blue box",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Event:
+    """Parts of a sentence."""
+
+    person: str
+    deed: str
+    firm: str
+    place: str
+    time: str
+    opinion: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.person} {self.deed} {self.firm} in {self.place} {self.time}, and {self.opinion}."
+
+    @property
+    def reordered(self) -> str:
+        return f"In {self.place}, {self.time}: {self.person} {self.deed} {self.firm}; {self.opinion}."
+
+
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"person": _PEOPLE, "deed": _DEEDS, "firm": _FIRMS, "place": _PLACES, "time": _TIMES, "opinion": _OPINIONS}
+)
+
+
+def built_in_items(task: str, *, reads_pairs: bool) -> list[HeldOut]:
+    """Return the same items each time, for a model of this kind."""
+    draw = random.Random(0)
+    make = _pair_without_score if reads_pairs else _MADE.get(task, _text)
+    events = [_Event(**{part: draw.choice(values) for part, values in _PARTS.items()}) for _ in range(_NUM_ITEMS)]
+    return [make(event, number, draw) for number, event in enumerate(events)]
+
+
+def are_built_in(items: Iterable[HeldOut], task: str, *, reads_pairs: bool) -> bool:
+    """Return whether no item is the user's. Built-in answers show what INT8 changes, not which model is better."""
+    return set(items) <= set(built_in_items(task, reads_pairs=reads_pairs))
+
+
+def _text(event: _Event, number: int, draw: random.Random) -> HeldOut:
+    return HeldOut(text=event.sentence)
+
+
+def _question(event: _Event, number: int, draw: random.Random) -> HeldOut:
+    asked, answer = (
+        (f"Who {event.deed} {event.firm}?", event.person),
+        (f"Where was {event.person}?", event.place),
+        (f"When did that happen in {event.place}?", event.time),
+    )[number % 3]
+    return HeldOut(text=asked, second=event.sentence, right=(answer,))
+
+
+def _scored_pair(event: _Event, number: int, draw: random.Random) -> HeldOut:
+    """Pair a sentence with one of which some parts are other ones; the score is the share of equal parts."""
+    return HeldOut(
+        text=event.sentence,
+        second=(changed := _changed(event, number % (len(_PARTS) + 1), draw)).reordered,
+        score=sum(getattr(changed, part) == getattr(event, part) for part in _PARTS) / len(_PARTS),
+    )
+
+
+def _pair_without_score(event: _Event, number: int, draw: random.Random) -> HeldOut:
+    second = (
+        f"{event.person} was in {event.place}.",
+        f"{event.person} was never in {event.place}.",
+        f"{draw.choice(_PEOPLE)} likes music.",
+        _changed(event, number % 4, draw).reordered,
+    )[number % 4]
+    return HeldOut(text=event.sentence, second=second)
+
+
+def _changed(event: _Event, num_parts: int, draw: random.Random) -> _Event:
+    changed = dict(vars(event))
+    for part in draw.sample(list(_PARTS), num_parts):
+        changed[part] = draw.choice([value for value in _PARTS[part] if value != changed[part]])
+    return _Event(**changed)
+
+
+_MADE: Final[Mapping[str, Callable[[_Event, int, random.Random], HeldOut]]] = MappingProxyType(
+    {"question-answering": _question, "feature-extraction": _scored_pair}
+)
+"""Kind of model → its items; plain sentences for the others."""
+
+
+MOST_ITEMS: Final = 576
+"""As many as the default of `export.num_agreement_texts`, and the texts for calibration."""
+_MOST_FOR_VECTORS: Final = 256
+"""Texts whose halves a sentence encoder has to match. Among more, half of the errors are texts of nearly equal
+similarity, which INT8 may order otherwise without any loss."""
+
+
+def items_of_texts(path: Path, source: SourceParams, task: str) -> list[HeldOut]:
+    """Return items without labels from a file or folder of text.
+
+    Raises:
+        DataError: there is no text.
+    """
+    most = _MOST_FOR_VECTORS if task == "feature-extraction" else MOST_ITEMS
+    return _chosen((HeldOut(text=text) for text in texts_of(path, source)), most, path)
+
+
+def items_of_records(
+    path: Path, task: str, labels: Iterable[str], *, reads_pairs: bool, names: Mapping[str, str] | None = None
+) -> list[HeldOut]:
+    """Return items with labels from a table: JSON Lines, CSV, TSV or Parquet.
+
+    Args:
+        names: field of `FIELDS` → its name in the file, where that differs.
+
+    Raises:
+        DataError: the file cannot be read, lacks a field, or has no label that the model knows; or models of this kind
+            have no labels.
+    """
+    known = set(labels)
+    kind = task if not reads_pairs else "pairs" if len(known) > 1 else "scored pairs"
+    if kind not in FIELDS:
+        raise DataError(
+            f"{path}: {task} has no labelled items, only {', '.join(FIELDS)}", do="give text instead: `--text FILE`"
+        )
+    make, theirs = _READ[kind], {name: (names or {}).get(name, name) for name in FIELDS[kind]}
+    records = read_records(path, {f"--field {name}": named for name, named in theirs.items()})
+    ours = (LabelledRecord({name: it.values[named] for name, named in theirs.items()}, it.place) for it in records)
+    items = _chosen(map(make, ours), MOST_ITEMS, path)
+    given = sorted({label for item in items for label in item.right})
+    if known and given and known.isdisjoint(given):
+        raise DataError(
+            f"{path} has labels such as {', '.join(given[:5])}, and the model {', '.join(sorted(known)[:5])}",
+            do="write the labels as the model has them, or give text instead: `--text FILE`",
+        )
+    return items
+
+
+def _chosen(items: Iterable[HeldOut], most: int, path: Path) -> list[HeldOut]:
+    """Return the items with the lowest hashes, which do not depend on the order of the file."""
+    distinct = {item.model_dump_json(exclude_defaults=True): item for item in items if item.text}
+    if not distinct:
+        raise DataError(f"{path} holds no items", do="give another file, with some hundred")
+    lowest = heapq.nsmallest(most, distinct, key=lambda line: hashlib.sha256(line.encode()).digest())
+    return [distinct[line] for line in lowest]
+
+
+def _labelled(record: LabelledRecord) -> HeldOut:
+    return HeldOut(text=record.text("text"), right=_right(record))
+
+
+def _labelled_pair(record: LabelledRecord) -> HeldOut:
+    return HeldOut(text=record.text("text"), second=record.text("second"), right=_right(record))
+
+
+def _right(record: LabelledRecord) -> tuple[str, ...]:
+    if isinstance(record.values["label"], list):
+        return tuple(record.strings("label"))
+    label = record.category("label")
+    return (label,) if label else ()
+
+
+def _read_scored_pair(record: LabelledRecord) -> HeldOut:
+    return HeldOut(text=record.text("sentence1"), second=record.text("sentence2"), score=record.number("score"))
+
+
+def _read_question(record: LabelledRecord) -> HeldOut:
+    answers: Any = record.values["answers"]
+    right = (
+        answers.get("text", ()) if isinstance(answers, Mapping) else [answers] if isinstance(answers, str) else answers
+    )
+    if not isinstance(right, list | tuple) or not all(isinstance(one, str) for one in right):
+        raise record.refuse("answers", "a string, a list of strings, or {text: [...]}")
+    return HeldOut(text=record.text("question"), second=record.text("context"), right=tuple(right))
+
+
+def _tagged(record: LabelledRecord) -> HeldOut:
+    words, tags = record.strings("tokens"), record.strings("ner_tags")
+    if len(words) != len(tags):
+        raise record.refuse("ner_tags", f"one tag for each of the {len(words)} tokens")
+    return HeldOut(text=" ".join(words), entities=tuple(_spans(words, tags)))
+
+
+def _spans(words: list[str], tags: list[str]) -> Iterator[EntitySpan]:
+    starts = [sum(len(word) + 1 for word in words[:place]) for place in range(len(words))]
+    for found in extents(to_iob2(tags)):
+        end = starts[found.last] + len(words[found.last])
+        yield EntitySpan(start=starts[found.first], end=end, type=found.type)
+
+
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "feature-extraction": ("sentence1", "sentence2", "score"),
+        "text-classification": ("text", "label"),
+        "pairs": ("text", "second", "label"),
+        "scored pairs": ("sentence1", "sentence2", "score"),
+        "token-classification": ("tokens", "ner_tags"),
+        "question-answering": ("question", "context", "answers"),
+    }
+)
+"""Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
+of a cross-encoder, which gives two texts one number."""
+_READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyType(
+    {
+        "feature-extraction": _read_scored_pair,
+        "text-classification": _labelled,
+        "pairs": _labelled_pair,
+        "scored pairs": _read_scored_pair,
+        "token-classification": _tagged,
+        "question-answering": _read_question,
+    }
+)

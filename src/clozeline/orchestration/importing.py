@@ -1,0 +1,354 @@
+"""Pooling, prompts and length of a sentence encoder, read from the files of sentence-transformers.
+
+What a published checkpoint is, and every reason not to import it, found before anything is converted.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+
+from clozeline.encoder.architecture import longest_row_of
+from clozeline.encoder.checkpoints import Checkpoint
+from clozeline.export.to_onnx import FAMILIES
+from clozeline.export.trained import NOT_EXPORTED, architectures_in, damaged, facts_in, tokenizer_of_vocabulary
+from clozeline.inference.package import MODEL_KINDS
+from clozeline.records.package import Task
+from clozeline.records.published import INDEX, POOLING, TOKENIZER, WEIGHTS, Published
+from clozeline.system.errors import ArtifactError
+from clozeline.system.machine import available_bytes
+
+MODULES: Final = "modules.json"
+_MODES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_max_tokens": "max",
+        "mean": "mean",
+        "cls": "cls",
+        "max": "max",
+    }
+)
+"""Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name."""
+_KNOWN: Final = ("Transformer", "Pooling", "Normalize")
+"""Modules whose work the graph does."""
+
+
+class _File(BaseModel):
+    """The keys of a file that are read; their types are checked, and other keys are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _Module(_File):
+    type: str
+
+
+class _Prompted(_File):
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: str | None = None
+
+
+class _Length(_File):
+    max_seq_length: PositiveInt | None = None
+
+
+_Form = TypeVar("_Form", bound=_File)
+
+
+@dataclass(frozen=True)
+class SentenceVectors:
+    """How a published encoder turns a text into a vector."""
+
+    pooling: str = "mean"
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    max_length: int | None = None
+    """Longest text in tokens; None: as its positions allow."""
+
+
+def sentence_vectors(published: Published, hidden_size: int) -> SentenceVectors | None:
+    """Return what the files of sentence-transformers say; None: the model has none.
+
+    Raises:
+        ArtifactError: the model has modules that the graph does not compute, its pooling is unclear, or a key has the
+            wrong type.
+    """
+    if published.file(MODULES) is None:
+        return None
+    listed = [_checked(published, MODULES, _Module, module) for module in _json(published, MODULES)]
+    modules = [module.type.rpartition(".")[2] for module in listed]
+    if unknown := [module for module in modules if module not in _KNOWN]:
+        raise ArtifactError(
+            f"{published.name} has the modules {', '.join(modules)} ({MODULES}), not {', '.join(_KNOWN)} alone",
+            do=f"import another model: {unknown[0]} is not exported",
+        )
+    prompted = _read(published, "config_sentence_transformers.json", _Prompted)
+    pooling = _json(published, POOLING, {}) if "Pooling" in modules else {}
+    prompts = {name: text for name, text in (prompted.prompts or {}).items() if text}
+    if prompts and pooling.get("include_prompt") is False:
+        raise ArtifactError(
+            f"{published.name} was trained with `include_prompt: false` ({POOLING}), vectors of the text alone",
+            do="import another model: its vectors leave the prompt's tokens out",
+        )
+    if prompted.similarity_fn_name == "dot" and "Normalize" not in modules:
+        raise ArtifactError(
+            f"{published.name} was trained for dot products of vectors (`similarity_fn_name: dot`) that the graph"
+            " normalizes to length 1",
+            do="import the model of the same family that was trained for cosines (often `…-cos-…`)",
+        )
+    default = prompted.default_prompt_name
+    return SentenceVectors(
+        pooling=_pooling(published, pooling, hidden_size),
+        prompts=prompts,
+        default_prompt=default if default in prompts else None,
+        max_length=_read(published, "sentence_bert_config.json", _Length).max_seq_length,
+    )
+
+
+def _pooling(published: Published, facts: Mapping[str, Any], hidden_size: int) -> str:
+    """Return the only pooling that the configuration switches on."""
+    on = [name for name, value in facts.items() if name.startswith("pooling_mode_") and value is True]
+    modes = facts.get("pooling_mode", [])
+    on += [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
+    size = facts.get("word_embedding_dimension", facts.get("embedding_dimension", hidden_size))
+    if len(on) != 1 or on[0] not in _MODES or size != hidden_size:
+        raise ArtifactError(
+            f"{published.name} has {', '.join(on) or 'no pooling'} and vectors of {size} ({POOLING}), not one of"
+            f" {', '.join(_MODES)} and the hidden states' {hidden_size}",
+            do="correct the file if you know how the model was trained, or import another model",
+        )
+    return _MODES[on[0]]
+
+
+def _read(published: Published, name: str, form: type[_Form]) -> _Form:
+    return _checked(published, name, form, _json(published, name, {}))
+
+
+def _checked(published: Published, name: str, form: type[_Form], facts: Any) -> _Form:
+    try:
+        return form.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "an entry"
+        raise damaged(Path(published.name) / name, f"{key}: {first['input']!r}", first["msg"]) from error
+
+
+def _json(published: Published, name: str, otherwise: Any = None) -> Any:
+    path = published.file(name)
+    if path is None:
+        return otherwise
+    return facts_in(path, kind=list if name == MODULES else dict)
+
+
+_BYTES_PER_WEIGHT_BYTE: Final = 6
+"""Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
+all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included."""
+_INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "deberta": "microsoft/deberta-v3-base, or a model trained from it",
+        "longformer": "answerdotai/ModernBERT-base, which reads 8,192 tokens",
+        "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
+    }
+)
+"""Family that is not exported → the next one that is."""
+_SETTINGS: Final = "tokenizer_config.json"
+_CAPITAL: Final = re.compile("[A-Z][a-z]+")
+_MANY: Final = 100
+"""One token of so many is a word with a capital: the vocabulary is one of cased text."""
+_NO_LABEL: Final = re.compile(r"LABEL_\d+")
+_ENTAILMENT: Final = "entailment"
+_PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
+_EMBEDDING: Final = "feature-extraction"
+_MASKS: Final = "fill-mask"
+_WITH_TWO_HEADS: Final = ("AlbertForPreTraining", "BertForPreTraining", "BigBirdForPreTraining")
+"""Architectures with the head of masks and one for pairs of sentences, which is left out."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """Facts of a checkpoint that can be imported."""
+
+    task: Task
+    family: str
+    vectors: SentenceVectors
+    max_length: int
+    labels: tuple[str, ...]
+    reads_pairs: bool
+
+    @property
+    def tells_entailment(self) -> bool:
+        """Whether it says if its second text follows from the first: zero-shot classification asks that."""
+        return self.reads_pairs and _names_entailment(self.labels)
+
+
+def described(published: Published, task: str | None = None, *, reads_pairs: bool = False) -> Described:
+    """Return what a checkpoint is, or refuse it.
+
+    Args:
+        task: the kind of model to import; None: the one that the checkpoint names.
+        reads_pairs: whether a classifier reads pairs although the checkpoint does not say so.
+
+    Raises:
+        ArtifactError: the model cannot be imported; the message says why.
+        TransientError: the hub does not answer.
+    """
+    if published.file("config.json") is None:
+        raise ArtifactError(
+            f"{published.name} cannot be imported: it has no config.json",
+            do="correct the path: a model has config.json, model.safetensors and tokenizer.json",
+        )
+    facts_in(published.file("config.json") or Path())  # refuses a damaged one, of which transformers tells less
+    config = Checkpoint(published.name, published.revision).config()
+    _check_family(published, config)
+    _check_weights(published)
+    vectors = sentence_vectors(published, config.hidden_size)
+    chosen = _task(published, task, is_sentence_encoder=vectors is not None)
+    _check_tokenizer(published, config)
+    labels = _labels(published, config, chosen)
+    longest = longest_row_of(config)
+    vectors = vectors or SentenceVectors()
+    says_pairs = _names_entailment(labels) or any(getattr(config, it, None) for it in _PAIR_MARKS)
+    if reads_pairs and MODEL_KINDS[chosen].labels != "of a text":
+        raise ArtifactError(
+            f"{published.name} is for {chosen}: only a classifier reads pairs of texts", do="leave `--pairs` out"
+        )
+    return Described(
+        task=chosen,
+        family=config.model_type,
+        vectors=vectors if chosen == _EMBEDDING else SentenceVectors(),
+        max_length=min(longest, vectors.max_length or longest) if chosen == _EMBEDDING else longest,
+        labels=labels,
+        reads_pairs=MODEL_KINDS[chosen].labels == "of a text" and (reads_pairs or says_pairs),
+    )
+
+
+def _names_entailment(labels: tuple[str, ...]) -> bool:
+    return any(label.lower() == _ENTAILMENT for label in labels)
+
+
+def _check_family(published: Published, config: Any) -> None:
+    kind = config.model_type
+    if kind not in FAMILIES:
+        other = f", such as {_INSTEAD[kind]}" if kind in _INSTEAD else ""
+        raise ArtifactError(
+            f"{published.name} cannot be imported: its model_type is {kind}"
+            + (f": {NOT_EXPORTED[kind]}" if kind in NOT_EXPORTED else ""),
+            do=f"import a model of one of the families {', '.join(FAMILIES)}{other}",
+        )
+
+
+def _check_weights(published: Published) -> None:
+    sizes = published.weights()
+    size_bytes = sum(sizes.values())
+    if not size_bytes:
+        raise ArtifactError(
+            f"{published.name} has no {WEIGHTS}, whole or in shards with {INDEX}", do="download or save the model again"
+        )
+    for name in sizes:
+        _check_readable(published, name)
+    needed, free = _BYTES_PER_WEIGHT_BYTE * size_bytes, available_bytes()
+    if needed > free:
+        raise ArtifactError(
+            f"{published.name} has {size_bytes / 1e9:.1f} GB of weights, to convert in {needed / 1e9:.1f} GB of memory;"
+            f" {free / 1e9:.1f} GB are available here",
+            do="import a smaller model, or import this one on a machine with more memory",
+        )
+
+
+def _check_readable(published: Published, name: str) -> None:
+    """Refuse a damaged file of weights in a folder; on the hub they are downloaded later."""
+    file = Path(published.name) / name
+    if file.suffix != ".safetensors" or not file.is_file():
+        return
+    try:
+        with safe_open(file, framework="numpy") as weights:
+            weights.keys()
+    except SafetensorError as error:
+        raise ArtifactError(
+            f"{name} of {published.name} is no safetensors: {error}", do="download or save the model again"
+        ) from error
+
+
+def _task(published: Published, asked: str | None, *, is_sentence_encoder: bool) -> Task:
+    """Return the kind of model: as asked, a sentence encoder, or by the head in config.json."""
+    names, ours = architectures_in(published.file("config.json") or Path())
+    ours += [_MASKS for name in names if name in _WITH_TWO_HEADS]
+    # Without a name, only the weights say which head there is: the stage refuses a model that lacks some.
+    known = list(MODEL_KINDS) if not names else [*ours, *([] if _EMBEDDING in ours else [_EMBEDDING])]
+    if asked is None:
+        if is_sentence_encoder:
+            return _EMBEDDING
+        if len(ours) == 1:
+            return ours[0]
+        raise ArtifactError(
+            f"{published.name} ({', '.join(names) or 'no architectures'}) has no head for {', '.join(MODEL_KINDS)}",
+            do=f"import the encoder alone, `--task {_EMBEDDING}`"
+            + (f", or its head: `--task {_MASKS}`" if not names else ""),
+        )
+    if asked not in known:
+        raise ArtifactError(
+            f"{published.name} ({', '.join(names) or 'no architectures'}): `--task {asked}` must be {', '.join(known)}",
+            do="leave `--task` out; a head that the model lacks has to be fine-tuned (docs/tasks.md)",
+        )
+    return asked
+
+
+def _check_tokenizer(published: Published, config: Any) -> None:
+    if settings := published.file(_SETTINGS):
+        facts_in(settings)
+    tokenizer = _tokenizer(published)
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= config.vocab_size:
+        raise ArtifactError(
+            f"{published.name}: the tokenizer has ids up to {largest:,}, the weights {config.vocab_size:,} tokens",
+            do="put the tokenizer.json that the model was trained with beside the weights",
+        )
+
+
+def _tokenizer(published: Published) -> Tokenizer:
+    file = published.file(TOKENIZER)
+    if file is None:
+        made = tokenizer_of_vocabulary(published.name, published.revision)
+        _check_case(published, made)
+        return made
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise ArtifactError(
+            f"{TOKENIZER} of {published.name} cannot be opened: {error}", do="download it again"
+        ) from error
+
+
+def _check_case(published: Published, made: Tokenizer) -> None:
+    """Refuse a vocabulary with upper case whose texts would be lowercased because no file says otherwise."""
+    settings = published.file(_SETTINGS)
+    is_said = settings is not None and "do_lower_case" in facts_in(settings)
+    is_lowered = made.normalizer is not None and made.normalizer.normalize_str("A") == "a"
+    capitals = [token for token in made.get_vocab() if _CAPITAL.fullmatch(token)]
+    if is_lowered and not is_said and len(capitals) > made.get_vocab_size() / _MANY:
+        raise ArtifactError(
+            f"{published.name} lowercases texts, so that it misses {len(capitals):,} words such as {min(capitals)}:"
+            f" {_SETTINGS} does not say `do_lower_case`",
+            do=f'write {{"do_lower_case": false}} into {_SETTINGS} of a copy, then import the copy',
+        )
+
+
+def _labels(published: Published, config: Any, task: str) -> tuple[str, ...]:
+    if MODEL_KINDS[task].labels == "none":
+        return ()
+    names: Mapping[int, str] = config.id2label
+    labels = tuple(str(names[place]) for place in sorted(names))
+    if len(labels) > 1 and all(_NO_LABEL.fullmatch(label) for label in labels):
+        raise ArtifactError(
+            f"{published.name}: `id2label` of config.json has labels without a meaning: {', '.join(labels[:3])}, …",
+            do='write them there in a copy: "id2label": {"0": "negative", "1": "positive"}, then import the copy',
+        )
+    return labels

@@ -1,0 +1,325 @@
+"""One server process that never outlives ours, however ours ends, because it runs under the supervisor.
+
+Passwords of Prefect's servers on this machine.
+
+A server without one obeys every local user and every page in a browser: its API sets the command that a worker runs,
+and hands out the addresses of alerts.
+
+MLflow's and Prefect's servers over the project's own databases, for `clozeline ui`.
+
+The Prefect server of a command: the configured one, or a temporary one that ends with the command.
+
+Prefect starts one on its own, but leaves it running if the command is killed, and lets every local user in.
+"""
+
+import atexit
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import PrefectHTTPStatusError
+
+from clozeline.orchestration.prefect_adapter import (
+    HEALTH,
+    SERVER_WITHOUT_SCHEDULES,
+    api_url,
+    has_server_password,
+    page_settings,
+    server_command,
+    server_password,
+    use_temporary_server,
+)
+from clozeline.orchestration.stage_process import stage_environment
+from clozeline.system import processes
+from clozeline.system.errors import ParamsError, TransientError
+from clozeline.system.files import held_beside
+from clozeline.system.workspace import Workspace, tracking_uri
+from clozeline.tracking.mlflow import prepare
+
+HOST: Final = "127.0.0.1"
+_READY_WITHIN_SECONDS: Final = 300.0
+"""On a busy machine a server starts within minutes. One that ends by itself is noticed at once."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Command, port and health endpoint of one server."""
+
+    name: str
+    command: Sequence[str]
+    port: int
+    health: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+@contextlib.contextmanager
+def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the server during the block. If this process is killed, the supervisor notices and ends the server."""
+    log = _log_of(server, workspace)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        process = processes.start(
+            server.command,
+            folder=workspace.root,
+            environment=stage_environment(workspace, server.environment),
+            output=file.fileno(),
+            errors=file.fileno(),
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+        assert process.stdin
+        process.stdin.close()
+
+
+def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:
+    """Wait until the server answers.
+
+    Raises:
+        TransientError: it ended, or did not answer within `_READY_WITHIN_SECONDS`; its log says why.
+    """
+    deadline = time.monotonic() + _READY_WITHIN_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
+            return
+        time.sleep(0.2)
+    exit_code = process.poll()
+    raise TransientError(
+        f"{server.name} did not start",
+        given="it runs, but does not answer" if exit_code is None else f"it ended with exit code {exit_code}",
+        expected=f"an answer at {server.url}{server.health} within {_READY_WITHIN_SECONDS:.0f} s",
+        do=f"read {_log_of(server, workspace)}",
+    )
+
+
+def require_running(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:
+    """Raise TransientError if the server ended by itself."""
+    exit_code = process.poll()
+    if exit_code is not None:
+        raise TransientError(
+            f"{server.name} ended",
+            given=f"exit code {exit_code}",
+            expected="a server that runs until Ctrl-C",
+            do=f"read {_log_of(server, workspace)}, then start it again",
+        )
+
+
+def _log_of(server: Server, workspace: Workspace) -> Path:
+    return workspace.logs / f"{server.name.lower()}-server.log"
+
+
+def new_password() -> str:
+    """Return a random password in Prefect's form, `USER:PASSWORD`."""
+    return f"clozeline:{secrets.token_urlsafe(32)}"
+
+
+def protection(workspace: Workspace, port: int) -> dict[str, str]:
+    """Return the environment of a server that asks for the project's password; empty if Prefect's settings have one.
+
+    The first call for a port makes the password, and closes the folder `work` to other users.
+
+    Raises:
+        ParamsError: the folder `work` belongs to another user.
+    """
+    return {} if has_server_password() else server_password(_kept_password(workspace, port))
+
+
+def sign_in(workspace: Workspace, port: int) -> str:
+    """Return what to type where Prefect's page asks for a password."""
+    if has_server_password():
+        return "sign in with the value of PREFECT_SERVER_API_AUTH_STRING"
+    return f"sign in with the line in {workspace.prefect_password(port).relative_to(workspace.root)}"
+
+
+def _kept_password(workspace: Workspace, port: int) -> str:
+    _close(workspace.work)
+    file = workspace.prefect_password(port)
+    if not file.exists():
+        with held_beside(file) as folder:
+            new = folder / file.name
+            new.touch(mode=0o600)
+            new.write_text(f"{new_password()}\n", encoding="utf-8")
+            with suppress(FileExistsError):  # another server was faster; unlike a rename, a link replaces nothing
+                os.link(new, file)
+    file.chmod(0o600)
+    return file.read_text(encoding="utf-8").strip()
+
+
+def _close(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except PermissionError as error:
+            raise ParamsError(
+                f"{folder} has to be closed to other users, because it holds the password of Prefect's server",
+                given="a folder of another user",
+                expected="a folder of yours",
+                do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
+            ) from error
+
+
+def serve_until_interrupted(
+    workspace: Workspace, *, mlflow_port: int, prefect_port: int, say: Callable[[str], None]
+) -> None:
+    """Start both servers and wait; Ctrl-C, or the end of this process, ends them.
+
+    Raises:
+        ParamsError: a port is taken, or the folder `work` belongs to another user.
+        ArtifactError: MLflow's local database is damaged.
+        TransientError: a server did not start, or ended; its log says why.
+    """
+    address = tracking_uri(workspace)
+    servers = [_prefect(prefect_port, protection(workspace, prefect_port))]
+    if address.startswith("http"):
+        say(f"MLflow   {address} (from MLFLOW_TRACKING_URI)")
+    else:
+        prepare(address)
+        servers.insert(0, _mlflow(mlflow_port, address))
+    for server in servers:
+        _require_free(server)
+    with contextlib.ExitStack() as stack:
+        started = [(server, stack.enter_context(running(server, workspace))) for server in servers]
+        for server, process in started:
+            wait_until_ready(server, process, workspace)
+            say(f"{server.name:8} {server.url}")
+        say(f"Prefect asks for a password: {sign_in(workspace, prefect_port)}")
+        say(f"To see flow runs there: export PREFECT_API_URL={_api(prefect_port)}")
+        say("Ctrl-C ends both.")
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                for server, process in started:
+                    require_running(server, process, workspace)
+                time.sleep(0.2)
+
+
+def _mlflow(port: int, address: str) -> Server:
+    module = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
+    return Server(
+        name="MLflow",
+        command=[*module, "--backend-store-uri", address, "--host", HOST, "--port", str(port)],
+        port=port,
+        health="/health",
+    )
+
+
+def _prefect(port: int, password: Mapping[str, str]) -> Server:
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    environment = {**page_settings(_api(port)), **password}
+    return Server(name="Prefect", command=command, port=port, health=HEALTH, environment=environment)
+
+
+def _api(prefect_port: int) -> str:
+    return f"http://{HOST}:{prefect_port}/api"
+
+
+def _require_free(server: Server) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, server.port))
+        except OSError as error:
+            option = f"--{server.name.lower()}-port"
+            raise ParamsError(
+                f"{server.name} cannot listen on port {server.port}",
+                given=str(error),
+                expected="a free port",
+                do=f"choose another one: clozeline ui {option} {server.port + 1}",
+            ) from error
+
+
+def ensure_prefect_server(workspace: Workspace) -> None:
+    """Make a server available to flow runs: the configured one, or a new one that ends with this process.
+
+    Raises:
+        ParamsError: the configured server refuses the password.
+        TransientError: the configured server does not answer, or the new one did not start; its log says why.
+    """
+    if api_url():
+        with answering_server():
+            return
+    password = new_password()
+    server = _server_on(_free_port(), password)
+    lifetime = contextlib.ExitStack()
+    process = lifetime.enter_context(running(server, workspace))
+    atexit.register(lifetime.close)  # not earlier, because Prefect's threads send their last logs until then
+    wait_until_ready(server, process, workspace)
+    use_temporary_server(f"{server.url}/api", password)
+
+
+@contextlib.contextmanager
+def answering_server() -> Iterator[SyncPrefectClient]:
+    """Yield a client of the server at PREFECT_API_URL.
+
+    Without that setting Prefect would use a server of its own that ends with this process.
+
+    Raises:
+        ParamsError: PREFECT_API_URL is not set, or the server refuses the password.
+        TransientError: the server does not answer.
+    """
+    if api_url() is None:
+        raise ParamsError(
+            "no Prefect server is known",
+            given="PREFECT_API_URL is not set",
+            expected="the address of a running server, such as http://127.0.0.1:4200/api",
+            do="start one with `python infra/prefect/start_server.py`, then set PREFECT_API_URL",
+        )
+    with get_client(sync_client=True) as client:
+        if (failure := client.api_healthcheck()) is not None:
+            raise TransientError(
+                "the Prefect server does not answer",
+                given=f"PREFECT_API_URL={client.api_url}: {failure}",
+                expected="a Prefect server at that address",
+                do="start it (`python infra/prefect/start_server.py`) or correct PREFECT_API_URL",
+            )
+        _require_access(client)
+        yield client
+
+
+def _require_access(client: SyncPrefectClient) -> None:
+    """Ask what needs the password, unlike the health check."""
+    try:
+        client.hello()
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code != 401:
+            raise
+        raise ParamsError(
+            "the Prefect server refuses the password",
+            given=f"PREFECT_API_URL={client.api_url}, which is no server of this project, or has another password",
+            expected="its password in PREFECT_API_AUTH_STRING",
+            do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of the project in"
+            " whose folder it was started",
+        ) from error
+
+
+def _server_on(port: int, password: str) -> Server:
+    return Server(
+        name="Prefect",
+        command=server_command(HOST, port),
+        port=port,
+        health=HEALTH,
+        environment={**SERVER_WITHOUT_SCHEDULES, **server_password(password)},  # schedules need a permanent server
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        return int(listener.getsockname()[1])

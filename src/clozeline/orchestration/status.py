@@ -1,0 +1,238 @@
+"""The scheduled runs that a Prefect server knows: the last of each deployment, and the next.
+
+Where a project stands: champions, scheduled runs, disk, remote. If one does not answer, the others are shown.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    DeploymentFilterTags,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import FlowRunSort
+from pydantic import BaseModel, ConfigDict
+
+from clozeline.orchestration.deployments import OWNED_TAG
+from clozeline.orchestration.servers import answering_server
+from clozeline.registry.decisions import newest_decision_about
+from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX, Registered
+from clozeline.registry.versions import Registry
+from clozeline.system.errors import ClozelineError
+from clozeline.system.workspace import Workspace, tracking_uri
+from clozeline.tracking.addresses import database_of
+from clozeline.versions import remote
+
+_PLANNED: Final = [StateType.SCHEDULED]
+_STARTED: Final = [kind for kind in StateType if kind != StateType.SCHEDULED]
+_NEXT_STEPS: Final = MappingProxyType(
+    {
+        "Held": "look at reports/report.html, then `clozeline release --accept`, or leave the champion as it is",
+        "Drifted": "look at what clients send now; a nightly run has been started, at most one a day",
+        "ContractBroken": "correct the source (or remove contract.lock if the data are right), then `clozeline run`",
+        "Crashed": "nothing, it is run again; if it crashes each time, read work/logs and the worker's log",
+    }
+)
+"""What to do after these final states; for others the run's message says it."""
+_UNSUCCESSFUL: Final = {StateType.FAILED, StateType.CRASHED}
+_ENDED: Final = {*_UNSUCCESSFUL, StateType.COMPLETED, StateType.CANCELLED}
+_LATE: Final = "Late"
+
+
+class ScheduledRun(BaseModel):
+    """The last run of a deployment, and when the next one is due."""
+
+    model_config = ConfigDict(frozen=True)
+
+    deployment: str
+    state: str = ""
+    """Empty: it never ran."""
+    started: datetime | None = None
+    ended: datetime | None = None
+    message: str = ""
+    """What its last state says, or that a run is late."""
+    do: str = ""
+    next: datetime | None = None
+    """None: it has no active schedule, or its server has not planned it yet."""
+
+
+def scheduled_runs() -> list[ScheduledRun]:
+    """Return the last run of each of our deployments, by name.
+
+    Raises:
+        ParamsError: PREFECT_API_URL is not set, or the server refuses the password.
+        TransientError: the server does not answer.
+    """
+    owned = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWNED_TAG]))
+    with answering_server() as client:
+        found = client.read_deployments(deployment_filter=owned)
+        return [_of(client, deployment) for deployment in sorted(found, key=lambda deployment: deployment.name)]
+
+
+def _of(client: SyncPrefectClient, deployment: DeploymentResponse) -> ScheduledRun:
+    last = _first(client, deployment, _STARTED, FlowRunSort.START_TIME_DESC)
+    planned = _first(client, deployment, _PLANNED, FlowRunSort.EXPECTED_START_TIME_ASC)
+    due = planned.expected_start_time if planned else None
+    message, do = "", ""
+    is_waiting = last is not None and last.state is not None and last.state.type not in _ENDED
+    if planned is not None and planned.state_name == _LATE and not is_waiting:
+        message = "a run is late: no worker has started it"
+        do = f"`python -m clozeline.flows.worker --pool {deployment.work_pool_name}`"
+    if last is None or last.state is None:
+        return ScheduledRun(deployment=deployment.name, message=message, do=do, next=due)
+    if last.state.type in _UNSUCCESSFUL:
+        message = last.state.message or ""
+        do = _NEXT_STEPS.get(last.state.name or "", "see its message, then `clozeline run`")
+    return ScheduledRun(
+        deployment=deployment.name,
+        state=last.state.name or last.state.type.value,
+        started=last.start_time,
+        ended=last.end_time,
+        message=message or last.state.message or "",
+        do=do,
+        next=due,
+    )
+
+
+def _first(
+    client: SyncPrefectClient, deployment: DeploymentResponse, states: Sequence[StateType], sort: FlowRunSort
+) -> FlowRun | None:
+    found = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states)))),
+        sort=sort,
+        limit=1,
+    )
+    return found[0] if found else None
+
+
+T = TypeVar("T")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ModelStatus(_Record):
+    """The champion of one model, and the candidate that has not replaced it."""
+
+    name: str
+    champion: str | None
+    since: datetime | None = None
+    why: str = ""
+    who: str = ""
+    candidate: str | None = None
+    outcome: str = ""
+    """Decision about the candidate."""
+    reason: str = ""
+    serve_from: datetime | None = None
+    """Time from which a fleet answers by the champion, if it is still to come."""
+
+    @property
+    def of_fleet(self) -> list[str]:
+        """Lines about a change of version that is under way."""
+        if not self.serve_from:
+            return []
+        back = f"`clozeline rollback {self.name.removeprefix(MODEL_PREFIX)}`"
+        return [f"a fleet serves it from {self.serve_from:%H:%M:%S} UTC on; {back} takes the change back"]
+
+
+class Disk(_Record):
+    free_bytes: int
+    total_bytes: int
+
+
+class Remote(_Record):
+    url: str
+    num_missing: int
+    """Cached objects that it lacks."""
+
+
+class Problem(_Record):
+    """A source that could not be read."""
+
+    about: str
+    problem: str
+    given: str
+    do: str
+
+
+class ProjectStatus(_Record):
+    models: list[ModelStatus] | None
+    """None, like the other fields: unknown, because of one of the problems."""
+    runs: list[ScheduledRun] | None
+    disk: Disk
+    remote: Remote | None
+    """None also for a project that has no remote."""
+    problems: list[Problem]
+
+
+def project_status(workspace: Workspace) -> ProjectStatus:
+    """Return where the project stands. It changes nothing."""
+    problems: list[Problem] = []
+
+    def read(about: str, source: Callable[[], T]) -> T | None:
+        try:
+            return source()
+        except ClozelineError as error:
+            given = str(error.given or "")
+            problems.append(Problem(about=about, problem=error.problem, given=given, do=error.do))
+            return None
+
+    disk = shutil.disk_usage(workspace.root)
+    return ProjectStatus(
+        models=read("models", lambda: _models(tracking_uri(workspace))),
+        runs=read("scheduled runs", scheduled_runs),
+        disk=Disk(free_bytes=disk.free, total_bytes=disk.total),
+        remote=read("remote", lambda: _remote(workspace)),
+        problems=problems,
+    )
+
+
+def _models(address: str) -> list[ModelStatus]:
+    database = database_of(address)
+    if database is not None and not database.exists():
+        return []
+    registry = Registry.open(address)
+    names = {*registry.names_with(CHAMPION), *registry.names_with(CANDIDATE)}
+    return [_model(registry, address, name) for name in sorted(names)]
+
+
+def _model(registry: Registry, address: str, name: str) -> ModelStatus:
+    champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
+    last = next(iter(registry.changes(name)[-1:]), None)
+    decision = newest_decision_about(candidate, address) if candidate else None
+    return ModelStatus(
+        name=name,
+        champion=champion.version if champion else None,
+        since=last.when if last else None,
+        why=last.why if last else "",
+        who=last.who if last else "",
+        candidate=candidate.version if candidate else None,
+        outcome=decision.outcome if decision else "",
+        reason=(decision.reason or "; ".join(str(gate) for gate in decision.gates if not gate.is_passed))
+        if decision
+        else "",
+        serve_from=_serve_from(champion),
+    )
+
+
+def _serve_from(champion: Registered | None) -> datetime | None:
+    seconds = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
+    return datetime.fromtimestamp(seconds, UTC) if seconds > time.time() else None
+
+
+def _remote(workspace: Workspace) -> Remote | None:
+    url = remote.address(workspace.root)
+    return Remote(url=url, num_missing=remote.missing(workspace.root) or 0) if url else None

@@ -1,0 +1,569 @@
+"""Part of the section `finetune` that all kinds of task share.
+
+Tasks of the kind `classification`, and the knobs of every task with labelled texts.
+
+Tasks of the kind `question_answering`.
+
+Tasks of the kind `similarity`.
+
+Tasks of the kind `tagging`.
+
+Tasks of the kind `zero_shot`.
+
+Table of the kinds of task, as params.yaml knows them. Their behaviour is in clozeline/tasks/kinds.py.
+
+Sections `finetune` and `finetune_defaults`: one entry for each task, and the defaults of tasks.
+
+Layers of a task: shared defaults, overlaid by those of its kind, by its preset, and by its own values.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from clozeline.params.model import OptimizerParams
+from clozeline.params.pretraining import faults_of_keys, laid_over
+from clozeline.params.schema import (
+    BelowOne,
+    Count,
+    Fraction,
+    IdleKeyError,
+    Positive,
+    Rule,
+    Section,
+    Share,
+    UnknownKeyError,
+)
+
+
+class HubParams(Section):
+    """A dataset of the Hugging Face hub, or a local folder of the same layout."""
+
+    dataset: str
+    subset: str | None = None
+    revision: str | None = None
+
+
+class SplitsParams(Section):
+    """Source of each split: a file of the folder `data`, or a split of the hub dataset.
+
+    A split that is null is taken out of `train`, by `validation_fraction` or `test_fraction`.
+    """
+
+    train: str
+    validation: str | None = None
+    test: str | None = None
+
+
+class LoraParams(Section):
+    """Low-rank adapters beside every matrix of the layers (Hu et al. 2022), merged into the weights at the end."""
+
+    rank: Count
+    alpha: Count
+    """The adapters' product is multiplied by `alpha` / `rank`."""
+    dropout: BelowOne
+
+
+class FinetuneParams(Section):
+    """Knobs of every kind; each kind adds its own in a subclass."""
+
+    kind: str
+    data: str
+    """Path that DVC watches: a file, a folder, or for a hub dataset the lock that fixes the version of its reader."""
+    hub: HubParams | None
+    splits: SplitsParams | None
+    """Null: one file (or the split `train`); the hash of each record decides its split."""
+    validation_fraction: Fraction
+    test_fraction: Fraction
+    max_length: Annotated[int, Field(ge=8)]
+    batch_size: Count
+    micro_batch_tokens: Count | None
+    """Maximum number of tokens in memory at once, including padding; gradients are summed exactly. Null: no limit."""
+    epochs: Count
+    looks_per_epoch: Count
+    """Number of validation passes per epoch; the weights of the best one are kept."""
+    patience: Count | None
+    """Validation passes without a better figure after which training stops; null: train to the end."""
+    num_seeds: Count
+    """Number of training runs, with seeds from `seed` upwards. The best run on the validation split is kept; mean and
+    deviation of the test figure over all runs are reported.
+    """
+    optimizer: OptimizerParams
+    rate_factors: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Multiples of the learning rate: each trains up to its first validation pass. The first one goes on, unless
+    another is clearly better.
+    """
+    warmup_fraction: Share
+    layer_decay: Annotated[float, Field(gt=0, le=1)]
+    """Ratio of each layer's learning rate to that of the layer above it; 1: all equal."""
+    frozen_layers: Annotated[int, Field(ge=0)] | None
+    """Number of lowest layers that stay frozen, with the embeddings; null: everything is trained."""
+    lora: LoraParams | None
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    checkpoint_every_steps: Count | None
+    """Steps between additional checkpoints; null: only one at each validation pass."""
+    num_examples: Annotated[int, Field(ge=0)]
+    """Number of test items shown with the right answer and the model's."""
+    num_threads: Count | None
+    rules: ClassVar[tuple[Rule, ...]] = (
+        ("validation_fraction test_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is the training split"),
+        (
+            "lora frozen_layers",
+            lambda lora, frozen: lora is None or frozen is None,
+            "`frozen_layers: null` beside `lora`, which trains adapters and head alone",
+        ),
+        (
+            "micro_batch_tokens max_length",
+            lambda most, length: most is None or most >= length,
+            "`micro_batch_tokens` is not below `max_length`: a row must fit",
+        ),
+        ("rate_factors", lambda factors: len(set(factors)) == len(factors), "factors that all differ"),
+    )
+    idle: ClassVar[tuple[str, ...]] = ()
+    """Shared knobs that have no effect in this kind."""
+
+    @property
+    def instead_of_causal(self) -> str:
+        """What to set, and why, if the encoder is causal and cannot learn this task; empty if it can."""
+        return ""
+
+    @property
+    def instead_of_first_token(self) -> str:
+        """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
+        return ""
+
+
+_METRICS = {False: ("accuracy", "macro_f1", "matthews", "f1"), True: ("micro_f1", "macro_f1")}
+"""Metrics by `multi_label`; null stands for the first."""
+
+
+class LabelledParams(FinetuneParams):
+    """Tasks of texts, or pairs of texts, and their labels."""
+
+    text_field: str
+    second_field: str | None
+    """Field of the second text of a pair; null: single texts."""
+    label_field: str
+    label_files: Annotated[dict[str, str], Field(min_length=2)] | None
+    """For a folder: label → a file with a text in each line, or a folder with a text in each file. Null: the subfolders
+    are the labels.
+    """
+    multi_label: bool
+    """Whether a text may have several labels, or none."""
+    label_separator: Annotated[str, Field(min_length=1)]
+    """Multi-label only: separator of the labels in records that hold them as one string instead of a list."""
+    too_long: Literal["truncate", "drop", "error"]
+    """Treatment of a text or pair of more than `max_length` tokens; it is counted in any case."""
+    metric: Literal["accuracy", "macro_f1", "matthews", "f1", "micro_f1"] | None
+    """Headline metric, which also selects the weights that are kept; null: accuracy, or micro-F1 of a multi-label task.
+    """
+    positive_label: str | None
+    """Label whose F1 is the metric `f1`, or an extra figure beside any other metric; null: none."""
+    class_weights: Literal["none", "balanced"]
+    """Balanced: texts of rare classes weigh more in training."""
+    max_classes: Annotated[int, Field(ge=2)] | None
+    """Number of most frequent labels to keep; texts of rarer ones are dropped and counted. Null: all."""
+    max_per_class: Count | None
+    max_train: Annotated[int, Field(ge=2)] | None
+    """Maximum number of training texts, chosen by their hashes; null: all."""
+    train_length: Annotated[int, Field(ge=8)] | None
+    """Tokens of the window that each step reads of a longer training text, drawn anew each time; null: its beginning,
+    `max_length` tokens.
+    """
+    rules = (
+        *FinetuneParams.rules,
+        (
+            "multi_label metric",
+            lambda multi_label, metric: metric is None or metric in _METRICS[multi_label],
+            f"null, or one of: {', '.join(_METRICS[False])}; for a multi-label task: {', '.join(_METRICS[True])}",
+        ),
+        (
+            "metric positive_label",
+            lambda metric, positive_label: metric != "f1" or positive_label is not None,
+            "`positive_label` beside `metric: f1`: the label whose F1 it is",
+        ),
+        (
+            "multi_label positive_label",
+            lambda multi_label, positive_label: not multi_label or positive_label is None,
+            "`positive_label: null` for a multi-label task",
+        ),
+        (
+            "multi_label max_per_class",
+            lambda multi_label, most: not multi_label or most is None,
+            "`max_per_class: null` for a multi-label task, whose texts belong to several classes",
+        ),
+        (
+            "second_field label_files",
+            lambda second, files: second is None or files is None,
+            "`second_field: null` beside `label_files`, which hold no pairs",
+        ),
+        (
+            "train_length max_length",
+            lambda window, longest: window is None or window <= longest,
+            "`train_length` at most `max_length`, or null",
+        ),
+        (
+            "train_length second_field",
+            lambda window, second: window is None or second is None,
+            "`train_length: null` for pairs of texts, of which a window would hold one alone",
+        ),
+        (
+            "hub label_files",
+            lambda hub, files: hub is None or files is None,
+            "`label_files: null` beside `hub`: the records are on the hub",
+        ),
+    )
+
+    @property
+    def named_labels(self) -> frozenset[str]:
+        """Labels that can be predicted even if no training text has them."""
+        return frozenset()
+
+
+class ClassificationParams(LabelledParams):
+    """Tasks with one label, or any number of them, for each text or pair of texts."""
+
+    kind: Literal["classification"]
+
+    @property
+    def instead_of_first_token(self) -> str:
+        return (
+            "family `modernbert`, which classifies at the last token if it is causal, or objective `mlm`; other "
+            "families classify at the first token, which sees no other in a causal model"
+        )
+
+
+class QuestionAnsweringParams(FinetuneParams):
+    """Tasks that find the span of a context that answers a question, or say that no span does."""
+
+    kind: Literal["question_answering"]
+    question_field: str
+    context_field: str
+    answers_field: str
+    """Field of the answers, `{text: [...], answer_start: [...]}`; both lists are empty if the context has no answer."""
+    stride: Annotated[int, Field(ge=0)]
+    """Number of tokens that two neighbouring windows of a long context share."""
+    max_question_tokens: Count
+    max_answer_tokens: Count
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *FinetuneParams.rules,
+        (
+            "max_length max_question_tokens stride",
+            lambda length, question, stride: question + stride + 3 < length,
+            "`max_question_tokens` + `stride` + 3 special tokens below `max_length`: otherwise windows do not advance",
+        ),
+    )
+
+    @property
+    def instead_of_causal(self) -> str:
+        return "objective `mlm`, because a causal model has not read the context after a word"
+
+
+class SimilarityParams(FinetuneParams):
+    """Tasks that measure how similar two texts are, by the cosine of their embeddings or by reading both at once."""
+
+    kind: Literal["similarity"]
+    first_field: str
+    second_field: str
+    score_field: str | None
+    """Field of a pair's score; null: pairs have no score, and each is a match."""
+    lowest_score: float
+    """Score of pairs that have nothing in common: cosine 0."""
+    highest_score: float
+    """Score of pairs with the same meaning: cosine 1."""
+    read_together: bool
+    """Whether the model reads both texts of a pair at once and answers with a score, as GLUE has it; otherwise it has a
+    vector for each text."""
+    columns: Annotated[tuple[str, ...], Field(min_length=2)] | None
+    """Column names of tab-separated files without a header, in which quotes are ordinary characters."""
+    docstring_field: str | None
+    """Field of a text that is split into a pair: its first sentence, and the rest. Null: two fields."""
+    title_field: str | None
+    """Field of the qualified name of that text, which is removed from both; null: none."""
+    max_train: Annotated[int, Field(ge=2)] | None
+    """Maximum number of training pairs, chosen by their hashes; null: all."""
+    train_length: Annotated[int, Field(ge=8)] | None
+    """Tokens at which texts are cut in training: more pairs in the same time. Null: `max_length`."""
+    temperature: Positive
+    """Matching pairs: divisor of their cosines before the softmax over a batch."""
+    recall_at: Count
+    """Headline metric of matching pairs: share of first texts with a match among this many nearest texts."""
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *FinetuneParams.rules,
+        (
+            "lowest_score highest_score",
+            lambda low, high: low < high,
+            "`lowest_score` below `highest_score`",
+        ),
+        (
+            "train_length max_length",
+            lambda train, longest: train is None or train <= longest,
+            "`train_length` at most `max_length`, or null",
+        ),
+        (
+            "read_together score_field",
+            lambda together, score: not together or score is not None,
+            "`score_field` beside `read_together: true`, which learns scores",
+        ),
+        (
+            "docstring_field score_field",
+            lambda docstring, score: docstring is None or score is None,
+            "`score_field: null` beside `docstring_field`, whose two parts always match",
+        ),
+        (
+            "docstring_field title_field",
+            lambda docstring, title: docstring is not None or title is None,
+            "`title_field: null`, or a `docstring_field` beside it",
+        ),
+    )
+
+
+class TaggingParams(FinetuneParams):
+    """Tasks with a tag for each word: entities by type and extent."""
+
+    kind: Literal["tagging"]
+    tokens_field: str
+    """JSON Lines, Parquet and hub datasets: field of the list of words."""
+    tags_field: str
+    """... and field of the list of their tags."""
+    token_column: int
+    """Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative."""
+    tag_column: int
+
+    @property
+    def instead_of_causal(self) -> str:
+        return "objective `mlm`, because a causal model has not read the words after the one that it tags"
+
+
+BLANK = "[MASK]"
+"""The blank of a prompt, whatever the tokenizer calls its mask."""
+
+
+class EntailmentParams(Section):
+    """A classifier of pairs of texts with a label `entailment`."""
+
+    model: str
+    """Folder, such as models/finetuned/mnli, or name on the hub."""
+    revision: str | None = None
+    """Commit on the hub."""
+
+
+class ZeroShotParams(LabelledParams):
+    """Tasks with one label for each text, by a model's answer to a prompt after it: nothing is trained."""
+
+    kind: Literal["zero_shot"]
+    # These four have one valid value. The other knobs of texts and labels begin as those of `classification`.
+    multi_label: bool = False
+    second_field: str | None = None
+    class_weights: Literal["none", "balanced"] = "none"
+    train_length: Annotated[int, Field(ge=8)] | None = None
+    prompt: str
+    """Prompt after each text, with one blank."""
+    entailment: EntailmentParams | None
+    """Null: which word would the encoder fill in? Otherwise: does the prompt, filled with a label's words, follow from
+    the text?
+    """
+    label_words: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] | None
+    """Label → words that stand for it, each one token, or with entailment any phrase; null: the labels themselves."""
+    calibrated: bool
+    """Whether a word is scored by how much likelier it is after the text than in the prompt alone."""
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *LabelledParams.rules,
+        ("prompt", lambda prompt: prompt.count(BLANK) == 1, f"a sentence with one {BLANK}"),
+        ("multi_label", lambda several: not several, "`multi_label: false`: one word is filled in"),
+        ("second_field", lambda second: second is None, "`second_field: null`: one text, with the prompt after it"),
+        ("num_seeds", lambda num: num == 1, "`num_seeds: 1`: nothing is random"),
+        ("class_weights", lambda weights: weights == "none", "`class_weights: none`: nothing is trained"),
+        ("train_length", lambda length: length is None, "`train_length: null`: nothing is trained"),
+        ("lora", lambda lora: lora is None, "`lora: null`: nothing is trained"),
+    )
+    idle: ClassVar[tuple[str, ...]] = (
+        "micro_batch_tokens",
+        "epochs",
+        "looks_per_epoch",
+        "patience",
+        "optimizer",
+        "warmup_fraction",
+        "layer_decay",
+        "frozen_layers",
+        "checkpoint_every_steps",
+    )
+
+    @property
+    def named_labels(self) -> frozenset[str]:
+        return frozenset(self.label_words or ())
+
+    @property
+    def instead_of_causal(self) -> str:
+        why = "objective `mlm`, because a causal model fills no masks; or set `entailment`"
+        return "" if self.entailment else why
+
+
+SECTIONS: Mapping[str, type[FinetuneParams]] = {
+    "classification": ClassificationParams,
+    "tagging": TaggingParams,
+    "question_answering": QuestionAnsweringParams,
+    "similarity": SimilarityParams,
+    "zero_shot": ZeroShotParams,
+}
+"""Section class of each `kind`."""
+
+
+class _ByKind:
+    """Validates a task as the class that its `kind` names: pydantic's discriminated union, for any set of classes."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = {kind: handler.generate_schema(section) for kind, section in SECTIONS.items()}
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+AnyTask = Annotated[FinetuneParams, _ByKind()]
+
+
+__all__ = [
+    "SECTIONS",
+    "AnyTask",
+    "ClassificationParams",
+    "FinetuneParams",
+    "HubParams",
+    "LabelledParams",
+    "LoraParams",
+    "QuestionAnsweringParams",
+    "SimilarityParams",
+    "SplitsParams",
+    "TaggingParams",
+    "ZeroShotParams",
+]
+
+
+SHARED = "shared"
+PRESET = "preset"
+"""Key of a task for the name of a row of `presets`."""
+_DATA = "data"
+"""Key that DVC reads from the task itself, before any layers are merged."""
+_INHERITED = {
+    "zero_shot": (
+        "classification",
+        {
+            name
+            for name in LabelledParams.model_fields.keys() - FinetuneParams.model_fields.keys()
+            if ZeroShotParams.model_fields[name].is_required()
+        },
+    )
+}
+"""Kind → kind whose defaults lie under its own, and the keys that it takes of them."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_WATCHED = ("corpus.lock", "requirements.lock")
+"""Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed."""
+
+
+def whole_task(
+    task: Mapping[str, Any], defaults: Mapping[str, Any], presets: Mapping[str, Any] = _NONE
+) -> dict[str, Any]:
+    """Return `task` completed by the layers under it. A key of the task replaces that of its preset whole."""
+    own = {**_preset_of(task, presets), **task}
+    kind = str(own.get("kind"))
+    whole: dict[str, Any] = {}
+    for layer in (defaults.get(SHARED), _inherited(kind, defaults), defaults.get(kind), own):
+        whole = laid_over(whole, layer) if isinstance(layer, Mapping) else whole
+    whole.pop(PRESET, None)
+    return whole
+
+
+def _preset_of(task: Mapping[str, Any], presets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that `task` takes of its preset; none of an unknown one, or of one of another kind."""
+    row = presets.get(str(task.get(PRESET)))
+    if not isinstance(row, Mapping) or task.get("kind", row.get("kind")) != row.get("kind"):
+        return {}
+    return {key: value for key, value in row.items() if key != _DATA}
+
+
+def _inherited(kind: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    other, keys = _INHERITED.get(kind, ("", ()))
+    section = defaults.get(other)
+    return {key: section[key] for key in keys if key in section} if isinstance(section, Mapping) else {}
+
+
+def faults_of_task(
+    name: str, task: Mapping[str, Any], defaults: Mapping[str, Any], presets: Mapping[str, Any]
+) -> Iterator[ValueError]:
+    """Yield a fault for an unknown preset, for each key without effect, and if records come from two places."""
+    whole = whole_task(task, defaults, presets)
+    if PRESET in task and not _preset_of(task, presets):
+        yield ValueError(_known_presets(task.get("kind"), presets), {f"finetune.{name}.{PRESET}": task[PRESET]})
+    yield from _idle_keys(name, task, str(whole.get("kind")), defaults)
+    yield from _two_sources(name, task, whole)
+
+
+def _known_presets(kind: object, presets: Mapping[str, Any]) -> str:
+    known = [
+        name for name, row in presets.items() if isinstance(row, Mapping) and (kind is None or row.get("kind") == kind)
+    ]
+    return f"a preset{f' of kind `{kind}`' if kind else ''}: {', '.join(known) or 'there is none'}"
+
+
+def _idle_keys(name: str, task: Mapping[str, Any], kind: str, defaults: Mapping[str, Any]) -> Iterator[IdleKeyError]:
+    """Yield keys without effect in the task or in its kind's defaults; shared defaults may set them."""
+    if kind not in SECTIONS:
+        return
+    for place, given in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", defaults.get(kind))):
+        for key in SECTIONS[kind].idle:
+            if isinstance(given, Mapping) and key in given:
+                expected = f"no such key: it has no effect in a task of kind `{kind}`"
+                yield IdleKeyError(f"{place}.{key}", given[key], expected)
+
+
+def _two_sources(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[ValueError]:
+    """Yield a fault for a file in `data` beside records of the hub, which are read instead of it."""
+    hub, data = whole.get("hub"), task.get("data")
+    dataset = hub.get("dataset") if isinstance(hub, Mapping) else None
+    if not isinstance(dataset, str) or not isinstance(data, str):
+        return
+    if str(Path(data)) in _WATCHED or _overlap(data, dataset):
+        return
+    expected = f"`data: {_WATCHED[0]}`, because `hub` takes the records from the hub; or `hub: null`, to read the file"
+    yield ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.hub": hub})
+
+
+def _overlap(data: str, dataset: str) -> bool:
+    """Return whether the dataset is a local folder that DVC watches, or a part of it."""
+    return Path(data).is_relative_to(dataset) or Path(dataset).is_relative_to(data)
+
+
+def faults_of_defaults(defaults: Mapping[str, Any]) -> Iterator[ValueError]:
+    """Yield a fault for each section of `finetune_defaults` that names no kind, and for each key its kind lacks."""
+    known: Mapping[str, type[BaseModel]] = {SHARED: FinetuneParams, **SECTIONS}
+    for kind, section in defaults.items():
+        if kind not in known:
+            yield UnknownKeyError(f"finetune_defaults.{kind}", str(kind), section, list(known))
+        else:
+            yield from faults_of_keys(f"finetune_defaults.{kind}", section, known[kind], without={"kind", _DATA})
+
+
+def where_laid(key: str, tree: Any) -> str:
+    """Return `finetune.TASK.a.b`, or `presets.….a.b` or `finetune_defaults.….a.b` if the value is set there."""
+    section, _, rest = key.partition(".")
+    name, _, inner = rest.partition(".")
+    if section != "finetune" or not inner:
+        return key
+    task, presets = tree["finetune"][name], tree.get("presets")
+    preset = _preset_of(task, presets) if isinstance(presets, Mapping) else {}
+    kind = task.get("kind", preset.get("kind"))
+    below = [kind, *([_INHERITED[kind][0]] if kind in _INHERITED and inner in _INHERITED[kind][1] else []), SHARED]
+    of_preset = [f"presets.{task[PRESET]}"] if inner.partition(".")[0] in preset else []
+    for place in (f"finetune.{name}", *of_preset, *(f"finetune_defaults.{section}" for section in below)):
+        if _is_written(f"{place}.{inner}", tree):
+            return f"{place}.{inner}"
+    return key
+
+
+def _is_written(key: str, tree: Any) -> bool:
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return False
+        tree = tree[part]
+    return True

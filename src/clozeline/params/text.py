@@ -1,0 +1,120 @@
+"""Sections `preprocess`, `tokenize` and `contract`: from raw text to token shards, and the limits of both."""
+
+import re
+from operator import le
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from clozeline.params.schema import Count, Fraction, Section, Share, set_for
+
+_WITH_URL = ("files", "wikipedia-xml", "sql")
+
+
+def _url_fits(kind: str, url: str | None) -> bool:
+    return kind in _WITH_URL if url else kind != "sql"
+
+
+def _is_a_url_without_password(url: str | None) -> bool:
+    return url is None or ("://" in url and "\n" not in url and not _password_of(url))
+
+
+def _password_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).password
+    except ValueError:
+        return None
+
+
+class SourceParams(Section):
+    kind: Literal["python-docs", "files", "wikipedia-xml", "hub", "sql"]
+    path: str
+    """Path that DVC watches: the local source, or for other sources a file that fixes them as far as a file can."""
+    url: str | None
+    """Remote files, or the database. DVC does not watch it."""
+    query: str | None
+    pattern: str
+    one_document_per: Literal["paragraph", "line", "file"]
+    """Plain text only: other formats mark the end of a document themselves."""
+    text_field: str
+    label_field: str | None
+    dataset: str | None
+    subset: str | None
+    revision: str | None
+    rules = (
+        ("kind dataset", set_for("hub"), "set `dataset` for kind `hub`, and leave it null for any other"),
+        ("kind query", set_for("sql"), "set `query` for kind `sql`, and leave it null for any other"),
+        ("kind url", _url_fits, f"a `url` for kind `sql`; it may be set for {', '.join(_WITH_URL)}, and for no other"),
+        (
+            "url",
+            _is_a_url_without_password,
+            "protocol://…, without a password: that belongs into the environment (docs/own-text.md)",
+        ),
+    )
+
+    @property
+    def place(self) -> str:
+        """Location of the source, for messages and to recognize it again."""
+        return self.dataset or self.url or self.path
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether DVC notices a change of the source by itself."""
+        is_pinned = self.revision is not None and re.fullmatch("[0-9a-f]{40}", self.revision) is not None
+        return self.url is None and (self.kind != "hub" or is_pinned)
+
+
+class PreprocessParams(Section):
+    source: SourceParams
+    on_bad_record: Literal["stop", "quarantine"]
+    """JSON Lines, CSV, Parquet, plain text: what becomes of a record that cannot be read."""
+    min_characters: Count
+    max_characters: Count
+    min_words: Count | None
+    max_words: Count | None
+    near_duplicate_similarity: Fraction
+    same_side_similarity: Fraction
+    validation_fraction: Fraction
+    holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
+    rules = (
+        ("min_characters max_characters", le, "`min_characters` not above `max_characters`: otherwise no text passes"),
+        (
+            "min_words max_words",
+            lambda least, most: least is None or most is None or least <= most,
+            "`min_words` not above `max_words`: otherwise no text passes",
+        ),
+        (
+            "same_side_similarity near_duplicate_similarity",
+            le,
+            "`same_side_similarity` not above `near_duplicate_similarity`",
+        ),
+        (
+            "validation_fraction holdout_fraction",
+            lambda a, b: a + b < 1,
+            "a sum below 1: the rest is the training split",
+        ),
+    )
+
+
+class TokenizeParams(Section):
+    algorithm: Literal["wordpiece", "bpe", "unigram", "existing"]
+    existing: str | None
+    vocab_size: Annotated[int, Field(ge=64, le=1_000_000)]
+    min_frequency: Count
+    lowercase: bool
+    shard_tokens: Count
+    rules = (
+        ("algorithm existing", set_for("existing"), "set `existing` for algorithm `existing`, null for any other"),
+    )
+
+
+class ContractParams(Section):
+    """Limits of the data of a training, most of them beside those of the last accepted training."""
+
+    min_documents: Count
+    max_documents: Count | None
+    max_missing_share: Share
+    """Largest share of the accepted number of documents that may be missing."""
+    max_changed_test_rows: Share
+    """Upper limit of the share of previously accepted test rows that are missing or have other labels."""

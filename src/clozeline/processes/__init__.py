@@ -1,1 +1,0 @@
-"""Several processes for one stage."""

@@ -1,0 +1,288 @@
+"""Held-out items beside a fine-tuned model: validation items on which its exported graphs are examined, and test items
+on which a release compares it with the champion.
+
+Facts of a fine-tuned model in its config.json, beside those that transformers knows.
+
+Exact match and F1 as SQuAD's official script computes them (Rajpurkar et al. 2018).
+
+Correlation coefficients.
+
+Shapes: N pairs.
+
+Exact search: rank of the matching candidates of a query among all candidates.
+
+Shapes: Q queries, D candidates, H hidden, B queries of a block.
+"""
+
+import hashlib
+import heapq
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
+
+from clozeline.system.errors import ArtifactError
+
+FILE = "held_out.jsonl"
+MAX_ITEMS = 512
+TEST_FILE = "test_items.jsonl"
+MAX_TEST_ITEMS = 4096
+
+
+class EntitySpan(BaseModel):
+    """An entity: its type, and the characters `start` to `end` of the text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: int
+    end: int
+    type: str
+
+
+class HeldOut(BaseModel):
+    """One item and its label."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    """The text, the first text of a pair, or the question."""
+    second: str | None = None
+    """The second text of a pair, or the context of a question."""
+    right: tuple[str, ...] = ()
+    """Classification: labels of the text. Question answering: every accepted answer; empty if there is none.
+    Similarity: the texts that match it.
+    """
+    entities: tuple[EntitySpan, ...] = ()
+    """Tagging: the entities of the text."""
+    score: FiniteFloat | None = None
+    """Similarity of the two texts, 0-1."""
+    recall_at: PositiveInt | None = None
+    """Similarity: a match counts if it is among this many nearest texts."""
+
+
+def write_held_out(folder: Path, items: Sequence[HeldOut]) -> None:
+    """Write at most `MAX_ITEMS` validation items into a model's folder."""
+    _write(folder / FILE, items, MAX_ITEMS)
+
+
+def write_test_items(folder: Path, items: Sequence[HeldOut]) -> None:
+    """Write at most `MAX_TEST_ITEMS` test items into a model's folder."""
+    _write(folder / TEST_FILE, items, MAX_TEST_ITEMS)
+
+
+def _write(path: Path, items: Sequence[HeldOut], most: int) -> None:
+    """Write the items with the lowest hashes, a sample without a seed."""
+    lines = {item.model_dump_json(exclude_defaults=True) for item in items}
+    chosen = heapq.nsmallest(most, lines, key=lambda line: hashlib.sha256(line.encode()).digest())
+    path.write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
+
+
+def read_held_out(folder: Path) -> list[HeldOut]:
+    """Read the items that `write_held_out` wrote; an empty list if there is no file.
+
+    Raises:
+        ArtifactError: a line is not a held-out item.
+    """
+    return read_items(folder / FILE)
+
+
+def read_items(path: Path) -> list[HeldOut]:
+    """Read a file of items; an empty list if there is none.
+
+    Raises:
+        ArtifactError: a line is not a held-out item.
+    """
+    if not path.is_file():
+        return []
+    # Iterate over the file: `splitlines` also splits at U+2028 and others, which JSON leaves inside a string.
+    with path.open("rb") as lines:
+        return [_item(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def _item(line: bytes, place: str) -> HeldOut:
+    try:
+        return HeldOut.model_validate_json(line)
+    except ValidationError as error:
+        raise ArtifactError(
+            f"{place} is no held-out item in JSON: {line.decode(errors='replace').strip()[:80] or 'an empty line'}",
+            do="run `dvc repro finetune` to write it again",
+        ) from error
+
+
+@dataclass(frozen=True)
+class ConfigFacts:
+    """Our own keys in config.json. A missing key has the default given here."""
+
+    reads_pairs: bool = False
+    """Whether a classifier was trained on pairs of texts."""
+    decision_threshold: float | None = None
+    """Score above which a label is given, if a text can have several."""
+    no_answer_margin: float | None = None
+    """Score by which a span has to beat the empty answer."""
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """Return the facts in a configuration of transformers."""
+        facts: dict[str, Any] = {fact.name: getattr(config, fact.name, fact.default) for fact in fields(cls)}
+        return cls(**facts)
+
+    def add_to(self, config: Any) -> None:
+        """Set the facts that differ from their default in `config`."""
+        for fact in fields(self):
+            value = getattr(self, fact.name)
+            if value != fact.default:
+                setattr(config, fact.name, value)
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = frozenset(string.punctuation)
+
+
+def normalized(text: str) -> str:
+    """Return the text in lower case with single spaces, without punctuation and articles."""
+    kept = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", kept).split())
+
+
+def exact_match(answers: Sequence[str], predicted: str) -> float:
+    """Return 1 if `predicted` is one of `answers`, or if both are empty; else 0."""
+    return _best(lambda answer: float(normalized(answer) == normalized(predicted)), answers)
+
+
+def f1(answers: Sequence[str], predicted: str) -> float:
+    """Return the F1 of words between `predicted` and the nearest of `answers`."""
+    return _best(lambda answer: _word_f1(normalized(answer).split(), normalized(predicted).split()), answers)
+
+
+def _best(figure: Callable[[str], float], answers: Sequence[str]) -> float:
+    """Return the best figure over the answers. As in the script, answers that normalize to nothing, such as `the`,
+    count only if there are no others.
+    """
+    spoken = [answer for answer in answers if normalized(answer)]
+    return max(figure(answer) for answer in spoken or [""])
+
+
+def _word_f1(answer: Sequence[str], predicted: Sequence[str]) -> float:
+    if not answer or not predicted:
+        return float(answer == predicted)
+    common = sum((Counter(answer) & Counter(predicted)).values())
+    return 2 * common / (len(answer) + len(predicted))
+
+
+Values = npt.NDArray[np.float64]
+
+
+def pearson(one_N: Values, other_N: Values) -> float:
+    """Return the linear correlation; NaN if the values of either side are constant."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        one_N, other_N = one_N - one_N.mean(), other_N - other_N.mean()
+        lengths = math.sqrt(float(one_N @ one_N)) * math.sqrt(float(other_N @ other_N))
+    return math.nan if lengths == 0 else float(np.clip(one_N @ other_N / lengths, -1.0, 1.0))
+
+
+def spearman(one_N: Values, other_N: Values) -> float:
+    """Return the correlation of ranks; ties share the mean of their ranks. NaN if the values of either side are
+    constant.
+    """
+    if one_N.min() == one_N.max() or other_N.min() == other_N.max():
+        return math.nan
+    return pearson(ranks(one_N), ranks(other_N))
+
+
+def ranks(values_N: Values) -> Values:
+    """Return ranks from 1, the smallest value first; ties share the mean of their ranks."""
+    _, place_N, num_equal = np.unique(values_N, return_inverse=True, return_counts=True)
+    last = np.cumsum(num_equal)
+    mean: Values = last - (num_equal - 1) / 2
+    return mean[place_N]
+
+
+Floats = npt.NDArray[np.float32]
+ScoresOf = Callable[[int, int], Floats]
+"""Function (start, stop) → `score_BD` of the queries `start` … `stop - 1`."""
+
+_BLOCK = 256
+"""Queries scored together, so that memory does not grow with the number of queries."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Result of the search for each query."""
+
+    rank_Q: npt.NDArray[np.int64]
+    """Rank, from 1, of the best matching candidate; other candidates with the same score rank before it."""
+    best_Q: npt.NDArray[np.int64]
+    """Index of the candidate with the highest score; the first of them on a tie."""
+
+    def of(self, queries: Sequence[int]) -> Self:
+        """Return the result for these queries only."""
+        return type(self)(self.rank_Q[list(queries)], self.best_Q[list(queries)])
+
+    def recall_at(self, k: int) -> npt.NDArray[np.float64]:
+        """Return 1 for each query with a matching candidate among the first `k`, else 0."""
+        return (self.rank_Q <= k).astype(np.float64)
+
+    @property
+    def reciprocal(self) -> npt.NDArray[np.float64]:
+        """Reciprocal ranks; their mean is the MRR (Voorhees 1999)."""
+        return 1.0 / self.rank_Q
+
+
+def ranked(scores_of: ScoresOf, belonging: Sequence[Sequence[int]]) -> Ranked:
+    """Rank all candidates for each query.
+
+    Args:
+        scores_of: returns the scores of a block of queries.
+        belonging: for each query the indices of its matching candidates, at least one.
+    """
+    (found,) = ranked_by_each(lambda start, stop: (scores_of(start, stop),), belonging)
+    return found
+
+
+def ranked_by_each(
+    scores_of: Callable[[int, int], Sequence[Floats]], belonging: Sequence[Sequence[int]]
+) -> list[Ranked]:
+    """Rank by several scores of the same queries and candidates; each block is scored once."""
+    blocks = []
+    for start in range(0, len(belonging), _BLOCK):
+        stop = min(start + _BLOCK, len(belonging))
+        blocks.append([_ranked(score_BD, belonging[start:stop]) for score_BD in scores_of(start, stop)])
+    return [
+        Ranked(np.concatenate([part.rank_Q for part in parts]), np.concatenate([part.best_Q for part in parts]))
+        for parts in zip(*blocks, strict=True)
+    ]
+
+
+def _ranked(score_BD: Floats, belonging: Sequence[Sequence[int]]) -> Ranked:
+    """Rank one block. Arrays over P hold the pairs of a query and a matching candidate, grouped by query."""
+    size_B = np.array([len(own) for own in belonging])
+    start_B = np.cumsum(size_B) - size_B
+    query_P = np.repeat(np.arange(len(belonging)), size_B)
+    score_P = score_BD[query_P, np.concatenate([np.array(own, dtype=np.int64) for own in belonging])]
+    best_B = np.maximum.reduceat(score_P, start_B)
+    num_as_good_B = (score_BD >= best_B[:, None]).sum(axis=1)
+    num_own_B = np.add.reduceat((score_P >= best_B[query_P]).astype(np.int64), start_B)
+    return Ranked(1 + num_as_good_B - num_own_B, score_BD.argmax(axis=1))
+
+
+def by_vectors(queries_QH: Floats, candidates_DH: Floats) -> ScoresOf:
+    """Return a scorer by cosine, for vectors of length 1."""
+    return lambda start, stop: queries_QH[start:stop] @ candidates_DH.T
+
+
+def chance_of_recall(num_candidates: int, belonging: Sequence[Sequence[int]], k: int) -> float:
+    """Return the expected recall at `k` of a random order: 1 minus the probability that no match is drawn."""
+    drawn = np.arange(min(k, num_candidates))
+    chances = {
+        num: 1.0 - float(np.prod(np.maximum(num_candidates - num - drawn, 0) / (num_candidates - drawn)))
+        for num in {len(own) for own in belonging}
+    }
+    return float(np.mean([chances[len(own)] for own in belonging]))

@@ -1,0 +1,279 @@
+"""Check that the fields named in the configuration exist in the data.
+
+JSON Lines and CSV: turn lines into records with their location, and check their fields.
+
+Table of file formats: suffix → reader.
+
+Files of a folder that a glob pattern selects.
+"""
+
+import csv
+import difflib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.records.reading.streams import Meter, OnBad, lines_of, parsed, stop
+from clozeline.system.errors import DataError
+
+Fields = Mapping[str, str]
+"""Knob → field name. Messages mention both."""
+_LEAST_IN_COMMON = 3
+"""Minimum length of the shorter name when a name is suggested because one contains the other."""
+
+
+def check_fields(present: Collection[str], fields: Fields, place: object, *, records_before: bool = False) -> None:
+    """Check that every field is present.
+
+    Args:
+        present: names of the fields of this record.
+        fields: the fields that the knobs name.
+        place: location of the record, for messages.
+        records_before: earlier records have every field, so the name is right and this record is wrong.
+
+    Raises:
+        DataError: a field is missing.
+    """
+    for knob, name in fields.items():
+        if name not in present:
+            raise DataError(
+                f"{place}: no field `{name}`",
+                given=f"fields: {', '.join(present) or 'none'}",
+                expected=f"a field `{name}`, which `{knob}` names",
+                do="earlier records have this field: add it to this record, or remove the record"
+                if records_before
+                else _remedy_for_name(name, knob, [field for field in present if field not in fields.values()]),
+            )
+
+
+def nearest(name: str, present: Collection[str]) -> str | None:
+    """Return the field whose name is closest to `name`; None if none is close."""
+    plain = {field.casefold(): field for field in present}
+    wanted = name.casefold()
+    near = difflib.get_close_matches(wanted, plain, n=1)
+    inside = (field for field in plain if min(len(field), len(wanted)) >= _LEAST_IN_COMMON)
+    found = near[0] if near else next((field for field in inside if field in wanted or wanted in field), None)
+    return None if found is None else plain[found]
+
+
+def _remedy_for_name(name: str, knob: str, free: Collection[str]) -> str:
+    return f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"
+
+
+_MOST_FIELD_CHARACTERS = 32_000_000
+_SEPARATORS: Mapping[str, str] = MappingProxyType(
+    {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
+)
+
+PlacedRecord = tuple[str, dict[str, Any]]
+"""Location for messages, and values by field. A plain tuple, because there are millions."""
+
+
+def json_records(
+    lines: Iterable[str],
+    file: str,
+    fields: Fields,
+    first_line: int = 1,
+    *,
+    keeps_halves: bool = False,
+    on_bad: OnBad = stop,
+) -> Iterator[PlacedRecord]:
+    """Yield one JSON object per line; skip blank lines. `keeps_halves`: as for `parsed`.
+
+    Raises:
+        DataError: a line is not a JSON object, or lacks a field; unless `on_bad` takes the error.
+    """
+    names = (*fields.values(),)
+    records_before = False
+    for number, line in enumerate(lines, start=first_line):
+        if line.strip():
+            place = f"{file}, line {number}"
+            try:
+                values = _object(line, place, fields, keeps_halves=keeps_halves)
+                for name in names:
+                    if name not in values:
+                        check_fields(values, fields, place, records_before=records_before)
+            except DataError as error:
+                on_bad(error)
+                continue
+            yield place, values
+            records_before = True
+
+
+def _object(line: str, place: str, fields: Fields, *, keeps_halves: bool) -> dict[str, Any]:
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            values = parsed(line, keeps_halves=keeps_halves)
+        except ValueError as error:
+            raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
+    if not isinstance(values, dict):
+        raise _not_an_object(place, f"{type(values).__name__}: {line.strip()[:80]}", fields)
+    return values
+
+
+def separated_records(
+    lines: Iterable[str], file: str, fields: Fields, *, delimiter: str, on_bad: OnBad = stop
+) -> Iterator[PlacedRecord]:
+    """Yield rows of CSV with a header; quoted fields may hold line ends and separators (RFC 4180). Rows without any
+    content are skipped.
+
+    Raises:
+        DataError: unbalanced quotes, a missing field, or a row with another number of columns than the header, unless
+            `on_bad` takes the error of such a row.
+    """
+    csv.field_size_limit(_MOST_FIELD_CHARACTERS)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        header = next(filter(None, rows), [])
+        place = f"{file}, line {max(rows.line_num, 1)}"
+        _check_separator(header, delimiter, fields, place)
+        check_fields(header, fields, place)
+        for row in rows:
+            if len(row) == len(header):
+                yield f"{file}, line {rows.line_num}", dict(zip(header, row, strict=True))
+            elif any(map(str.strip, row)):
+                on_bad(_not_as_wide(f"{file}, line {rows.line_num}", row, header))
+    except csv.Error as error:
+        raise DataError(
+            f'{file}, line {rows.line_num}: not CSV with double quotes, a quote in a field as "": {error}',
+            do="fix the quotes near that line (an unclosed quote reaches to the end of the file)",
+        ) from error
+
+
+def _check_separator(header: Sequence[str], delimiter: str, fields: Fields, place: str) -> None:
+    if len(header) != 1 or header[0] in fields.values():
+        return
+    found = next((sign for sign in _SEPARATORS if sign != delimiter and sign in header[0]), None)
+    if found:
+        raise DataError(
+            f"{place}: the fields are separated by {_SEPARATORS[found]}, not {_SEPARATORS[delimiter]}:"
+            f" {header[0][:160]}",
+            do=f"save the file with {_SEPARATORS[delimiter]}, or rename it: .csv for commas, .tsv for tabs",
+        )
+
+
+def _not_as_wide(place: str, row: Sequence[str], header: Sequence[str]) -> DataError:
+    return DataError(
+        f"{place}: {len(row)} columns, but the header has {len(header)}",
+        given=f"{row}"[:160],
+        expected=f"columns: {', '.join(header)}",
+        do="put double quotes around fields that hold a separator, or fix the row",
+    )
+
+
+def _not_an_object(place: str, given: str, fields: Fields) -> DataError:
+    example = ", ".join(f'"{name}": …' for name in fields.values())
+    return DataError(
+        f"{place}: not a JSON object",
+        given=given,
+        expected=f"one JSON object per line, like {{{example}}}",
+        do="write one object per line (an array becomes lines with `jq -c '.[]' OLD > NEW`)",
+    )
+
+
+_COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
+FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]
+_PARQUET_ROWS = 1_000
+PARQUET_SUFFIXES = (".parquet", ".pq")
+
+
+def format_of(path: Path) -> str:
+    """Return the suffix of the format: `.csv` for `posts.CSV.gz`."""
+    name = PurePosixPath(path.name.lower())
+    return PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSION_SUFFIXES else name.suffix
+
+
+def read_parquet(
+    path: Path, fields: Fields, meter: Meter, start: int = 0, end: int | None = None
+) -> Iterator[PlacedRecord]:
+    """Read the named columns, with a thousand rows in memory at a time.
+
+    Args:
+        start: first byte of the range in which the row groups to read begin.
+        end: first byte behind the range; None: the end of the file.
+
+    Raises:
+        DataError: the file is damaged, or has no such columns.
+    """
+    file, size_bytes = str(path), path.stat().st_size
+    try:
+        with pq.ParquetFile(path) as table:
+            check_fields(table.schema_arrow.names, fields, path)
+            groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+            places = [group.column(0).data_page_offset for group in groups]
+            chosen = [number for number, place in enumerate(places) if start <= place and (end is None or place < end)]
+            row = sum(group.num_rows for group in groups[: chosen[0]]) if chosen else 0
+            columns = [*fields.values()]
+            for batch in table.iter_batches(_PARQUET_ROWS, chosen, columns=columns, use_threads=False):
+                for values in batch.to_pylist():
+                    row += 1
+                    yield f"{file}, row {row}", values
+                meter.add(size_bytes * len(batch) // table.metadata.num_rows)
+    except (pa.ArrowInvalid, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DataError(
+            f"{path}: not a complete Parquet file: {error}",
+            do="write or copy the file again; if it is in another format, correct its suffix",
+        ) from error
+
+
+def read_json_lines(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRecord]:
+    with closing(lines_of(path, meter)) as lines:
+        yield from json_records(lines, str(path), fields)
+
+
+def read_separated(path: Path, fields: Fields, meter: Meter, *, delimiter: str) -> Iterator[PlacedRecord]:
+    with closing(lines_of(path, meter)) as lines:
+        yield from separated_records(lines, str(path), fields, delimiter=delimiter)
+
+
+FORMATS: Mapping[str, FormatReader] = MappingProxyType(
+    {
+        **dict.fromkeys(PARQUET_SUFFIXES, read_parquet),
+        ".jsonl": read_json_lines,
+        ".ndjson": read_json_lines,
+        ".csv": partial(read_separated, delimiter=","),
+        ".tsv": partial(read_separated, delimiter="\t"),
+    }
+)
+
+
+def matching_files(path: Path, pattern: str) -> list[Path]:
+    """Return the file itself, or the matching files below a folder that are not hidden, in the order of their names.
+
+    Raises:
+        DataError: no file matches.
+    """
+    if path.is_file():
+        return [path]
+    files = [file for file in path.glob(pattern) if file.is_file() and not is_hidden(label_of(file, path))]
+    if not files:
+        raise no_match(str(path), pattern, sorted(entry.name for entry in path.iterdir()))
+    return sorted(files, key=lambda file: label_of(file, path))
+
+
+def label_of(file: Path, source: Path) -> str:
+    """Return the file's name within the source, so that the label does not depend on the location of the source."""
+    return file.name if file == source else file.relative_to(source).as_posix()
+
+
+def is_hidden(label: str) -> bool:
+    return any(part.startswith(".") for part in label.split("/"))
+
+
+def no_match(place: str, pattern: str, names: list[str]) -> DataError:
+    """Return the error for a folder with the entries `names`, none of which matches."""
+    some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "nothing"
+    return DataError(
+        f"{place}: no file matches {pattern}; the folder holds {some}", do="correct `source.path` or `source.pattern`"
+    )

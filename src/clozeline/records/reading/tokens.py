@@ -1,0 +1,136 @@
+"""Ids of a tokenizer's special tokens.
+
+Names of the files of token shards, and the contents of tokens.json, shared by the writer and the readers.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ArtifactError
+
+
+class SpecialIds(BaseModel):
+    """Ids that never stand for text. `cls` and `sep` open and close a row, whatever the tokenizer calls them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+    unk: int | None
+    every: tuple[int, ...]
+    """All special ids, ascending: never targets, never drawn as replacements."""
+
+
+INFO_NAME = "tokens.json"
+_TOKENIZER_FILE = "tokenizer.json"
+REBUILD = "rebuild it: `dvc repro --force tokenize`"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ShardInfo(_Record):
+    """Contents of one shard and the sha256 of each of its files."""
+
+    num_documents: int
+    num_tokens: int
+    text_bytes: int
+    tokens_sha256: str
+    offsets_sha256: str
+    bytes_sha256: str
+
+
+class SplitInfo(_Record):
+    num_documents: int
+    num_tokens: int
+    text_bytes: int
+    shards: tuple[ShardInfo, ...]
+
+
+class TokensInfo(_Record):
+    """Contents of tokens.json. It is written last, so a folder that holds it is complete."""
+
+    format_version: Literal[1]
+    vocab_size: int
+    """Largest id + 1: the least number of rows of an embedding table."""
+    dtype: Literal["uint16", "uint32"]
+    tokenizer_sha256: str
+    special_ids: SpecialIds
+    splits: dict[str, SplitInfo]
+
+    @classmethod
+    def of(
+        cls, *, vocab_size: int, tokenizer_sha256: str, special_ids: SpecialIds, splits: dict[str, SplitInfo]
+    ) -> Self:
+        """Return the info of shards as this version writes them."""
+        return cls(
+            format_version=1,
+            vocab_size=vocab_size,
+            dtype=dtype_for(vocab_size),
+            tokenizer_sha256=tokenizer_sha256,
+            special_ids=special_ids,
+            splits=splits,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read `folder`'s tokens.json.
+
+        Raises:
+            ArtifactError: the file is missing or damaged.
+        """
+        path = folder / INFO_NAME
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise ArtifactError(f"{folder} holds no token shards: there is no file {path}", do=REBUILD) from error
+        except ValidationError as error:
+            raise ArtifactError(f"{path} is damaged: {error.errors()[0]['msg']}", do=REBUILD) from error
+
+    def check_tokenizer(self, folder: Path, tokenizer: Path) -> None:
+        """Check that the tokens in `folder` were made with the tokenizer in the folder `tokenizer`.
+
+        Raises:
+            ArtifactError: the tokenizer is another one, or missing.
+        """
+        path = tokenizer / _TOKENIZER_FILE
+        sha256 = sha256_of(path) if path.is_file() else None
+        if sha256 != self.tokenizer_sha256:
+            given = f"no file {path}" if sha256 is None else f"{path} with {sha256[:12]}…"
+            raise ArtifactError(
+                f"the tokens in {folder} were not made with this tokenizer: {given}, not {self.tokenizer_sha256[:12]}…",
+                do="make both together: `dvc repro tokenize`",
+            )
+
+    def write(self, folder: Path) -> None:
+        (folder / INFO_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ShardPaths:
+    """The files of one shard."""
+
+    tokens: Path
+    offsets: Path
+    document_bytes: Path
+
+    @classmethod
+    def of(cls, folder: Path, split: str, ordinal: int) -> Self:
+        stem = f"{split}-{ordinal:05d}"
+        return cls(folder / f"{stem}.bin", folder / f"{stem}.offsets.npy", folder / f"{stem}.bytes.npy")
+
+
+def documents_path(folder: Path, split: str) -> Path:
+    """Return the path of the keys of a split's documents: uint64, in the order of the documents."""
+    return folder / f"{split}.documents.npy"
+
+
+def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
+    return "uint16" if vocab_size <= 2**16 else "uint32"

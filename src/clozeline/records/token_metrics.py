@@ -1,0 +1,29 @@
+"""metrics/tokenize.json: each split as tokens."""
+
+from clozeline.records.record import MetricFile, Record
+
+
+class SplitTokens(Record):
+    """Counts of one split: `tokens_in` = `tokens_packed` + `tokens_dropped`."""
+
+    documents: int
+    empty_documents: int
+    text_bytes: int
+    tokens_in: int
+    tokens_packed: int
+    tokens_dropped: int
+    """Special tokens that the tokenizer found in raw text."""
+    bytes_per_token: float
+    unknown_tokens: int
+    unknown_rate: float
+    """Share of unknown tokens, 0-1."""
+    vocabulary_use: float
+    """Share of the ordinary tokens of the vocabulary that occur, 0-1."""
+    special_strings_in_text: int
+    """Occurrences of `[MASK]` or another special token written out in a text; they are packed as ordinary text."""
+
+
+class TokenMetrics(MetricFile):
+    vocab_size: int
+    train: SplitTokens
+    validation: SplitTokens

@@ -1,0 +1,307 @@
+"""Sources of models: folders of `dist/` and `models:/…` URIs of the registry, with their names for clients.
+
+An exported model, asked from Python.
+
+Shapes: T texts, H hidden.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.answerer import Answer, Answerer, SpanSearch
+from clozeline.inference.classifier import Classifier, LabelScore
+from clozeline.inference.completer import Completer, Completion, Decoding
+from clozeline.inference.language import Embedder, Filled, OpenEncoder
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.package import kind_of
+from clozeline.inference.package import load as open_package
+from clozeline.inference.tagger import Tagged, Tagger
+from clozeline.inference.tokenization import Given
+from clozeline.records.package import FILES, Manifest, Precision, Task, read_manifest
+from clozeline.registry import models
+from clozeline.registry.models import Registered
+from clozeline.registry.signature import check_signature, signature_file
+from clozeline.system.errors import ArtifactError, ParamsError
+from clozeline.system.machine import available_cores
+
+DIST = Path("dist")
+REGISTRY_SCHEME = "models:/"
+_NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model as the user names it: `[NAME=]models:/…` or `[NAME=]FOLDER`."""
+
+    name: str
+    place: str
+    allowed_signers: Path | None = None
+    """File of allowed signers, one of whom must have signed the model; None: no signature is required."""
+    is_in_fleet: bool = False
+    """Whether other servers answer by it too: all of them change to a new champion at the same moment, and serve the
+    precision that the release chose."""
+
+    @classmethod
+    def parse(cls, text: str) -> "ModelSource":
+        named = _NAMED.fullmatch(text)
+        if named and not Path(text).exists():
+            return cls(named["name"], named["place"])
+        if text.startswith(REGISTRY_SCHEME):
+            return cls(cls("", text).registered_name, text)
+        return cls(Path(text).resolve().name, text)
+
+    @property
+    def is_champion(self) -> bool:
+        return self.place.startswith(REGISTRY_SCHEME) and self.place.endswith(f"@{models.CHAMPION}")
+
+    @property
+    def registered_name(self) -> str:
+        """Name of the registered model of a `models:/…` URI."""
+        return re.split("[@/]", self.place.removeprefix(REGISTRY_SCHEME))[0]
+
+    @property
+    def is_alias(self) -> bool:
+        """Whether the source is an alias of the registry, which may move to another version."""
+        return self.place.startswith(REGISTRY_SCHEME) and "@" in self.place
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the source is a folder that does not exist."""
+        return not self.place.startswith(REGISTRY_SCHEME) and not Path(self.place).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    folder: Path
+    version: Registered | None
+    """None for a folder."""
+
+
+def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
+    """Return the source of each text.
+
+    Raises:
+        ParamsError: two sources have the same name.
+    """
+    sources = [ModelSource.parse(text) for text in texts]
+    names = [source.name for source in sources]
+    twice = next((source for source in reversed(sources) if names.count(source.name) > 1), None)
+    if twice:
+        raise ParamsError(
+            f"two models have the name {twice.name}",
+            given=", ".join(source.place for source in sources if source.name == twice.name),
+            expected="a different name for each model",
+            do=f"rename one of them: {twice.name}-2={twice.place}",
+        )
+    return sources
+
+
+def default_sources() -> list[ModelSource]:
+    """Return the champions of the registry; if it has none, every exported model, encoders first.
+
+    Raises:
+        ArtifactError: there is neither a champion nor an exported model.
+    """
+    places = models.champions() or [str(folder) for folder in exported()]
+    if not places:
+        raise _no_model("serve", "any task")
+    return parse_sources(places)
+
+
+def default_for(task: Task) -> ModelSource:
+    """Return the only exported model of a task (dist/encoder if there are several), else the only champion.
+
+    For a language model, an encoder with the other objective also counts: its error says what it answers.
+
+    Raises:
+        ArtifactError: no such model.
+        ParamsError: several models fit.
+    """
+    places = [str(folder) for folder in exported(task) or _other_encoders(task)] or _champions(task)
+    preferred = [place for place in places if Path(place).name == "encoder"] or places
+    if not preferred:
+        raise _no_model("ask", task)
+    if len(preferred) > 1:
+        raise ParamsError(
+            f"several models have the task {task}",
+            given="no --model",
+            expected=f"one of: {', '.join(preferred)}",
+            do=f"choose one: --model {preferred[0]}",
+        )
+    return ModelSource.parse(preferred[0])
+
+
+def exported(task: Task | None = None) -> list[Path]:
+    """Return the packages in `dist/`, of one task or of any: encoders first, then by name."""
+    folders = [file.parent for file in DIST.glob(f"*/{FILES.manifest}")]
+    tasks = {folder: read_manifest(folder).task for folder in folders}
+    return sorted(
+        (folder for folder in folders if task in (None, tasks[folder])),
+        key=lambda folder: (not kind_of(tasks[folder]).is_language_model, folder.name),
+    )
+
+
+def _other_encoders(task: Task) -> list[Path]:
+    if not kind_of(task).is_language_model:
+        return []
+    return [folder for folder in exported() if kind_of(read_manifest(folder).task).is_language_model]
+
+
+def fetched(source: ModelSource) -> FetchedModel:
+    """Return the folder of a source. A model of the registry is downloaded first if needed.
+
+    Raises:
+        ArtifactError: the registry has no such model, its files are not those that were registered, or it lacks the
+            signature that the source requires.
+        TransientError: the registry does not answer.
+    """
+    if not source.place.startswith(REGISTRY_SCHEME):
+        folder = Path(source.place)
+        if source.allowed_signers:
+            file = signature_file(folder)
+            check_signature(folder, file.read_text(encoding="utf-8") if file.is_file() else "", source.allowed_signers)
+        return FetchedModel(folder, None)
+    package = models.fetch(source.place)
+    if source.allowed_signers:
+        check_signature(package.folder, package.version.signature, source.allowed_signers)
+    return FetchedModel(package.folder, package.version)
+
+
+def _champions(task: Task) -> list[str]:
+    """Return the URIs of the champions of a task. The encoder is found by its name, other models by their manifest."""
+    prefix = f"{REGISTRY_SCHEME}{models.model_name('encoder')}@"
+    if kind_of(task).is_language_model:
+        return [uri for uri in models.champions() if uri.startswith(prefix)]
+    others = [uri for uri in models.champions() if not uri.startswith(prefix)]
+    if len(others) < 2:
+        return others  # opening a single one shows whether it fits the task
+    return [uri for uri in others if read_manifest(models.resolve(uri)).task == task]
+
+
+def _no_model(verb: str, task: str) -> ArtifactError:
+    return ArtifactError(
+        f"there is no model to {verb}",
+        given=f"no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
+        expected="an exported or released model",
+        do="run `make run` (or `dvc repro`), which exports the models of `export.models` in params.yaml, or name a "
+        "model: a folder, or models:/NAME@ALIAS",
+    )
+
+
+Kind = TypeVar("Kind", bound=OpenModel)
+Texts = str | Sequence[str]
+_ASKED_BY: Final[Mapping[str, type[OpenModel]]] = MappingProxyType(
+    {
+        "fill": OpenEncoder,
+        "complete": Completer,
+        "embed": Embedder,
+        "tokens": Embedder,
+        "classify": Classifier,
+        "tag": Tagger,
+        "answer": Answerer,
+    }
+)
+"""Method of `Model` → the class of models that it asks."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """An open package. Each method takes one text or several, and returns a list with the answer to each.
+
+    A method that this kind of model cannot answer raises ParamsError, which names those that it can.
+    """
+
+    opened: OpenModel
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the package says about itself: task, labels, longest text, INT8 scheme."""
+        return self.opened.manifest
+
+    def fill(
+        self, texts: Texts, *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
+    ) -> list[list[list[Filled]]]:
+        """Return the likeliest tokens for each mask of each text, best first; `[MASK]` stands for the model's own mask.
+
+        Raises:
+            TextError: a text has no mask, or is too long.
+        """
+        encoder = self._as(OpenEncoder, "fill")
+        return encoder.fill(encoder.with_own_masks(_several(texts)), top_k=top_k, targets=targets, truncate=truncate)
+
+    def complete(self, texts: Texts, *, truncate: bool = False, **decoding: Any) -> list[Completion]:
+        """Return the continuation of each text. `decoding`: fields of `Decoding`, such as `max_tokens` and `seed`."""
+        return self._as(Completer, "complete").complete(_several(texts), Decoding(**decoding), truncate=truncate)
+
+    def embed(self, texts: Texts, *, truncate: bool = False) -> npt.NDArray[np.float32]:
+        """Return a vector of length 1 for each text, [T, H].
+
+        Raises:
+            TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
+        """
+        return self._as(Embedder, "embed").embed(_several(texts), truncate=truncate)
+
+    def tokens(self, texts: Texts, *, truncate: bool = False) -> list[npt.NDArray[np.float32]]:
+        """Return the last hidden states of each text, [tokens, H], special tokens included.
+
+        Raises:
+            TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
+        """
+        return self._as(Embedder, "tokens").tokens(_several(texts), truncate=truncate)
+
+    def classify(
+        self, texts: str | Sequence[Given], *, top_k: int = 1, truncate: bool = False
+    ) -> list[list[LabelScore]]:
+        """Return the likeliest labels of each text, or pair of texts, best first.
+
+        Raises:
+            TextTooLongError: a text is longer than the model reads, and `truncate` is not set.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        return self._as(Classifier, "classify").classify(given, top_k=top_k, truncate=truncate)
+
+    def tag(self, texts: Texts) -> list[Tagged]:
+        """Return the entities of each text in order; texts may have any length."""
+        return self._as(Tagger, "tag").tag(_several(texts))
+
+    def answer(self, pairs: tuple[str, str] | Sequence[tuple[str, str]], *, top_k: int = 1) -> list[list[Answer]]:
+        """Return the best answers to each pair of a question and its context, best first."""
+        given = [pairs] if isinstance(pairs, tuple) and isinstance(pairs[0], str) else pairs
+        return self._as(Answerer, "answer").ask(given, search=SpanSearch(top_k=top_k))  # type: ignore[arg-type]  # one pair, or several
+
+    def _as(self, kind: type[Kind], asked: str) -> Kind:
+        if isinstance(self.opened, kind):
+            return self.opened
+        able = [f"`{name}`" for name, one in _ASKED_BY.items() if isinstance(self.opened, one)]
+        raise ParamsError(
+            f"this model, of the task {self.manifest.task}, cannot `{asked}`",
+            do=f"ask it by {' or '.join(able)}, or load a model that can `{asked}`",
+        )
+
+
+def load(place: str | PathLike[str], *, precision: Precision | None = None) -> Model:
+    """Open a package: a folder that `export` returned, one of `dist/`, or `models:/NAME@ALIAS` of the registry.
+
+    Args:
+        place: the folder or the URI.
+        precision: int8 or fp32; None: INT8, if the export proved it and the release did not choose fp32.
+
+    Raises:
+        ArtifactError: there is no such model, or its files are not those of its manifest.
+        TransientError: the registry does not answer.
+    """
+    found = fetched(ModelSource.parse(str(place)))
+    chosen = precision or (found.version.served if found.version else None)
+    return Model(open_package(found.folder, precision=chosen, num_threads=available_cores()))
+
+
+def _several(texts: Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)

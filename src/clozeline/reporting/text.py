@@ -1,0 +1,218 @@
+"""The chapter on the text: counts of kept and dropped texts, the reasons, and token statistics.
+
+The encoder's predictions for hidden words.
+
+The chapter on lineage: the stages with their hashes, the chain back to the raw text, and the params.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from clozeline.params.reading import read_tree
+from clozeline.records.clean_text import CorpusMetrics, SplitMetrics
+from clozeline.records.evaluation import ClozeExample, Guess
+from clozeline.records.record import LockedStage, leaves
+from clozeline.records.token_metrics import TokenMetrics
+from clozeline.registry.lineage import Ancestor, ancestry
+from clozeline.reporting.charts import Bar, bars
+from clozeline.reporting.run import (
+    Part,
+    ReportedRun,
+    amount,
+    code,
+    count,
+    format_of,
+    html,
+    in_words,
+    joined,
+    seconds,
+    share,
+)
+
+_REASONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "empty": "cleaning leaves nothing of the text",
+        "unreadable": "the bytes are not text in their declared encoding",
+        "redirect": "a wiki page that only redirects to another",
+        "not_an_article": "a wiki page that is not an article",
+        "too_short": "fewer characters than preprocess.min_characters, or words than preprocess.min_words",
+        "exact_duplicate": "equal to an earlier text, up to case and white space",
+        "near_duplicate": "similarity to an earlier text of at least preprocess.near_duplicate_similarity",
+        "two_splits": "similar to earlier texts of two splits",
+        "full_group": "similar to the texts of a validation or holdout group that has as many as it may have",
+        "bad_record": "a record that cannot be read; data/clean/bad_records.jsonl has its place",
+        "forgotten": "a text that `clozeline forget` named",
+    }
+)
+"""Reasons of stage `preprocess` for dropping a text, in words."""
+
+
+def corpus_parts(run: ReportedRun) -> Iterable[Part]:
+    return [partial(piece, run) for piece in (_kept, _splits, _similarity, _tokens)]
+
+
+def _metrics(run: ReportedRun) -> CorpusMetrics:
+    return run.files.json("metrics/preprocess.json", CorpusMetrics, stage="preprocess")
+
+
+def _kept(run: ReportedRun) -> Markup:
+    figures = _metrics(run)
+    total = figures.documents_in
+    rows = [("kept", figures.kept), *((reason, times) for reason, times in figures.dropped.items() if times)]
+    drawn = [Bar(in_words(name), times, f"{count(times)} ({share(times / total)})") for name, times in rows]
+    reasons = [(in_words(name), _REASONS[name]) for name, _ in rows if name in _REASONS]
+    split = figures.documents_split
+    note = f"{count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
+    meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=reasons)) if reasons else None
+    altered = [(in_words(kind), count(times)) for kind, times in figures.altered.items() if times]
+    removed = html(
+        "folded", summary="Characters that cleaning left out, in documents", body=html("facts", pairs=altered)
+    )
+    drawing = bars(f"{count(total)} raw texts: kept, and dropped by reason", drawn, note=note)
+    return joined(drawing, meaning, removed if altered else None)
+
+
+def _splits(run: ReportedRun) -> Markup:
+    rows = [(name, *(count(number) for _, number in split)) for name, split in _metrics(run).splits.items()]
+    names = ("split", *(f">{in_words(column)}" for column in SplitMetrics.model_fields))
+    return html("table", caption="Splits of the text", columns=names, rows=rows)
+
+
+def _similarity(run: ReportedRun) -> Markup:
+    about = "Similar texts go into the same split, so that no test text is a copy of a training text."
+    facts = html("facts", pairs=[(in_words(key), count(value)) for key, value in _metrics(run).similarity])
+    return html("folded", summary="Similar texts", body=joined(html("paragraph", text=about), facts))
+
+
+def _tokens(run: ReportedRun) -> Markup:
+    metrics = run.files.json("metrics/tokenize.json", TokenMetrics, stage="tokenize")
+    beside = zip(metrics.train, metrics.validation, strict=True)
+    rows = [(in_words(key), _token_cell(key, train), _token_cell(key, held)) for (key, train), (_, held) in beside]
+    caption = f"Tokens, with a vocabulary of {amount(metrics.vocab_size)}"
+    return html("table", caption=caption, columns=("figure", ">train", ">validation"), rows=rows)
+
+
+def _token_cell(key: str, value: float) -> str:
+    return f"{100 * value:.3g} %" if key in {"unknown_rate", "vocabulary_use"} else format_of(key)(value)
+
+
+_FILE = "reports/examples/examples.json"
+
+
+def example_parts(run: ReportedRun) -> Iterable[Part]:
+    return [partial(_examples, run)]
+
+
+def _examples(run: ReportedRun) -> Markup:
+    examples = run.files.json(_FILE, list[ClozeExample], stage="evaluate")
+    return joined(*(_example(number, example) for number, example in enumerate(examples, start=1)))
+
+
+def _example(number: int, example: ClozeExample) -> Markup:
+    ranks = [guess.rank for guess in example.guesses]
+    first, five = ranks.count(1), sum(rank is not None for rank in ranks)
+    summary = f"{len(ranks)} words: {first} right at the first guess, {five} among the first five"
+    rows = [_row(place, guess) for place, guess in enumerate(example.guesses, start=1)]
+    columns = (">#", "token", ">its probability", "five likeliest")
+    caption = f"Example {number}: words and guesses"
+    answers = html("table", caption=caption, columns=columns, rows=rows, kind="guesses")
+    return html(
+        "example",
+        around=_around(example),
+        guesses=example.guesses,
+        answers=html("folded", summary=summary, body=answers),
+    )
+
+
+def _around(example: ClozeExample) -> list[str]:
+    """Return the text between the hidden words; for a causal model, which hides none, the whole text."""
+    around = example.masked.split(example.mask_token) if example.mask_token else []
+    return around if len(around) == len(example.guesses) + 1 else [example.original]
+
+
+def _row(place: int, guess: Guess) -> tuple[object, ...]:
+    hidden = html("message", tag="mark", kind=guess.outcome, text=guess.original)
+    return (place, hidden, share(guess.original_probability), html("likeliest", guess=guess))
+
+
+_SHOWN = ("metrics/", "plots/")
+
+
+def provenance_parts(run: ReportedRun) -> Iterable[Part]:
+    ways = [partial(_way, run, package) for package in run.packages]
+    return [partial(_identity, run), partial(_agreement, run), partial(_stages, run), *ways, partial(_knobs, run)]
+
+
+def _identity(run: ReportedRun) -> Markup:
+    facts: list[tuple[object, object]] = [("dvc.lock, md5", code(run.files.md5("dvc.lock")))]
+    past = run.past()
+    commit = code(past.commit) if past.commit else "unknown: outside a git checkout, or of another run"
+    if past.commit and past.is_dirty:
+        commit = joined(commit, ", with uncommitted changes")
+    tracked = code(past.run_id) if past.run_id else "none with this dvc.lock"
+    return html("facts", pairs=[*facts, ("git commit", commit), ("MLflow run", tracked)])
+
+
+def _agreement(run: ReportedRun) -> Markup:
+    """Tell whether the figures on the page match dvc.lock, and the params of dvc.lock match params.yaml."""
+    lock = run.files.lock()
+    locked = [out for stage in lock.stages.values() for out in stage.outs if out.path.startswith(_SHOWN)]
+    there = [out for out in locked if (run.files.root / out.path).is_file()]
+    differing = [out.path for out in there if run.files.md5(out.path) != out.md5]
+    faults = [f"{path} differs from its hash in dvc.lock" for path in differing]
+    faults += [f"{knob} in params.yaml has changed since the stages ran" for knob in _changed_knobs(run)]
+    if not faults:
+        message = f"✓ All {len(there)} metric and plot files match dvc.lock, and so does params.yaml."
+        return html("message", tag="p", kind="good", text=message)
+    return html("faults", faults=faults)
+
+
+def _changed_knobs(run: ReportedRun) -> list[str]:
+    now = {key: str(value) for key, value in leaves(_params(run))}
+    ran = {key: value for stage in run.files.lock().stages.values() for key, value in stage.flat_params().items()}
+    return sorted(key for key, value in ran.items() if now.get(key) != value)
+
+
+def _params(run: ReportedRun) -> dict[str, Any]:
+    tree: dict[str, Any] = read_tree(run.files.root / "params.yaml")
+    return tree
+
+
+def _stages(run: ReportedRun) -> Markup:
+    past = run.past().stages
+    rows = []
+    for name, stage in run.files.lock().stages.items():
+        made = past.get(name)
+        when = f"{made.ended:%Y-%m-%d %H:%M} UTC" if made else "elsewhere, or before MLflow's records"
+        rows.append((code(name), when, seconds(made.seconds) if made else "–", code(stage.sha256[:16])))
+    columns = ("stage", "executed", ">took", "sha256 of its inputs and outputs")
+    caption = "Stages, and when each last ran; since then its outputs were restored from the cache"
+    return html("table", caption=caption, columns=columns, rows=rows)
+
+
+def _way(run: ReportedRun, package: str) -> Markup:
+    origin = ancestry(run.files.lock(), f"dist/{package}")
+    tree = html("message", tag="ul", kind="tree", text=_ancestor(origin, set()))
+    return html("folded", summary=f"From dist/{package} back to the raw text", body=tree)
+
+
+def _ancestor(ancestor: Ancestor, listed: set[str]) -> Markup:
+    is_listed = ancestor.path in listed
+    listed.add(ancestor.path)
+    parents = () if is_listed else (_ancestor(parent, listed) for parent in ancestor.parents)
+    return html("ancestor", ancestor=ancestor, is_listed=is_listed, parents=joined(*parents))
+
+
+def _knobs(run: ReportedRun) -> Markup:
+    stages = run.files.lock().stages
+    tables = joined(*(_knobs_of(name, stage) for name, stage in stages.items() if stage.params))
+    return html("folded", summary="Params of every stage", body=tables)
+
+
+def _knobs_of(name: str, stage: LockedStage) -> Markup:
+    rows = [(code(key), value) for key, value in stage.flat_params().items()]
+    return html("table", caption=f"Params of {name}", columns=("knob", "value"), rows=rows)

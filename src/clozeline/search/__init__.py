@@ -1,1 +1,0 @@
-"""Search for functions of the installed libraries by the meaning of their docstrings."""

@@ -1,0 +1,487 @@
+"""/fill-mask: the most probable tokens for the masks of a text.
+
+Embeddings in the forms that clients request: fewer dimensions, base64, similarities, vectors of tokens.
+
+H hidden, S sentences.
+
+/complete: the continuation of a text by a causal language model.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from clozeline.inference.completer import Candidates, Completer, Completion, Decoding, Draft
+from clozeline.inference.language import Embedder, Filled, OpenEncoder
+from clozeline.inference.open_model import AnyQuestion, Question
+from clozeline.serving.asking import Reply, Turns
+from clozeline.serving.errors import problem
+from clozeline.serving.http.bodies import (
+    MAX_ANSWER_CHARACTERS,
+    WHOLE,
+    Dimensions,
+    Inputs,
+    InvocationParams,
+    ModelName,
+    PromptName,
+    Records,
+    RequestBody,
+    Sent,
+    Targets,
+    TopK,
+    Truncate,
+    TruncationDirection,
+    texts_of,
+)
+from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.models import Ability
+from clozeline.serving.queue import ServedModel
+
+DEFAULT_NUM_CANDIDATES = 5
+
+FILLING = Ability(OpenEncoder)
+
+
+class FillMaskParameters(RequestBody):
+    top_k: Annotated[TopK | None, Field(description="Number of candidates for each mask; null: 5.")] = None
+    targets: Annotated[
+        Targets | None,
+        Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
+    ] = None
+
+
+class FillMaskRequest(RequestBody):
+    inputs: Inputs
+    parameters: FillMaskParameters | None = None
+    truncate: Truncate = False
+    model: ModelName = None
+
+
+class Candidate(BaseModel):
+    """One token for one mask."""
+
+    score: float = Field(ge=0, le=1, description="Probability over the vocabulary, or over the targets.")
+    token: int = Field(ge=0, description="Token id.")
+    token_str: str
+    sequence: str = Field(description="The text with this mask filled; other masks stay.")
+
+
+Mask = list[Candidate]
+FillMaskResponse = Mask | list[Mask] | list[Mask | list[Mask]]
+"""Mirrors the request: one text, or a list of texts. A text with one mask gets its candidates, best first; a text with
+several masks gets a list of candidates for each mask."""
+
+FILL_MASK_EXAMPLES = {
+    "one mask": Example("The likeliest words", {"inputs": "Return the [MASK] of the list."}),
+    "targets": Example(
+        "Only some tokens compete",
+        {"inputs": "Return the [MASK] of the list.", "parameters": {"targets": ["a", "b"], "top_k": 2}},
+    ),
+    "several": Example(
+        "Several texts, several masks",
+        {
+            "inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."],
+            "parameters": {"top_k": 3},
+        },
+    ),
+}
+
+
+async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
+    served = call.served(FILLING, body.model)
+    texts = served.model.with_own_masks(texts_of(body.inputs))
+    parameters = body.parameters or FillMaskParameters()
+    top_k, targets = parameters.top_k or DEFAULT_NUM_CANDIDATES, parameters.targets
+    reply = await call.ask(
+        served, texts, lambda: filling(served.model, texts, top_k=top_k, targets=targets, truncate=body.truncate)
+    )
+    identity = served.identity
+    count_confidence(call, identity.name, reply.answers)
+    best = [words[0].token_str for of_text in reply.answers for words in of_text]
+    headers = reply.headers | call.service.given.keep(identity.name, identity.version, best)
+    shaped = [masks[0] if len(masks) == 1 else masks for masks in reply.answers]
+    return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=headers)
+
+
+def count_confidence(call: Call, model: str, masks: Sequence[list[list[Filled]]]) -> None:
+    call.service.metrics.confident(model, (words[0].score for of_text in masks for words in of_text))
+
+
+def filling(
+    encoder: OpenEncoder,
+    texts: Sequence[str],
+    *,
+    top_k: int,
+    targets: Sequence[str] | None = None,
+    truncate: bool = False,
+) -> Question[list[list[Filled]]]:
+    """Like `Encoder.filling`, with a limit for the answer, which repeats the text for each candidate of each mask.
+
+    Raises:
+        ApiError: 422, the answer would be too large.
+    """
+    asked = encoder.filling(texts, top_k=top_k, targets=targets, truncate=truncate)
+    num_candidates = top_k if targets is None else min(top_k, len(targets))
+    masks = [len(tokenized.mask_spans) for tokenized in asked.texts]
+    num_characters = num_candidates * sum(len(text) * num for text, num in zip(texts, masks, strict=True))
+    if num_characters > MAX_ANSWER_CHARACTERS:
+        raise problem(
+            422,
+            "answer_too_large",
+            "the answer would be too large",
+            given=f"{sum(masks):,} masks, {num_candidates} candidates for each, {num_characters:,} characters together",
+            expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters, because each candidate repeats the text",
+            do="ask for fewer candidates, or send shorter texts, fewer masks, or several requests",
+            param="parameters.top_k",
+        )
+    return asked
+
+
+async def fill_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
+    """Answer like MLflow's scoring server."""
+    served, texts = call.served(FILLING, name), sent.texts()
+    model = served.model
+    places: list[int] = []  # indices of the texts with masks, known once they are tokenized
+
+    def questions() -> Iterator[AnyQuestion]:
+        yield model.embedding(texts, truncate=params.truncate)
+        own = model.with_own_masks(texts)
+        places.extend(model.with_masks(own, truncate=params.truncate))
+        if places:
+            masked = [own[place] for place in places]
+            yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
+
+    vectors, *filled = await call.ask_together(served, texts, lambda: list(questions()))
+    masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
+    count_confidence(call, name, list(masks.values()))
+    answers = [{"embedding": one_H, "masks": masks.get(place, [])} for place, one_H in enumerate(vectors.answers)]
+    return answers, vectors.headers
+
+
+FILL_MASK = Operation(
+    path="/fill-mask",
+    answer=fill_mask,
+    summary="Fill the masks of a text",
+    result_description="Candidates for each mask, best first; one text or a list, as in the request",
+    result=FillMaskResponse,
+    ability=FILLING,
+    body=FillMaskRequest,
+    examples=FILL_MASK_EXAMPLES,
+)
+
+
+Embedding = npt.NDArray[np.float32]
+EncodingFormat = Literal["float", "base64"]
+
+EMBEDDING = Ability(Embedder)
+"""With or without a head for masks."""
+
+
+class EmbedRequest(RequestBody):
+    inputs: Inputs
+    normalize: Annotated[
+        Literal[True], Field(description="Always true: the graph normalizes every vector to length 1.")
+    ] = True
+    dimensions: Dimensions = None
+    encoding_format: Literal["float"] = "float"
+    truncate: Truncate = False
+    truncation_direction: TruncationDirection = None
+    prompt_name: PromptName = None
+    model: ModelName = None
+
+
+EmbedResponse = list[list[float]] | list[list[list[float]]]
+"""One vector for each text, or with `?level=tokens` for each token of each text. A single text also gets a list."""
+_LEVELS = ("text", "tokens")
+MAX_TOKEN_NUMBERS = 2**22
+"""Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON."""
+
+EMBED_EXAMPLES = {
+    "one text": Example("One text, one vector", {"inputs": "Sort a list in place."}),
+    "several": Example(
+        "Several texts; the end of a long text is cut off",
+        {"inputs": ["Sort a list in place.", "Open a file for reading."], "truncate": True},
+    ),
+}
+
+
+async def embed(call: Call, body: EmbedRequest) -> Response:
+    """`?level=tokens` gives the last hidden states of each text, special tokens included and not normalized."""
+    served = call.served(EMBEDDING, body.model)
+    if _level(call, body) == "tokens":
+        return await _of_tokens(call, served, body)
+    reply = await embedded(
+        call,
+        served,
+        texts_of(body.inputs),
+        dimensions=body.dimensions,
+        truncate=body.truncate,
+        prompt_name=body.prompt_name,
+    )
+    return JsonResponse(encoded(reply.answers, body.dimensions, "float"), headers=reply.headers)
+
+
+def _level(call: Call, body: EmbedRequest) -> str:
+    """Return the level that the query names.
+
+    Raises:
+        ApiError: 422, it is unknown, or `dimensions` are given for vectors of tokens.
+    """
+    level = call.request.query_params.get("level", _LEVELS[0])
+    if level not in _LEVELS or (level == "tokens" and body.dimensions is not None):
+        raise problem(
+            422,
+            "unusable_level",
+            "`level` cannot be used",
+            given=level if level not in _LEVELS else "tokens beside `dimensions`",
+            expected="`?level=text`, or `?level=tokens` without `dimensions`",
+            do="correct the query of the URL",
+            param="level",
+        )
+    return level
+
+
+async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedRequest) -> Response:
+    manifest, texts = served.model.manifest, texts_of(body.inputs)
+    check_prompt(served.model, body.prompt_name)
+    if not served.model.embeds_tokens:
+        raise problem(
+            422,
+            "no_token_vectors",
+            "the package of this model gives no vectors of tokens",
+            given=f"model {served.identity.name}, exported by an older version",
+            expected="a model with the output last_hidden_state",
+            do="export it again, or leave `?level=tokens` out",
+            param="level",
+        )
+    most_tokens = sum(min(len(text) + 2, manifest.max_length) for text in texts)
+    if most_tokens * manifest.hidden_size > MAX_TOKEN_NUMBERS:
+        raise problem(
+            422,
+            "answer_too_large",
+            "the answer could be too large",
+            given=f"texts of up to {most_tokens:,} tokens together, {manifest.hidden_size} numbers each",
+            expected=f"at most {MAX_TOKEN_NUMBERS:,} numbers",
+            do="send several requests",
+            param="inputs",
+        )
+    reply = await call.ask(
+        served,
+        texts,
+        lambda: served.model.embedding_tokens(texts, truncate=body.truncate, prompt_name=body.prompt_name),
+    )
+    return JsonResponse(reply.answers, headers=reply.headers)
+
+
+async def embedded(
+    call: Call,
+    served: ServedModel[Embedder],
+    texts: list[str],
+    *,
+    truncate: bool,
+    dimensions: int | None = None,
+    prompt_name: str | None = None,
+) -> Reply[Embedding]:
+    """Return a vector of length 1 for each text.
+
+    Raises:
+        ApiError: 422, the model has fewer `dimensions` or no such prompt; or what `Call.ask` raises.
+    """
+    check_dimensions(served.model, dimensions)
+    check_prompt(served.model, prompt_name)
+    return await call.ask(
+        served, texts, lambda: served.model.embedding(texts, truncate=truncate, prompt_name=prompt_name)
+    )
+
+
+def check_prompt(encoder: Embedder, name: str | None) -> None:
+    """Raise ApiError (422) if the model has no prompt of this name."""
+    prompts = encoder.manifest.prompts
+    if name is not None and name not in prompts:
+        raise problem(
+            422,
+            "unknown_prompt",
+            "the model has no prompt of this name",
+            given=name[:80],
+            expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
+            do="correct `prompt_name`, or leave it out",
+            param="prompt_name",
+        )
+
+
+def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
+    """Raise ApiError (422) if the model has fewer dimensions."""
+    hidden_size = encoder.manifest.hidden_size
+    if dimensions is not None and dimensions > hidden_size:
+        raise problem(
+            422,
+            "too_many_dimensions",
+            "the vectors of this model have fewer dimensions",
+            given=dimensions,
+            expected=f"at most {hidden_size}",
+            do="ask for fewer dimensions, or leave `dimensions` out",
+            param="dimensions",
+        )
+
+
+def encoded(
+    embeddings: Sequence[Embedding], dimensions: int | None, encoding_format: EncodingFormat
+) -> list[Embedding | str]:
+    """Return each vector in the requested format; base64 holds little-endian float32."""
+    cut = [np.ascontiguousarray(_cut(embedding_H, dimensions)) for embedding_H in embeddings]
+    if encoding_format == "float":
+        return list(cut)
+    return [base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode("ascii") for vector in cut]
+
+
+def similarities(embeddings: Sequence[Embedding]) -> list[float]:
+    """Return the cosine of the first unit vector with each of the others."""
+    source_H, *sentences = embeddings
+    cosines_S = np.stack(sentences).astype(np.float64) @ source_H.astype(np.float64)
+    return [float(cosine) for cosine in np.clip(cosines_S, -1, 1)]
+
+
+def _cut(embedding_H: Embedding, dimensions: int | None) -> Embedding:
+    if dimensions is None or dimensions == len(embedding_H):
+        return embedding_H
+    first = embedding_H[:dimensions]
+    length = np.linalg.norm(first)
+    return first / length if length else first
+
+
+async def embed_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
+    """Answer like MLflow's scoring server."""
+    reply = await embedded(call, call.served(EMBEDDING, name), sent.texts(), truncate=params.truncate)
+    return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers
+
+
+MAX_NEW_TOKENS = 1024
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 256
+
+COMPLETING = Ability(Completer)
+
+NewTokens = Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS), WHOLE]
+Temperature = Annotated[float, Field(ge=0, le=100, description="0: the most likely token.", strict=False)]
+TopP = Annotated[
+    float, Field(gt=0, le=1, description="Draw from the most likely tokens up to this total probability.", strict=False)
+]
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="The same seed gives the same answer."), WHOLE]
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, description="The answer ends before any of these.")]
+CutBeginning = Annotated[
+    bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
+]
+
+
+class CompleteParameters(RequestBody):
+    """Names of Hugging Face's text generation."""
+
+    max_new_tokens: NewTokens = 16
+    do_sample: Annotated[bool | None, Field(description="false: as temperature 0. null: by the temperature.")] = None
+    temperature: Temperature | None = None
+    top_p: TopP = 1.0
+    seed: Seed = 0
+    stop: Stops = Field(default_factory=list)
+    return_full_text: Annotated[bool, Field(description="Put the given text before its continuation.")] = False
+
+    @property
+    def decoding(self) -> Decoding:
+        drawn = 1.0 if self.do_sample else 0.0
+        temperature = 0.0 if self.do_sample is False else (drawn if self.temperature is None else self.temperature)
+        return Decoding(self.max_new_tokens, temperature, self.top_p, self.seed, tuple(self.stop))
+
+
+class CompleteRequest(RequestBody):
+    inputs: Inputs
+    parameters: CompleteParameters | None = None
+    truncate: CutBeginning = False
+    model: ModelName = None
+
+
+class Generated(BaseModel):
+    generated_text: str
+    finish_reason: str = Field(description="`stop`: the text ended. `length`: no more tokens were allowed.")
+    num_tokens: int = Field(description="Number of new tokens.")
+
+
+CompleteResponse = Generated | list[Generated]
+"""One continuation for one text, a list for a list."""
+
+COMPLETE_EXAMPLES = {
+    "greedy": Example("The likeliest continuation", {"inputs": "Return the number of"}),
+    "drawn": Example(
+        "Two texts, drawn with a seed",
+        {
+            "inputs": ["Return the number of", "Raise an"],
+            "parameters": {"max_new_tokens": 8, "temperature": 0.8, "top_p": 0.95, "seed": 1},
+        },
+    ),
+}
+
+
+async def complete(call: Call, body: CompleteRequest) -> Response:
+    served = call.served(COMPLETING, body.model)
+    texts, wanted = texts_of(body.inputs), body.parameters or CompleteParameters()
+    found, reply = await continued(call, served, texts, wanted.decoding, truncate=body.truncate)
+    begins = texts if wanted.return_full_text else [""] * len(texts)
+    shaped = [
+        {"generated_text": begin + one.text, "finish_reason": one.finish_reason, "num_tokens": len(one.tokens)}
+        for begin, one in zip(begins, found, strict=True)
+    ]
+    return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=reply.headers)
+
+
+async def continued(
+    call: Call, served: ServedModel[Completer], texts: Sequence[str], decoding: Decoding, *, truncate: bool
+) -> tuple[list[Completion], Reply[Candidates]]:
+    """Return the continuation of each text, and the reply to the last question.
+
+    Each new token is a question of its own, so the texts of many requests grow together.
+    """
+    model, drafts = served.model, list[Draft]()
+
+    def first() -> Question[Candidates]:
+        drafts.extend(model.drafts(texts, decoding, truncate=truncate))
+        return model.next_tokens([draft.read for draft in drafts])
+
+    def then(answers: list[Candidates]) -> Question[Candidates] | None:
+        unfinished = [draft for draft in drafts if draft.finish is None]
+        for draft, candidates in zip(unfinished, answers, strict=True):
+            model.extend(draft, candidates, decoding)
+        open_drafts = [draft for draft in unfinished if draft.finish is None]
+        return model.next_tokens([draft.so_far for draft in open_drafts]) if open_drafts else None
+
+    def later_tokens() -> int:
+        return sum(draft.later_tokens for draft in drafts)
+
+    reply = await call.ask_in_turn(served, texts, Turns(first, then, later_tokens))
+    completions = [model.completion(draft) for draft in drafts]
+    call.service.metrics.confident(served.identity.name, (score for one in completions for score in one.scores))
+    return completions, reply
+
+
+async def complete_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
+    """Answer like MLflow's scoring server."""
+    served, texts = call.served(COMPLETING, name), sent.texts()
+    vectors = await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=params.truncate))
+    found, reply = await continued(call, served, texts, Decoding(), truncate=params.truncate)
+    pairs = zip(vectors.answers, found, strict=True)
+    return [{"embedding": vector_H, "completion": one} for vector_H, one in pairs], reply.headers
+
+
+COMPLETE = Operation(
+    path="/complete",
+    answer=complete,
+    summary="Continue a text",
+    result_description="The continuation; one text or a list, as in the request",
+    result=CompleteResponse,
+    ability=COMPLETING,
+    body=CompleteRequest,
+    examples=COMPLETE_EXAMPLES,
+)

@@ -1,0 +1,311 @@
+"""What OpenAI's embeddings and completions share: their texts, the count of tokens, and the list of models.
+
+OpenAI's `/v1/completions`, in the form that its SDK sends and reads.
+
+OpenAI's `/v1/embeddings`, `/v1/completions` and `/v1/models`, in the form that its SDK sends and reads.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+from starlette.responses import Response
+
+from clozeline.inference.completer import Decoding
+from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.http.bodies import (
+    TEXT_TAG,
+    TEXTS_TAG,
+    Dimensions,
+    RequestBody,
+    Text,
+    Truncate,
+    inputs_kind,
+    texts_of,
+)
+from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
+from clozeline.serving.http.house_texts import (
+    COMPLETING,
+    EMBEDDING,
+    MAX_STOPS,
+    CutBeginning,
+    EncodingFormat,
+    NewTokens,
+    Seed,
+    Stop,
+    Stops,
+    Temperature,
+    TopP,
+    continued,
+    embedded,
+    encoded,
+)
+from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.models import ANY
+from clozeline.serving.queue import LoadedModel
+
+LIST = "/v1/models"
+_MAX_TEXTS = 2048
+
+
+def _no_token_ids(given: Any) -> Any:
+    first = given[0] if isinstance(given, list) and given else None
+    if isinstance(first, int) or (isinstance(first, list) and first and isinstance(first[0], int)):
+        raise PydanticCustomError(
+            "token_ids",
+            "text, because token ids are those of another tokenizer (LangChain: check_embedding_ctx_length=False)",
+        )
+    return given
+
+
+_TEXTS = f"a text, or a list of 1 to {_MAX_TEXTS} texts"
+OpenAITexts = Annotated[
+    Annotated[Text, Tag(TEXT_TAG)] | Annotated[list[Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(TEXTS_TAG)],
+    Field(description=f"{_TEXTS.capitalize()}. Token ids are refused, because they are those of another tokenizer."),
+    Discriminator(inputs_kind, custom_error_type="inputs_type", custom_error_message=_TEXTS),
+    BeforeValidator(_no_token_ids),
+]
+
+
+class Usage(BaseModel):
+    prompt_tokens: int = Field(description="Number of tokens, including special tokens.")
+    total_tokens: int
+
+
+_Stop = Annotated[
+    Annotated[Stop, Tag(TEXT_TAG)] | Annotated[Stops, Tag(TEXTS_TAG)],
+    Field(description="The answer ends before this string, or before any of several."),
+    Discriminator(
+        inputs_kind, custom_error_type="stop_type", custom_error_message=f"a string, or at most {MAX_STOPS} of them"
+    ),
+]
+
+
+_Zero = Annotated[float, Field(ge=0, le=0, description="Only 0 is supported.", strict=False)]
+
+
+def _in_one_piece(given: object) -> object:
+    if given is True:
+        raise PydanticCustomError("no_stream", "false, because an answer comes in one piece")
+    return given
+
+
+class CompletionsRequest(RequestBody):
+    model: Annotated[str, Field(description="A name from /v1/models.")]
+    prompt: OpenAITexts
+    max_tokens: NewTokens = 16
+    temperature: Temperature = 1.0
+    top_p: TopP = 1.0
+    seed: Seed | None = None
+    stop: _Stop | None = None
+    echo: Annotated[bool, Field(description="Put the prompt before its continuation.")] = False
+    n: Literal[1] = 1
+    best_of: Literal[1] = 1
+    frequency_penalty: _Zero = 0.0
+    presence_penalty: _Zero = 0.0
+    stream: Annotated[Literal[False], BeforeValidator(_in_one_piece)] = False
+    user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
+    truncate: CutBeginning = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_the_default(cls, given: Any) -> Any:
+        """Let null stand for the default, as in OpenAI's API."""
+        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+    @property
+    def decoding(self) -> Decoding:
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return Decoding(self.max_tokens, self.temperature, self.top_p, self.seed or 0, stops)
+
+
+class Choice(BaseModel):
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length"]
+    logprobs: None = None
+
+
+class CompletionUsage(Usage):
+    completion_tokens: int = Field(description="Number of new tokens.")
+
+
+class Completions(BaseModel):
+    id: str = Field(description="Always empty: answers are not kept.")
+    object: Literal["text_completion"] = "text_completion"
+    created: int = Field(description="Always 0: the same request gets the same bytes.")
+    model: str
+    choices: list[Choice]
+    usage: CompletionUsage
+
+
+COMPLETION_EXAMPLES = {
+    "greedy": Example(
+        "The likeliest continuation", {"model": "encoder", "prompt": "Return the number of", "temperature": 0}
+    ),
+    "drawn": Example(
+        "Two prompts, drawn with a seed",
+        {
+            "model": "encoder",
+            "prompt": ["Return the number of", "Raise an"],
+            "max_tokens": 8,
+            "temperature": 0.8,
+            "seed": 1,
+            "stop": ".",
+        },
+    ),
+}
+
+
+async def completions(call: Call, body: CompletionsRequest) -> Response:
+    served = call.served(COMPLETING, body.model, listed=LIST)
+    texts = texts_of(body.prompt)
+    found, reply = await continued(call, served, texts, body.decoding, truncate=body.truncate)
+    choices = [
+        {
+            "index": index,
+            "text": (texts[index] if body.echo else "") + one.text,
+            "finish_reason": one.finish_reason,
+            "logprobs": None,
+        }
+        for index, one in enumerate(found)
+    ]
+    num_new = sum(len(one.tokens) for one in found)
+    num_given = sum(one.num_read for one in found)
+    usage = {"prompt_tokens": num_given, "completion_tokens": num_new, "total_tokens": num_given + num_new}
+    content = {"id": "", "object": "text_completion", "created": 0, "model": served.identity.name}
+    return JsonResponse(content | {"choices": choices, "usage": usage}, headers=reply.headers)
+
+
+COMPLETIONS = Operation(
+    path="/v1/completions",
+    answer=completions,
+    summary="Continue texts, in the form of OpenAI's API",
+    result_description="One continuation for each text",
+    result=Completions,
+    ability=COMPLETING,
+    body=CompletionsRequest,
+    examples=COMPLETION_EXAMPLES,
+    place="prompt[{}]".format,
+)
+
+
+_EMBEDDINGS = "/v1/embeddings"
+_CODES = {"no_such_model": "model_not_found", "no_key": "invalid_api_key", "overloaded": "rate_limit_exceeded"}
+_TYPES = {429: "rate_limit_error"}
+
+
+class OpenAIErrorDetail(ErrorDetail):
+    type: str
+
+
+class OpenAIError(ErrorBody):
+    error: OpenAIErrorDetail
+
+
+def _said(status: int, detail: ErrorDetail) -> OpenAIError:
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    fields = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
+    return OpenAIError(error=OpenAIErrorDetail(**fields | {"message": sentence(detail)}))
+
+
+class EmbeddingsRequest(RequestBody):
+    model: Annotated[str, Field(description="A name from /v1/models.")]
+    input: OpenAITexts
+    encoding_format: Annotated[
+        EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
+    ] = "float"
+    dimensions: Dimensions = None
+    user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
+    truncate: Truncate = False
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(BaseModel):
+    id: str = Field(description="Value of `model` in a request.")
+    object: Literal["model"] = "model"
+    created: int = Field(description="Always 0: a package holds no time, so that its bytes are reproducible.")
+    owned_by: str = Field(description="Registry URI or folder from which the model was loaded.")
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+EXAMPLES = {
+    "one text": Example("One text", {"model": "encoder", "input": "Sort a list in place."}),
+    "base64": Example(
+        "Several texts, 4 dimensions, as base64",
+        {
+            "model": "encoder",
+            "input": ["Sort a list in place.", "Open a file."],
+            "dimensions": 4,
+            "encoding_format": "base64",
+        },
+    ),
+}
+
+
+async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
+    served = call.served(EMBEDDING, body.model, listed=LIST)
+    reply = await embedded(call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate)
+    vectors = encoded(reply.answers, body.dimensions, body.encoding_format)
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    usage = {"prompt_tokens": reply.tokens, "total_tokens": reply.tokens}
+    content = {"object": "list", "data": data, "model": served.identity.name, "usage": usage}
+    return JsonResponse(content, headers=reply.headers)
+
+
+async def models(call: Call) -> Response:
+    return JsonResponse({"object": "list", "data": [_card(served) for served in call.models]})
+
+
+async def model(call: Call) -> Response:
+    found = call.served(ANY, call.request.path_params["model"], listed=LIST)
+    return JsonResponse(_card(found), headers=found.identity.headers)
+
+
+def _card(served: LoadedModel) -> dict[str, object]:
+    return Model(id=served.identity.name, created=0, owned_by=served.identity.source).model_dump()
+
+
+OPENAI = Dialect(
+    Words(OpenAIError, _said, unusable=400),
+    (
+        Operation(
+            path=_EMBEDDINGS,
+            answer=embeddings,
+            summary="Embed texts, in the form of OpenAI's API",
+            result_description="One vector of length 1 for each text",
+            result=EmbeddingList,
+            ability=EMBEDDING,
+            body=EmbeddingsRequest,
+            examples=EXAMPLES,
+            place="input[{}]".format,
+        ),
+        COMPLETIONS,
+        Operation(path=LIST, answer=models, summary="The served models", result=ModelList),
+        Operation(
+            path="/v1/models/{model}",
+            answer=model,
+            summary="One model",
+            result_description="The model",
+            tells="model",
+            result=Model,
+        ),
+    ),
+    tag="OpenAI",
+)

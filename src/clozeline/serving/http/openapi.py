@@ -1,0 +1,222 @@
+"""/openapi.json: requests and answers of all paths, or of the paths that the served models answer."""
+
+import re
+from collections.abc import Iterable, Mapping, Set
+from copy import deepcopy
+from functools import cached_property
+from importlib.metadata import version
+from inspect import getdoc
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from clozeline.inference.package import kind_of
+from clozeline.serving.http.bodies import TimeoutMilliseconds
+from clozeline.serving.http.dialects import Dialects, Words
+from clozeline.serving.http.endpoint import TIMEOUT_HEADER
+from clozeline.serving.http.operation import Example, Operation
+from clozeline.serving.models import ANY, Catalogue
+from clozeline.serving.queue import LoadedModel
+
+DESCRIPTION = """Your own encoder, served on an ordinary CPU.
+
+This document lists the routes that the served models answer. While the models load, and without a valid API key, it
+lists all routes.
+
+`/models/NAME` before the path of a route, as in `/models/NAME/embed`, chooses the model of that name, for clients that
+know a base URL and cannot send `model`.
+
+An error has the form of its route's protocol, or Clozeline's own:
+`{"error": {"code", "message", "param", "given", "expected", "do"}}`. Each route shows its form.
+
+The headers `x-model`, `x-model-version` and `x-model-sha256` name the model that answered. A request with
+`x-model-version` is answered by that version or refused.
+"""
+_NAMED = {
+    "x-model": "Name of the model that answered",
+    "x-model-version": "Its version",
+    "x-model-sha256": "SHA-256 of its graph",
+}
+_TIMED = {
+    "x-compute-tokens": "Tokens of the texts, including special tokens",
+    "x-tokenization-time": "Milliseconds until the texts were tokenized",
+    "x-queue-time": "Milliseconds from then until the first text ran",
+    "x-inference-time": "Milliseconds from then until the last answer",
+    "x-total-time": "Milliseconds of the three together",
+}
+_HEADERS: Mapping[str, Mapping[str, str]] = MappingProxyType({"nothing": {}, "model": _NAMED, "time": _NAMED | _TIMED})
+_IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
+    {
+        "model": ("A name from /models.", {"examples": ["encoder"]}),
+        "version": ("Version of the model; any version but the served one gets a 404.", {}),
+    }
+)
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+_JSON = "application/json"
+_Part = tuple[Operation | Words, Literal["body", "answer", "error"]]
+
+
+class _Unsorted(GenerateJsonSchema):
+    """Keeps the order of keys: the type of a value before its bounds, as people and request generators read it."""
+
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
+        return value
+
+
+class OpenAPIDocument:
+    """The document of `dialects`. `open_paths` need no API key; None: no path does.
+
+    It is built on first use, in about 0.25 s.
+    """
+
+    def __init__(self, dialects: Dialects, open_paths: Set[str] | None = None) -> None:
+        self._dialects = dialects
+        self._open_paths = open_paths
+
+    @cached_property
+    def whole(self) -> dict[str, Any]:
+        """The document of every path."""
+        schemas, components = self._schemas()
+        paths: dict[str, Any] = {}
+        for dialect in self._dialects.rows:
+            for operation in dialect.operations:
+                entry = _operation(operation, dialect.words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
+                if self._open_paths is not None:
+                    entry["security"] = [] if operation.path in self._open_paths else [{name: []} for name in _KEYS]
+                paths[operation.path] = {operation.method.lower(): entry}
+        info = {"title": "Clozeline", "description": DESCRIPTION, "version": version("clozeline")}
+        keys = {} if self._open_paths is None else {"securitySchemes": _KEYS}
+        return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components, **keys}}
+
+    def served(self, catalogue: Catalogue) -> dict[str, Any]:
+        """Return the document of the paths that a model of `catalogue` answers. Its examples work as they are."""
+        paths = {}
+        for operation in self._dialects.operations:
+            served = _served(operation, self.whole["paths"][operation.path], catalogue)
+            if served:
+                paths[operation.path] = served
+        return {**self.whole, "paths": paths}
+
+    def _schemas(self) -> tuple[dict[_Part, Any], dict[str, Any]]:
+        """Return the schema of each part of each path, and the schemas that these share."""
+        asked: list[tuple[_Part, Literal["validation", "serialization"], TypeAdapter[Any]]] = []
+        for operation in self._dialects.operations:
+            if operation.body:
+                asked.append(((operation, "body"), "validation", TypeAdapter(operation.body)))
+            if not isinstance(operation.result, str):
+                asked.append(((operation, "answer"), "serialization", TypeAdapter(operation.result)))
+        asked += [
+            ((words, "error"), "serialization", TypeAdapter(words.envelope))
+            for words in {row.words for row in self._dialects.rows}
+        ]
+        found, shared = TypeAdapter.json_schemas(
+            asked, ref_template="#/components/schemas/{model}", schema_generator=_Unsorted
+        )
+        schemas = {part: _without_nulls(schema) for (part, _), schema in found.items()}
+        return schemas, _without_nulls(dict(sorted(shared["$defs"].items())))
+
+
+def _without_nulls(schema: Any) -> Any:
+    """Return `schema` without `default: null`, which makes request generators send a null for each key."""
+    if isinstance(schema, dict):
+        return {key: _without_nulls(value) for key, value in schema.items() if value is not None}
+    return [_without_nulls(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+    documented: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
+        + f"_{operation.method.lower()}",
+        "responses": {"200": _answer(operation, schemas), **_refusals(operation, words, schemas[words, "error"])},
+    }
+    if parameters := _parameters(operation):
+        documented["parameters"] = parameters
+    if description := getdoc(operation.answer):
+        documented["description"] = description
+    if operation.body:
+        examples = {name: {"summary": one.summary, "value": one.value} for name, one in operation.examples.items()}
+        content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
+        documented["requestBody"] = {"required": True, "content": content}
+    return documented
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", **more}, "description": meaning}
+        for name in re.findall(r"{(\w+)}", operation.path)
+        for meaning, more in [_IN_PATH[name]]
+    ]
+    if operation.is_timed:
+        schema = TypeAdapter(TimeoutMilliseconds).json_schema()
+        meaning = schema.pop("description")
+        parameters.append(
+            {"name": TIMEOUT_HEADER, "in": "header", "required": False, "schema": schema, "description": meaning}
+        )
+    return parameters
+
+
+def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+    is_text = isinstance(operation.result, str)
+    content = {operation.result: {"schema": {"type": "string"}}} if is_text else _json(schemas[operation, "answer"])
+    headers = {
+        name: {"description": meaning, "schema": {"type": "string"}}
+        for name, meaning in _HEADERS[operation.says].items()
+    }
+    return {"description": operation.result_description, "content": content} | ({"headers": headers} if headers else {})
+
+
+def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the error responses by status. A protocol may map two statuses to one."""
+    meanings: dict[int, list[str]] = {}
+    for status, meaning in operation.error_meanings.items():
+        meanings.setdefault(words.status(status), []).append(meaning)
+    return {
+        str(status): {"description": "; or: ".join(texts), "content": _json(schema)}
+        for status, texts in sorted(meanings.items())
+    }
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {_JSON: {"schema": schema}}
+
+
+def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+    """Return the entry `whole` of a path with examples for these models; empty if none of them answers."""
+    able = catalogue.able(operation.ability) if operation.ability else []
+    if operation.ability and not able:
+        return {}
+    adapted = deepcopy(whole)
+    (asked,) = adapted.values()
+    if operation.ability:
+        chosen = able[:1] if operation.ability is ANY else able  # without a name, the first model answers
+        asked["requestBody"]["content"][_JSON]["examples"] = answered_examples(operation, chosen)
+    (first, *_) = catalogue
+    for parameter in asked.get("parameters", ()):
+        if parameter["name"] == "model":
+            parameter["schema"]["examples"] = [first.identity.name]
+    return adapted
+
+
+def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:
+    """Return the examples that a model of `able` answers, with its name where the body holds one."""
+    examples = {}
+    takes_either = any(example.ability for example in operation.examples.values())
+    for name, example in operation.examples.items():
+        chosen = next((one for one in able if not takes_either or _asks(example, one)), None)
+        if chosen:
+            named = {"model": chosen.identity.name} if "model" in example.value else {}
+            examples[name] = {"summary": example.summary, "value": example.value | named}
+    return examples
+
+
+def _asks(example: Example, served: LoadedModel) -> bool:
+    if example.ability:
+        return example.ability.of(served) is not None
+    manifest = served.model.manifest
+    return not (manifest.reads_pairs or kind_of(manifest.task).is_always_asked_in_pairs)

@@ -1,0 +1,196 @@
+"""One path of a protocol: its request, its answer, and its entry in /openapi.json."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+
+from clozeline.inference.open_model import AnyQuestion, OpenModel, Question
+from clozeline.serving.asking import Reply, Turns
+from clozeline.serving.errors import problem
+from clozeline.serving.http.bodies import PREFIX, prefixed_name, read_json
+from clozeline.serving.models import LIST, Ability, Catalogue, Service
+from clozeline.serving.queue import VERSION, LoadedModel, ServedModel
+
+Answer = TypeVar("Answer")
+Made = TypeVar("Made")
+Model = TypeVar("Model", bound=OpenModel)
+
+
+class JsonResponse(Response):
+    """Serializes numpy arrays and dataclasses straight to bytes, without lists in between."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status_code: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(content, status_code, headers)
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, and its access to the models."""
+
+    request: Request
+    service: Service
+    path: str
+    """Path of the operation, with its parameters in braces."""
+    timeout_milliseconds: int | None = None
+    """None: the timeout of the server."""
+    behind_json: bytes = b""
+    """Bytes after the JSON, for protocols with raw tensors."""
+
+    @property
+    def models(self) -> Catalogue:
+        """The loaded models. Raises ApiError: 503, they are not loaded yet."""
+        return self.service.catalogue
+
+    def wanted(self, name: str | None = None) -> str | None:
+        """Return the requested model: the name before the path, or `name` of the body; None: any that can answer.
+
+        Raises:
+            ApiError: 422, the two names differ.
+        """
+        prefixed = prefixed_name(self.request.scope)
+        if prefixed is None or name is None or name == prefixed:
+            return prefixed or name
+        raise problem(
+            422,
+            "two_models",
+            "the path names one model and the request another",
+            given=f"{PREFIX}{prefixed} and {name}",
+            expected="one name",
+            do="leave `model` out, or remove the prefix",
+            param="model",
+        )
+
+    def served(self, ability: Ability[Model], name: str | None = None, *, listed: str = LIST) -> ServedModel[Model]:
+        """Return the model of this ability that is requested: by the path, by `name`, or the default one.
+
+        Raises:
+            ApiError: 404, no such model, and where names are `listed`; 422, path and `name` differ; 409 or 503, it is
+                not served in the version that the header names.
+        """
+        found = self.models.answering(ability, self.wanted(name), route=self.path, listed=listed)
+        version = self.request.headers.get(VERSION)
+        if version in (None, found.identity.version):
+            return found
+        return self.models.pinned(found.identity.name, version, ability)
+
+    def routes(self, served: LoadedModel) -> list[str]:
+        """Return the paths that `served` answers, in the order of the protocols."""
+        return [one.path for one in self.request.app.state.dialects.asking(served)]
+
+    async def ask(
+        self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
+    ) -> Reply[Answer]:
+        """Return the answers of `served` to the question about `texts`. Raises what `Asking.ask_together` raises."""
+        (reply,) = await self.ask_together(served, texts, lambda: [question()])
+        return reply
+
+    async def ask_in_turn(self, served: LoadedModel, texts: Sequence[str], turns: Turns[Answer]) -> Reply[Answer]:
+        """Return the answers to the last of several questions in turn. Raises what `Asking.ask_in_turn` raises."""
+        return await self.service.asking.ask_in_turn(self.request, served, texts, turns, self.timeout_milliseconds)
+
+    async def ask_together(
+        self, served: LoadedModel, texts: Sequence[str], questions: Callable[[], Sequence[AnyQuestion]]
+    ) -> list[Reply[Any]]:
+        """Like `ask` with several questions: all of them are admitted, or none."""
+        return await self.service.asking.ask_together(self.request, served, texts, questions, self.timeout_milliseconds)
+
+    async def finished(self, reply: Reply[Any], work: Callable[[], Made], texts: Sequence[str]) -> Made:
+        """Return the result of `work` on the answers to `texts`. Raises what `Asking.finished` raises."""
+        return await self.service.asking.finished(reply, work, sum(map(len, texts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An example body that the server answers: /docs and the playground show it, and a test sends it."""
+
+    summary: str
+    value: dict[str, Any]
+    ability: Ability[Any] | None = None
+    """Ability that the answering model needs; None: any model of its path that reads single texts."""
+
+
+Refusals = dict[int, str]
+"""Meaning of each error status that a path may answer."""
+_EVERYWHERE: Refusals = {
+    400: "The Host header is missing, repeated or invalid",
+    421: "The server does not answer under this host name; see `clozeline serve --allowed-host`",
+    429: "Too many requests are open; Retry-After says when to retry",
+}
+LOADING: Refusals = {503: "The server is loading or stopping; Retry-After says when to retry"}
+KEYED: Refusals = {401: "The API key is missing or unknown, and the server requires one"}
+ASKED: Refusals = {
+    400: "The body is not JSON; or: the Host header is missing, repeated or invalid",
+    **KEYED,
+    404: "No such model or label",
+    408: "The body did not arrive in time",
+    409: "The model is not served in the version that x-model-version names",
+    413: "The body is too large, or its work cannot finish before the deadline",
+    415: "The content type is not JSON in UTF-8, or the body is compressed",
+    422: "A field or a text cannot be used",
+    429: "Too much work is waiting; Retry-After says when to retry",
+    **LOADING,
+    504: "The deadline of the request passed",
+}
+"""Errors of every path that a model answers."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """GET of one path, or POST if it has a `body`."""
+
+    path: str
+    answer: Callable[..., Awaitable[Response]]
+    """Takes the `Call`, and the body if there is one."""
+    summary: str
+    result: Any
+    """Type of the JSON answer, or the media type of an answer that is not JSON."""
+    result_description: str = "Successful Response"
+    """Description of the answer."""
+    tells: Literal["nothing", "model", "time"] | None = None
+    """Content of the headers: nothing, the model, or the model and the times. None: both if there is a body."""
+    refusals: Refusals | None = None
+    """Errors in addition to those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`."""
+    ability: Ability[Any] | None = None
+    """Ability that the answering model needs; None: no model is involved."""
+    body: type[BaseModel] | None = None
+    examples: Mapping[str, Example] = field(default_factory=dict)
+    read: Callable[[Headers, bytes], int] = read_json
+    """Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read."""
+    place: Callable[[int], str] = "inputs[{}]".format
+    """Returns the field that holds the text of this number: inference numbers texts from 0, clients know fields."""
+    name: str = ""
+    """Name of the operation in the document; empty: the name of `answer`."""
+
+    @property
+    def method(self) -> Literal["GET", "POST"]:
+        return "POST" if self.body else "GET"
+
+    @property
+    def says(self) -> Literal["nothing", "model", "time"]:
+        return self.tells or ("time" if self.body else "nothing")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a graph runs, so that the client may set a timeout."""
+        return self.says == "time"
+
+    @property
+    def error_meanings(self) -> Refusals:
+        """Meaning of each error status that the path may answer."""
+        asked = self.refusals or (KEYED | LOADING if self.says == "nothing" else ASKED)
+        return _EVERYWHERE | asked
+
+    @property
+    def operation_name(self) -> str:
+        return self.name or self.answer.__name__

@@ -1,0 +1,412 @@
+"""text-embeddings-inference's /rerank: orders texts by how well they answer a query.
+
+It needs a model that reads query and text together. Embeddings do not replace it, as there: /similarity compares them.
+
+text-embeddings-inference's /tokenize and /decode: from texts to the tokens of a model, and back.
+
+text-embeddings-inference: /embed, /predict, /similarity and /info; rerank.py and tokens.py hold the rest.
+
+/metrics is that of house/status.py.
+"""
+
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+from starlette.responses import Response
+
+from clozeline.inference.package import kind_of
+from clozeline.inference.tokenization import Given
+from clozeline.records.package import Manifest
+from clozeline.serving.errors import ErrorDetail, problem
+from clozeline.serving.http.bodies import (
+    FLAT_TAG,
+    MAX_TEXTS,
+    NESTED_TAG,
+    TEXT_TAG,
+    WHOLE,
+    Inputs,
+    ModelName,
+    NoPromptName,
+    PromptName,
+    RequestBody,
+    Text,
+    Texts,
+    Truncate,
+    TruncationDirection,
+    nesting,
+    texts_of,
+)
+from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
+from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS, classifier_of, labelled
+from clozeline.serving.http.house_texts import (
+    EMBED_EXAMPLES,
+    EMBEDDING,
+    EmbedRequest,
+    EmbedResponse,
+    embed,
+    embedded,
+    similarities,
+)
+from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.models import ANY
+from clozeline.serving.queue import LoadedModel
+
+RERANKING = replace(
+    CLASSIFYING_PAIRS,
+    has=lambda model: model.relevant_label is not None,
+    missing="scores the relevance of a text",
+    expected="a classifier of pairs, with one score or a label such as `relevant`",
+)
+
+
+class RerankRequest(RequestBody):
+    query: Text
+    texts: Texts
+    raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
+    return_text: Annotated[bool, Field(description="Return the texts with their scores.")] = False
+    truncate: Truncate = False
+    truncation_direction: TruncationDirection = "right"
+
+
+class Rank(BaseModel):
+    index: int = Field(ge=0, description="Index of the text in the request.")
+    score: float = Field(description="Probability that the text answers the query; the logit if `raw_scores` is set.")
+    text: str | None = None
+
+
+async def rerank(call: Call, body: RerankRequest) -> Response:
+    served = call.served(RERANKING)
+    pairs = [(body.query, text) for text in body.texts]
+    function = "none" if body.raw_scores else served.model.relevance_function
+    reply = await labelled(call, served, pairs, truncate=body.truncate, function=function)
+    label = served.model.relevant_label
+    scores = [next(one.score for one in scores if one.label == label) for scores in reply.answers]
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])
+    ranks = [
+        {"index": place, "score": scores[place], **({"text": body.texts[place]} if body.return_text else {})}
+        for place in order
+    ]
+    return JsonResponse(ranks, headers=reply.headers)
+
+
+_RANKED = ["Open a file.", "Order the items."]
+_EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
+RERANK = Operation(
+    path="/rerank",
+    answer=rerank,
+    summary="Order texts by how well they answer a query",
+    result_description="Index and score of each text, best first",
+    result=list[Rank],
+    ability=RERANKING,
+    body=RerankRequest,
+    examples={"two": Example("Two texts for a query", _EXAMPLE)},
+    place="texts[{}]".format,
+)
+
+
+_MAX_IDS = 65_536
+_Ids = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
+
+
+class TokenizeRequest(RequestBody):
+    inputs: Inputs
+    add_special_tokens: bool = True
+    prompt_name: NoPromptName = None
+    model: ModelName = None
+
+
+class DecodeRequest(RequestBody):
+    ids: Annotated[
+        Annotated[_Ids, Tag(FLAT_TAG)]
+        | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
+        Field(description="Token ids of one text, or a list of such lists."),
+        Discriminator(
+            nesting, custom_error_type="ids_type", custom_error_message="token ids of one text, or a list of such lists"
+        ),
+    ]
+    skip_special_tokens: bool = True
+    model: ModelName = None
+
+
+class SimpleToken(BaseModel):
+    id: int
+    text: str
+    special: bool
+    start: int | None = Field(description="First character in the text; null for an added special token.")
+    stop: int | None
+
+
+TOKENIZE_EXAMPLES = {
+    "one text": Example("One text", {"inputs": "Sort a list."}),
+    "several": Example(
+        "Several texts, without special tokens",
+        {"inputs": ["Sort a list.", "Open a file."], "add_special_tokens": False},
+    ),
+}
+
+
+async def tokenize(call: Call, body: TokenizeRequest) -> Response:
+    served = call.served(ANY, body.model)
+    texts = texts_of(body.inputs)
+    pieces = await call.service.asking.tokenizing(
+        call.request,
+        lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
+        sum(map(len, texts)),
+    )
+    return JsonResponse(pieces, headers=served.identity.headers)
+
+
+async def decode(call: Call, body: DecodeRequest) -> Response:
+    served = call.served(ANY, body.model)
+    lists = [ids for ids in body.ids if isinstance(ids, list)] or [[one for one in body.ids if isinstance(one, int)]]
+    _check_known(lists, served.model.manifest)
+    texts = await call.service.asking.tokenizing(
+        call.request,
+        lambda: [served.model.tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists],
+        sum(map(len, lists)),
+    )
+    return JsonResponse(texts, headers=served.identity.headers)
+
+
+def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
+    largest = max(map(max, lists))
+    if largest >= manifest.vocab_size:
+        raise problem(
+            422,
+            "unknown_token",
+            "a token id is not in the vocabulary of the model",
+            given=largest,
+            expected=f"ids from 0 to {manifest.vocab_size - 1}",
+            do="send ids that /tokenize returns for this model",
+            param="ids",
+        )
+
+
+TOKEN_OPERATIONS = (
+    Operation(
+        path="/tokenize",
+        answer=tokenize,
+        summary="Split texts into tokens",
+        result_description="A list of tokens for each text, even for a single text",
+        ability=ANY,
+        tells="model",
+        result=list[list[SimpleToken]],
+        body=TokenizeRequest,
+        examples=TOKENIZE_EXAMPLES,
+    ),
+    Operation(
+        path="/decode",
+        answer=decode,
+        summary="Join token ids into texts",
+        result_description="The text of each list of ids",
+        ability=ANY,
+        tells="model",
+        result=list[str],
+        body=DecodeRequest,
+        examples={"one text": Example("One text", {"ids": [5, 6, 7]})},
+    ),
+)
+
+
+_TYPES = {429: "Overloaded", 503: "Unhealthy"}
+
+
+class HuggingFaceError(ErrorBody):
+    """Error of Hugging Face's pipelines and of text-embeddings-inference."""
+
+    error: str
+    error_type: str
+
+
+def _said(status: int, detail: ErrorDetail) -> HuggingFaceError:
+    kind = _TYPES.get(status, "Backend" if status >= 500 else "Validation")
+    return HuggingFaceError(error=sentence(detail), error_type=kind)
+
+
+HUGGING_FACE_WORDS = Words(HuggingFaceError, _said)
+
+_OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2)]
+
+
+def _predicted_kind(inputs: object) -> str | None:
+    """Return the tag of the inputs; None for a list of three or more texts, because a list of two is a pair."""
+    if isinstance(inputs, str):
+        return TEXT_TAG
+    kind = nesting(inputs)
+    return None if kind == FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
+
+
+class PredictRequest(RequestBody):
+    inputs: Annotated[
+        Annotated[Text, Tag(TEXT_TAG)]
+        | Annotated[_OneOrTwo, Tag(FLAT_TAG)]
+        | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
+        Field(
+            description=f'A text ("a" or ["a"]), a pair of texts (["a", "b"]), or a list of 1 to {MAX_TEXTS} such '
+            'lists ([["a"], ["b"]]). Pairs are for models that were trained on pairs.'
+        ),
+        Discriminator(
+            _predicted_kind,
+            custom_error_type="inputs_type",
+            custom_error_message='a text ("a"), a list of texts, each in its own list ([["a"], ["b"], ["c"]]), or a '
+            'list of pairs ([["a", "b"]])',
+        ),
+    ]
+    raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
+    truncate: Truncate = False
+    truncation_direction: TruncationDirection = "right"
+
+
+class RawScore(BaseModel):
+    label: str
+    score: float = Field(
+        description="Probability among all labels, or of this label alone if a text can have several; the logit if "
+        "`raw_scores` is set."
+    )
+
+
+class SimilarityInputs(RequestBody):
+    source_sentence: Text
+    sentences: Texts
+
+
+class SimilarityParameters(RequestBody):
+    truncate: Truncate = False
+    truncation_direction: TruncationDirection = "right"
+    prompt_name: PromptName = None
+
+
+class SimilarityRequest(RequestBody):
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+class Info(BaseModel):
+    """The model that answers requests without a model name."""
+
+    model_id: str
+    model_sha: str = Field(description="SHA-256 of the served graph.")
+    model_dtype: str
+    model_type: dict[str, dict[str, Any]]
+    max_input_length: int
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: Literal[False]
+    tokenization_workers: int
+    version: str
+
+
+PREDICT_EXAMPLES = {
+    "one text": Example("One text", {"inputs": "Parse a date."}),
+    "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
+    "pair": Example(
+        "A pair of texts, for a model that reads pairs",
+        {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
+        ability=CLASSIFYING_PAIRS,
+    ),
+}
+_COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
+
+
+async def predict(call: Call, body: PredictRequest) -> Response:
+    given, is_one = _given(body.inputs)
+    served = classifier_of(call, given)
+    function: Literal["none"] | None = "none" if body.raw_scores else None
+    reply = await labelled(call, served, given, truncate=body.truncate, function=function)
+    return JsonResponse(reply.answers[0] if is_one else reply.answers, headers=reply.headers)
+
+
+async def similarity(call: Call, body: SimilarityRequest) -> Response:
+    served = call.served(EMBEDDING)
+    texts = [body.inputs.source_sentence, *body.inputs.sentences]
+    asked = body.parameters or SimilarityParameters()
+    reply = await embedded(call, served, texts, truncate=asked.truncate, prompt_name=asked.prompt_name)
+    return JsonResponse(similarities(reply.answers), headers=reply.headers)
+
+
+async def info(call: Call) -> Response:
+    served = call.served(ANY)
+    manifest = served.model.manifest
+    answer = Info(
+        model_id=served.identity.name,
+        model_sha=served.identity.sha256,
+        model_dtype=served.identity.precision,
+        model_type=_model_type(served),
+        max_input_length=manifest.max_length,
+        max_batch_tokens=call.service.batch_tokens,
+        max_client_batch_size=MAX_TEXTS,
+        auto_truncate=False,
+        tokenization_workers=1,
+        version=version("clozeline"),
+    )
+    return JsonResponse(answer.model_dump())
+
+
+def _given(inputs: str | list[str] | list[list[str]]) -> tuple[list[Given], bool]:
+    """Return the texts or pairs, and whether there is a single one. For these clients a list of two texts is a pair."""
+    if isinstance(inputs, str):
+        return [inputs], True
+    alone = [one for one in inputs if isinstance(one, str)]
+    listed = [alone] if alone else [one for one in inputs if isinstance(one, list)]
+    return [(one[0], one[1]) if len(one) == 2 else one[0] for one in listed], bool(alone)
+
+
+def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
+    manifest = served.model.manifest
+    kind, labels = kind_of(manifest.task).model_type, manifest.labels
+    if kind == "embedding":
+        return {kind: {"pooling": manifest.pooling}}
+    names = {str(number): label for number, label in enumerate(labels)}
+    ids = {label: number for number, label in enumerate(labels)}
+    is_reranker = manifest.reads_pairs and len(labels) == 1
+    return {"reranker" if is_reranker else kind: {"id2label": names, "label2id": ids}}
+
+
+def _compared_place(number: int) -> str:
+    return f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence"
+
+
+EMBED = Operation(
+    path="/embed",
+    answer=embed,
+    summary="Embed texts as vectors of length 1",
+    result_description="One vector for each text",
+    result=EmbedResponse,
+    ability=EMBEDDING,
+    body=EmbedRequest,
+    examples=EMBED_EXAMPLES,
+)
+SIMILARITY = Operation(
+    path="/similarity",
+    answer=similarity,
+    summary="Compare one sentence with others",
+    result_description="The cosine with each sentence, in the order of the request",
+    result=list[float],
+    ability=EMBEDDING,
+    body=SimilarityRequest,
+    examples={"two": Example("One sentence and two others", {"inputs": _COMPARED})},
+    place=_compared_place,
+)
+EMBEDDINGS_INFERENCE = Dialect(
+    HUGGING_FACE_WORDS,
+    (
+        EMBED,
+        Operation(
+            path="/predict",
+            answer=predict,
+            summary="Classify texts; the labels of a text are a flat list",
+            result_description="All labels of the text, best first; a list for each of several texts",
+            result=list[RawScore] | list[list[RawScore]],
+            ability=CLASSIFYING,
+            body=PredictRequest,
+            examples=PREDICT_EXAMPLES,
+        ),
+        SIMILARITY,
+        Operation(path="/info", answer=info, summary="The default model", result=Info),
+        RERANK,
+        *TOKEN_OPERATIONS,
+    ),
+    tag="text-embeddings-inference",
+)

@@ -1,1 +1,0 @@
-"""Metrics, spans and signs of drift for operators of the server. Imports no other folder of serving."""

@@ -1,0 +1,218 @@
+"""contract.lock: profiles of the data that the last accepted run was trained on.
+
+Comparison of the data of a run with those of the last accepted run.
+
+Check of the contract before a training starts, and the record of what it accepted.
+
+The check belongs to the command of a stage, not to its code: it changes no output, so an edit of it re-runs nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.params.project import Params
+from clozeline.params.text import ContractParams
+from clozeline.records.clean_text import file_of
+from clozeline.records.finetune.statistics import stability_index
+from clozeline.records.record import Lock
+from clozeline.stages.calling.label_profile import LABELLED, LabelProfile
+from clozeline.stages.calling.text_profile import TextProfile
+from clozeline.system.errors import ArtifactError, ContractError
+from clozeline.system.files import alone, replacing_file
+
+FILE: Final = "contract.lock"
+_NO_LABELS: Final[Mapping[str, LabelProfile]] = MappingProxyType({})
+
+
+class Accepted(BaseModel):
+    """Content of contract.lock. It belongs in git, beside dvc.lock."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    text: TextProfile | None = None
+    labels: Mapping[str, LabelProfile] = {}
+    """Profile of the labelled data by task."""
+
+    @classmethod
+    def read(cls, root: Path) -> Self:
+        """Read the file of the project in `root`; return an empty record if it is missing.
+
+        Raises:
+            ArtifactError: the file is damaged.
+        """
+        path = root / FILE
+        if not path.is_file():
+            return cls()
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{path} cannot be read: {error.errors(include_url=False)[0]['msg']}",
+                do="restore it (`git checkout contract.lock`), or remove it to accept the data of the next run",
+            ) from error
+
+    @classmethod
+    def add(
+        cls, root: Path, *, text: TextProfile | None = None, labels: Mapping[str, LabelProfile] = _NO_LABELS
+    ) -> None:
+        """Add profiles to the file, or replace them. Stages that run side by side add one after the other."""
+        lock = root / "work" / "contract.alone"
+        lock.parent.mkdir(exist_ok=True)
+        with alone(lock):
+            before = cls.read(root)
+            cls(text=text or before.text, labels={**before.labels, **labels}).write(root)
+
+    def write(self, root: Path) -> None:
+        with replacing_file(root / FILE) as beside:
+            beside.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+MAX_DROPPED_INCREASE = 0.2
+"""Increase of the share of documents dropped for one reason."""
+MAX_SCRIPT_SHIFT = 0.1
+"""Change of the share of letters of one script, such as Latin."""
+MIN_LANGUAGE_SIMILARITY = 0.7
+"""Cosine of the frequencies of character trigrams; that of another language is below 0.6."""
+MAX_LENGTH_INDEX = 0.25
+"""Population stability index of the lengths of texts; 0.25 is usually called a large shift."""
+MAX_UNKNOWN_INDEX = 0.1
+"""Population stability index of the shares of unknown tokens of texts, if their share of all has grown."""
+MAX_CONFLICT_SHARE = 0.05
+"""Share of labelled texts whose copies have different labels."""
+MAX_CLASS_INDEX = 0.25
+"""Population stability index of the classes of labelled texts."""
+_LEAST_TEXTS = 200
+"""Least number of sampled or labelled texts for a comparison of distributions: with fewer, the stability index is
+noise."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One figure of the data, its limit, and the figure of the last accepted data."""
+
+    name: str
+    given: float
+    least: float | None = None
+    most: float | None = None
+    accepted: float | None = None
+    """None if the limit does not depend on it."""
+
+    @property
+    def is_kept(self) -> bool:
+        return (self.least is None or self.given >= self.least) and (self.most is None or self.given <= self.most)
+
+    def __str__(self) -> str:
+        limits = [
+            f"{word} {_number(end)}"
+            for word, end in (("at least", self.least), ("at most", self.most))
+            if end is not None
+        ]
+        beside = "" if self.accepted is None else f", last accepted {_number(self.accepted)}"
+        return f"{self.name}: {_number(self.given)} ({' and '.join(limits)}{beside})"
+
+
+def broken(clauses: Sequence[Clause]) -> list[Clause]:
+    return [clause for clause in clauses if not clause.is_kept]
+
+
+def text_clauses(params: ContractParams, now: TextProfile, accepted: TextProfile | None) -> Iterator[Clause]:
+    """Yield the clauses about the text; without accepted text, only those that need none."""
+    yield Clause("documents", now.documents, least=params.min_documents, most=params.max_documents)
+    if accepted is None:
+        return
+    least = (1 - params.max_missing_share) * accepted.documents
+    yield Clause("documents beside the last accepted", now.documents, least=least, accepted=accepted.documents)
+    for reason, share in now.dropped_shares.items():
+        before = accepted.dropped_shares.get(reason, 0.0)
+        yield Clause(f"share dropped as {reason}", share, most=before + MAX_DROPPED_INCREASE, accepted=before)
+    if min(now.num_sampled, accepted.num_sampled) < _LEAST_TEXTS:
+        return
+    for script in sorted({*now.script_shares, *accepted.script_shares}):
+        share, before = now.script_shares.get(script, 0.0), accepted.script_shares.get(script, 0.0)
+        if abs(share - before) > MAX_SCRIPT_SHIFT:
+            ends = before - MAX_SCRIPT_SHIFT, before + MAX_SCRIPT_SHIFT
+            yield Clause(f"share of {script} letters", share, *ends, before)
+    similarity = now.language_similarity(accepted)
+    yield Clause("similarity of character trigrams", similarity, least=MIN_LANGUAGE_SIMILARITY)
+    index = stability_index(accepted.texts_by_length, now.texts_by_length)
+    yield Clause("stability index of lengths", index, most=MAX_LENGTH_INDEX)
+    if accepted.texts_by_unknown and now.unknown_rate > accepted.unknown_rate:  # fewer are no fault
+        index = stability_index(accepted.texts_by_unknown, now.texts_by_unknown)
+        rates = f"{accepted.unknown_rate:.2%} of all before, {now.unknown_rate:.2%} now"
+        yield Clause(f"stability index of unknown tokens by text ({rates})", index, most=MAX_UNKNOWN_INDEX)
+
+
+def label_clauses(params: ContractParams, now: LabelProfile, accepted: LabelProfile | None) -> Iterator[Clause]:
+    """Yield the clauses about the labels of a task."""
+    yield Clause("share of texts with conflicting labels", now.conflict_share, most=MAX_CONFLICT_SHARE)
+    if accepted is None:
+        return
+    if min(now.num_texts, accepted.num_texts) >= _LEAST_TEXTS:
+        index = stability_index(accepted.texts_by_label, now.texts_by_label)
+        yield Clause("stability index of classes", index, most=MAX_CLASS_INDEX)
+    changed = now.changed_test_rows(accepted)
+    yield Clause("share of accepted test rows that are gone or relabelled", changed, most=params.max_changed_test_rows)
+
+
+def _number(number: float) -> str:
+    return f"{int(number):,}" if float(number).is_integer() else f"{number:,.4f}"
+
+
+@contextmanager
+def under_contract(stage: str, task: str | None, data: Path | None, params: Params, root: Path) -> Iterator[None]:
+    """Check the data of a training before the block, and record them as accepted after it.
+
+    `pretrain` checks the text, `finetune` the labels of its task. Any other stage has no contract.
+
+    Raises:
+        ContractError: the data break the contract; nothing was trained.
+        ArtifactError: contract.lock is damaged.
+    """
+    if stage == "pretrain":
+        text = _text_profile(root)
+        if text is not None:
+            _require("the text", list(text_clauses(params.contract, text, Accepted.read(root).text)))
+        yield
+        if text is not None:
+            Accepted.add(root, text=text)
+        return
+    section = params.finetune.get(task or "") if stage == "finetune" else None
+    if task is None or data is None or not isinstance(section, LABELLED) or section.hub is not None:
+        yield
+        return
+    labels = LabelProfile.read(section, root / data)
+    known = Accepted.read(root).labels.get(task)
+    _require(f"the labels of task `{task}`", list(label_clauses(params.contract, labels, known)))
+    yield
+    Accepted.add(root, labels={task: labels})
+
+
+def _text_profile(root: Path) -> TextProfile | None:
+    """Return the profile of the text that the stages have made; None if dvc.lock does not name its files."""
+    if not (root / "dvc.lock").is_file():
+        return None
+    stages = Lock.read(root / "dvc.lock").stages
+    if not {"preprocess", "tokenize"} <= set(stages):
+        return None
+    preprocess, tokenize = stages["preprocess"], stages["tokenize"]
+    return TextProfile.read(
+        preprocess=root / preprocess.argument("metrics"),
+        tokenize=root / tokenize.argument("metrics"),
+        train=file_of(root / preprocess.argument("out"), "train"),
+        tokens=root / tokenize.argument("out"),
+    )
+
+
+def _require(what: str, clauses: Sequence[Clause]) -> None:
+    if found := broken(clauses):
+        raise ContractError(
+            f"{what} differs too much from what the last accepted run was trained on: nothing is trained",
+            given="\n         ".join(map(str, found)),
+            do=f"check the source; if the data are right, remove {FILE} (or change `contract`) and run again",
+        )

@@ -1,0 +1,241 @@
+"""Locked temporary folders beside the file being written. An unlocked one is debris of a killed writer.
+
+The lock is a kernel file lock (flock): it ends with its process, and every container that shares the file system sees
+it. A process id would mean another process in another container.
+
+Atomic writes: write beside the target, then rename. A reader sees the old content or the new, never a part.
+
+Files that two folders share.
+
+Locks between processes: kernel file locks (flock), which end with their process.
+
+CSV tables for plots and reports.
+"""
+
+import contextlib
+import csv
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import Field, astuple, fields
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from clozeline.system.errors import StorageError
+
+_NAME: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.partial")
+_LOCK: Final = ".held"
+
+
+@contextlib.contextmanager
+def held_beside(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; remove it after the block. Remove the debris of killed writers first.
+
+    On a file system without locks no debris is removed.
+    """
+    with contextlib.suppress(OSError):  # the parent folder is missing or unreadable
+        for left in [entry for entry in path.parent.iterdir() if _NAME.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):  # locked by another writer, or already removed
+                _remove_abandoned(left)
+    folder, lock = _made(path)
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            _remove(folder)
+        os.close(lock)
+
+
+def _made(path: Path) -> tuple[Path, int]:
+    """Return a new folder and the descriptor of its lock."""
+    while True:
+        folder = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
+        folder.mkdir(parents=True)
+        with contextlib.suppress(FileNotFoundError):  # another writer removed it before it was locked
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if (folder / _LOCK).exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the folder of a killed writer.
+
+    Raises:
+        OSError: it is locked, or was not made by this module.
+    """
+    if not (folder / _LOCK).exists():
+        folder.rmdir()  # succeeds if empty: its writer was killed before locking, or will make another
+        return
+    lock = os.open(folder / _LOCK, os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(folder)
+    finally:
+        os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the lock last, so that the folder is still recognized as abandoned if we are killed here."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
+            entry.unlink()
+    shutil.rmtree(folder)
+
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AT_FDCWD = -100  # <linux/fcntl.h>
+_RENAME_EXCHANGE = 2  # <linux/fs.h>
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to. Move it to `path` if the block succeeds, else remove it.
+
+    Raises:
+        StorageError: the disk is full or read-only; `path` is unchanged.
+    """
+    with storage_faults_named(path), held_beside(path) as folder:
+        beside = folder / path.name
+        yield beside
+        _flush(beside)
+        beside.replace(path)
+        _flush(path.parent)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill. Move it to `path` if the block succeeds, else remove it.
+
+    Raises:
+        StorageError: the disk is full or read-only; `path` is unchanged.
+    """
+    with storage_faults_named(path), held_beside(path) as folder:
+        beside = folder / path.name
+        beside.mkdir()
+        yield beside
+        for file in beside.rglob("*"):
+            _flush(file)
+        if path.exists():
+            _swap(beside, path)
+        else:
+            beside.replace(path)
+        _flush(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder atomically: readers see all of it or nothing. A missing folder is ignored."""
+    with suppress(FileNotFoundError), held_beside(path) as folder:
+        path.replace(folder / path.name)
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Exchange the two folders."""
+    if not _exchange(new, path):
+        old = new.parent.with_suffix(".old")  # not named like an abandoned folder, so it survives if we are killed here
+        path.replace(old)
+        try:
+            new.replace(path)
+        except OSError:
+            old.replace(path)
+            raise
+        old.replace(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names atomically (renameat2); False if the kernel or the file system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def storage_faults_named(path: Path) -> Iterator[None]:
+    """Raises:
+    StorageError: the disk of `path` is full or read-only.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise StorageError(
+                f"{path} cannot be written",
+                given="a file system that is mounted read-only",
+                expected="a writable folder",
+                do="remount the file system read-write, or choose another folder",
+            ) from error
+        if error.errno not in _NO_SPACE:
+            raise
+        raise StorageError(
+            f"no space left while writing {path}",
+            given=f"{shutil.disk_usage(_existing_parent(path)).free:,} bytes free",
+            expected="room for the whole file; the previous content is untouched",
+            do="free space on that disk, then run again (`du -sh work/*` shows what this project keeps)",
+        ) from error
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in path.resolve().parents if parent.exists())
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a hard link to the unchanging file `source`, or a copy where the file system has no such links."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """Exclude every other process that locks `file` from the block."""
+    with file.open("a", encoding="utf-8") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+class Dataclass(Protocol):
+    """An instance of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+RowRecord = TypeVar("RowRecord", bound=Dataclass)
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write UTF-8 with a line feed after each row on every system: equal rows give equal bytes."""
+    with replacing_file(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def write_records(path: Path, kind: type[RowRecord], rows: Iterable[RowRecord]) -> None:
+    """Write one column for each field of the dataclass `kind`."""
+    write_csv(path, [field.name for field in fields(kind)], (astuple(row) for row in rows))

@@ -1,0 +1,403 @@
+"""Texts labelled by their location: for each label a file with one text per line, or a folder with one text per file.
+
+Pang & Lee's sentences (`rt-polarity.pos`) and IMDB's reviews (`pos/0_9.txt`) are published this way.
+
+A record of a classification task: one text or two, and the labels.
+
+Reader of SQuAD files (Rajpurkar et al. 2016, 2018): articles of paragraphs, each a context with its questions.
+
+Reader of tab-separated files without a header, the format of the STS tasks.
+
+Files in CoNLL columns: a word and its columns on each line, and an empty line after each sentence.
+
+Record formats of the kinds of task: one function for each class of params.
+
+This module loads no torch, because a run checks the data of every task before its first stage.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, singledispatch
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from clozeline.params.tasks import (
+    FinetuneParams,
+    LabelledParams,
+    QuestionAnsweringParams,
+    SimilarityParams,
+    TaggingParams,
+)
+from clozeline.records.reading.files import Fields, check_fields, format_of, nearest
+from clozeline.records.reading.streams import lines_of, parsed
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import FOLDER, TABLES, LabelledRecord, Part, Reader, first_records, records_of
+from clozeline.tasks.tagging.data import is_tag
+
+LabelFiles = Mapping[str, str]
+_PLAIN = ".txt"
+_MOST_NAMED = 5
+
+
+def label_readers(label_files: LabelFiles | None) -> Mapping[str, Reader]:
+    """Return the readers of labelled texts in addition to the tables, keyed by file suffix.
+
+    Args:
+        label_files: label → file or folder inside the folder that is read; None: each subfolder is a label.
+    """
+    read_folder = partial(_read_folder, label_files=label_files)
+    if label_files is None:
+        return {_PLAIN: _read_plain, FOLDER: read_folder}
+    return {**dict.fromkeys((_PLAIN, *TABLES), _refuse_file), FOLDER: read_folder}
+
+
+def _read_plain(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
+    """Read JSON Lines, which SciCite publishes under this suffix."""
+    for number, line in enumerate(lines_of(path), start=1):
+        if line.lstrip().startswith("{"):
+            break
+        if line.strip():
+            raise DataError(
+                f"{path}, line {number}: a text without a label, and no JSON Lines: {line.strip()[:80]}",
+                do=f"set `data` of this task to its folder, and `label_files: {{LABEL: {path.name}, …}}`",
+            )
+    return TABLES[".jsonl"](path, fields)
+
+
+def _refuse_file(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
+    raise DataError(
+        f"{path} is a file, but `label_files` needs a folder with a file or a folder for each label",
+        do="set `data` (or `splits`) of this task to the folder, or set `label_files: null`",
+    )
+
+
+def _read_folder(path: Path, fields: Fields, *, label_files: LabelFiles | None) -> Iterator[LabelledRecord]:
+    text_field, label_field = fields["text_field"], fields["label_field"]
+    check_fields((text_field, label_field), fields, path)
+    places = _places(path, label_files)
+    for label, place in places.items():
+        _check_label(place, label)
+    for label, place in places.items():
+        num_texts = 0
+        for text, where in _texts_in(place):
+            num_texts += 1
+            yield LabelledRecord({text_field: text, label_field: label}, where)
+        if num_texts == 0:
+            raise DataError(
+                f"{place} holds no text of the label `{label}`",
+                do="add texts, or list only the other labels in `label_files` of this task",
+            )
+
+
+def _places(path: Path, label_files: LabelFiles | None) -> dict[str, Path]:
+    """Return the file or folder of each label."""
+    if label_files is not None:
+        return {label: path / name for label, name in label_files.items()}
+    there = sorted(inner for inner in path.iterdir() if not _is_hidden(inner, path))
+    folders = {inner.name: inner for inner in there if inner.is_dir()}
+    if not folders:
+        raise DataError(
+            f"{path}: neither folders, `label_files` nor `splits` tell the labels",
+            given=", ".join(inner.name for inner in there[:_MOST_NAMED]) or "an empty folder",
+            do="set `label_files: {LABEL: FILE, …}` or `splits: {train: FILE, test: FILE}` of this task",
+        )
+    return folders
+
+
+def _texts_in(place: Path) -> Iterator[tuple[str, str]]:
+    """Yield each text with its location."""
+    if place.is_dir():
+        for file in sorted(inner for inner in place.rglob("*") if inner.is_file() and not _is_hidden(inner, place)):
+            yield "".join(lines_of(file)), str(file)
+        return
+    for number, line in enumerate(lines_of(place), start=1):
+        if line.strip():
+            yield line.strip(), f"{place}, line {number}"
+
+
+def _check_label(place: Path, label: str) -> None:
+    """Check the file or folder of a label. The caller checks every label before it reads texts."""
+    if not place.is_dir() and not (place.is_file() and format_of(place) not in TABLES):
+        raise DataError(
+            f"`label_files: {{{label}: {place.name}}}` names {'a table' if place.is_file() else 'no file'}: {place}",
+            do="name a file of lines or a folder of texts; for a table, set `data: FILE` and `label_files: null`",
+        )
+
+
+def _is_hidden(inner: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in inner.relative_to(folder).parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One record; a missing text is empty."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    """None if the record has no label; empty if no label of a multi-label task applies."""
+    given: Part = "train"
+    place: str = field(default="", compare=False)
+    """Location of the record."""
+
+    @classmethod
+    def of(cls, record: LabelledRecord, given: Part, params: LabelledParams) -> Self:
+        """Return the labelled texts of a record.
+
+        Raises:
+            DataError: a field has the wrong type; names file and line.
+        """
+        fields = [params.text_field, *([params.second_field] if params.second_field else [])]
+        read = _several if params.multi_label else _one
+        return cls(tuple(record.text(field) for field in fields), read(record, params), given, record.place)
+
+
+def fields_of(params: LabelledParams) -> Fields:
+    named = {"text_field": params.text_field, "label_field": params.label_field}
+    return named if params.second_field is None else {**named, "second_field": params.second_field}
+
+
+def _one(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
+    label = record.category(params.label_field).strip()
+    return (label,) if label else None
+
+
+def _several(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] | None:
+    """Return the labels from a list of strings, or from a string split at `label_separator`."""
+    value = record.values[params.label_field]
+    if value is None:
+        return None
+    is_text = isinstance(value, str)
+    labels = value.split(params.label_separator) if is_text else record.strings(params.label_field)
+    return tuple(label.strip() for label in labels if label.strip())
+
+
+_SHAPE = (
+    '{"data": [{"paragraphs": [{"context": "…", "qas": '
+    '[{"question": "…", "answers": [{"text": "…", "answer_start": 0}]}]}]}]}'
+)
+_KEYS = (
+    "data",
+    "paragraphs",
+    "context",
+    "qas",
+    "question",
+    "answers",
+    "text",
+    "answer_start",
+    "id",
+    "title",
+    "version",
+)
+_KINDS = MappingProxyType({list: "a list", str: "a string", int: "a whole number"})
+
+
+def read_squad(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
+    """Yield one record for each question of a file of version 1.1 or 2.0.
+
+    Raises:
+        DataError: the file is not JSON, or has the wrong shape; names the location.
+    """
+    for article_place, article in enumerate(_member(_document(path), "data", list, f"{path}")):
+        where = f"{path}, data[{article_place}]"
+        for paragraph_place, paragraph in enumerate(_member(article, "paragraphs", list, where)):
+            inner = f"{where}.paragraphs[{paragraph_place}]"
+            context = _member(paragraph, "context", str, inner)
+            for place, question in enumerate(_member(paragraph, "qas", list, inner)):
+                at = f"{inner}.qas[{place}]"
+                answers = _answers(question, at)
+                values = (_member(question, "question", str, at), context, answers)
+                names = (fields["question_field"], fields["context_field"], fields["answers_field"])
+                yield LabelledRecord(dict(zip(names, values, strict=True)), at)
+
+
+def _document(path: Path) -> Any:
+    try:
+        return parsed("".join(lines_of(path)))
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not JSON, as in {_SHAPE}: {error}",
+            do="correct it, or rename it to .jsonl if each line is a record",
+        ) from error
+
+
+def _answers(question: Any, at: str) -> dict[str, list[Any]]:
+    """Return the answers in the format of hub datasets; none for a question marked impossible."""
+    if isinstance(question, dict) and question.get("is_impossible"):
+        return {"text": [], "answer_start": []}
+    answers = _member(question, "answers", list, at)
+    return {
+        "text": [_member(answer, "text", str, f"{at}.answers") for answer in answers],
+        "answer_start": [_member(answer, "answer_start", int, f"{at}.answers") for answer in answers],
+    }
+
+
+def _member(value: Any, name: str, kind: type, where: str) -> Any:
+    member = value.get(name) if isinstance(value, dict) else None
+    if isinstance(member, kind):
+        return member
+    raise DataError(
+        f'{where}: expected "{name}": {_KINDS[kind]}, as in {_SHAPE}',
+        given=_given(value, name),
+        do=_remedy_for_key(value, name),
+    )
+
+
+def _given(value: Any, name: str) -> str:
+    if not isinstance(value, dict):
+        return f"{type(value).__name__}: {str(value)[:80]}"
+    if name in value:
+        return f'"{name}": {str(value[name])[:80]}'
+    return f"keys: {', '.join(value) or 'none'}"
+
+
+def _remedy_for_key(value: Any, name: str) -> str:
+    free = [key for key in value if key not in _KEYS] if isinstance(value, dict) and name not in value else []
+    near = nearest(name, free)
+    return f'rename "{near}" to "{name}" in the file' if near else "correct the file at this place"
+
+
+_SUFFIXES = (".tsv", ".txt")
+
+
+def pair_readers(columns: Sequence[str] | None) -> Mapping[str, Reader]:
+    """Return the readers keyed by file suffix; none without `columns`, because tables then have headers."""
+    return {} if columns is None else dict.fromkeys(_SUFFIXES, partial(_read_pairs, columns=columns))
+
+
+def _read_pairs(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterator[LabelledRecord]:
+    """Read the named columns and ignore further ones. Quotes are text, because STS files contain unpaired quotes."""
+    check_fields(columns, fields, "`columns` of this task")
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line.strip():
+            continue
+        values = line.rstrip("\r\n").split("\t")
+        if len(values) < len(columns):
+            raise DataError(
+                f"{path}, line {number}: {len(values)} columns by tabs, not {', '.join(columns)}: {line.strip()[:80]}",
+                do="correct the line, or correct `columns` of this task",
+            )
+        yield LabelledRecord(dict(zip(columns, map(str.strip, values), strict=False)), f"{path}, line {number}")
+
+
+SUFFIXES = (".conll", ".iob", ".iob2", ".bio", ".txt", ".tsv")
+_DOCUMENT = "-DOCSTART-"
+
+
+def tag_readers(token_column: int, tag_column: int) -> Mapping[str, Reader]:
+    """Return the readers of column files, keyed by file suffix."""
+
+    def read(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
+        return _read_tags(path, fields, token_column, tag_column)
+
+    return dict.fromkeys(SUFFIXES, read)
+
+
+def _read_tags(path: Path, fields: Fields, token_column: int, tag_column: int) -> Iterator[LabelledRecord]:
+    words: list[str] = []
+    tags: list[str] = []
+    first_line = 1
+    for number, line in enumerate(lines_of(path), start=1):
+        columns = _columns(line)
+        if not columns or columns[0] == _DOCUMENT:
+            if words:
+                yield _record(path, first_line, fields, words, tags)
+            words, tags, first_line = [], [], number + 1
+        elif not _is_comment(line, columns, bool(words)):
+            _check_columns(path, number, line, columns, token_column, tag_column)
+            words.append(columns[token_column])
+            tags.append(columns[tag_column])
+    if words:
+        yield _record(path, first_line, fields, words, tags)
+
+
+def _columns(line: str) -> list[str]:
+    """Return the columns, split at TABs or else at spaces; none for a line of white space, which ends a sentence."""
+    line = line.strip("\r\n")
+    if not line.strip():
+        return []
+    return [column.strip() for column in line.split("\t")] if "\t" in line else line.split()
+
+
+def _is_comment(line: str, columns: list[str], in_sentence: bool) -> bool:
+    """Return whether the line is a comment before a sentence, such as `# id 4`; the word `#` with a tag is not."""
+    return not in_sentence and line.startswith("#") and not is_tag(columns[-1])
+
+
+def _check_columns(path: Path, number: int, line: str, columns: list[str], token_column: int, tag_column: int) -> None:
+    needed = max(place + 1 if place >= 0 else -place for place in (token_column, tag_column))
+    place, told = f"{path}, line {number}", repr(line.strip("\r\n"))[:80]
+    if len(columns) < max(needed, 2):
+        raise DataError(
+            f"{place}: fewer than {max(needed, 2)} columns, by tabs or spaces: {told}",
+            do="correct the line (an empty one between sentences), or `token_column` and `tag_column` of this task",
+        )
+    if not columns[token_column]:
+        raise DataError(f"{place}: a tag without a word: {told}", do="remove the line, or add the word")
+    if not is_tag(columns[tag_column]):
+        raise DataError(
+            f"{place}: {columns[tag_column][:80] or 'nothing'} is not O, or a type after B-, I-, E-, S-, L- or U-",
+            do="correct the line, or `tag_column` of this task",
+        )
+
+
+def _record(path: Path, line: int, fields: Fields, words: list[str], tags: list[str]) -> LabelledRecord:
+    return LabelledRecord({fields["tokens_field"]: words, fields["tags_field"]: tags}, f"{path}, line {line}")
+
+
+@dataclass(frozen=True)
+class RecordFormat:
+    """Fields and file formats that a kind of task reads."""
+
+    fields: Fields
+    """Knob of the task → name of the field; every record must have these fields."""
+    readers: Mapping[str, Reader] = field(default_factory=dict)
+    """Readers of other formats than tables, keyed by file suffix."""
+
+
+def task_records(params: FinetuneParams, data: Path) -> Iterator[tuple[Part, LabelledRecord]]:
+    """Yield each record with its split; raises as `records_of`."""
+    form = record_format(params)
+    return records_of(params, data, form.fields, form.readers)
+
+
+def require_readable(params: FinetuneParams, data: Path) -> None:
+    """Read the first record of every file that the task names. Hub datasets are not checked.
+
+    Raises:
+        DataError: a file is missing, of an unknown format, or its first record cannot be read.
+    """
+    if params.hub is None:
+        form = record_format(params)
+        first_records(params, data, form.fields, form.readers)
+
+
+@singledispatch
+def record_format(params: FinetuneParams) -> RecordFormat:
+    """Return the format of the task's kind; tables with any fields where the kind registers none."""
+    return RecordFormat({})
+
+
+@record_format.register
+def _of_labels(params: LabelledParams) -> RecordFormat:
+    return RecordFormat(fields_of(params), label_readers(params.label_files))
+
+
+@record_format.register
+def _of_questions(params: QuestionAnsweringParams) -> RecordFormat:
+    fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
+    return RecordFormat(fields, {".json": read_squad})
+
+
+@record_format.register
+def _of_tags(params: TaggingParams) -> RecordFormat:
+    fields = {"tokens_field": params.tokens_field, "tags_field": params.tags_field}
+    return RecordFormat(fields, tag_readers(params.token_column, params.tag_column))
+
+
+@record_format.register
+def _of_pairs(params: SimilarityParams) -> RecordFormat:
+    knobs = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
+    named = {knob: getattr(params, knob) for knob in (*knobs, "score_field")}
+    fields = {knob: name for knob, name in named.items() if name is not None}
+    return RecordFormat(fields, pair_readers(params.columns))

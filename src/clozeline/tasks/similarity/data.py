@@ -1,0 +1,367 @@
+"""Split docstrings into summary line and description (PEP 257).
+
+Select the pairs of texts of a task and split them into training, validation and test.
+
+Batches of pairs for an encoder. A part of a batch knows the whole batch, because each pair is a negative of others.
+
+The softmax of in-batch negatives runs over the whole batch. So a part that fits into memory is not a batch of its own:
+it encodes the other texts without gradients, and the gradients of all parts add up to that of the whole batch
+(GradCache, Gao et al. 2021, section 3).
+
+Shapes: B pairs of a batch, P pairs of a part of it.
+"""
+
+import re
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from clozeline.params.tasks import SimilarityParams
+from clozeline.records.reading.streams import identity_of
+from clozeline.system.errors import DataError
+from clozeline.tasks.files import LabelledRecord, Part
+from clozeline.tasks.rows import EncodedBatch, Ids, TextRows
+from clozeline.tasks.selection import STRICTEST_FIRST, RecordCount, num_of_each, part_of, remedy, strictest
+
+_PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
+_SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z`\"'(\[:*])")
+_SIGNATURE = re.compile(r"[\w.*]+\([^\n]*\)(?:\s*->\s*[^\n]*)?\s*(?:\n|$)")
+"""Signature such as `add(x, y, /) -> array`, with which docstrings of compiled functions begin."""
+_HIDDEN = "this"
+_LETTER = "\ua500"
+"""Placeholder for a name during the search, a letter of the Vai script: compiling a pattern with the name itself takes
+longer than searching the text. A text that contains the letter keeps its names.
+"""
+_ANYWHERE = re.compile(rf"\b(?:[\w.]+\.)?{_LETTER}\b")
+_AS_CODE = re.compile(rf"(?:\b[\w.]+\.{_LETTER}\b|\b{_LETTER}\b(?=\s?\()|(?<=`){_LETTER}(?=`))")
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    summary: str
+    """First sentence, or first paragraph if it is one sentence, in one line."""
+    description: str
+    """Rest of the docstring, in one line; may be empty."""
+
+
+def parted(text: str) -> Docstring:
+    """Split a docstring after the first sentence of its first paragraph, without its signature."""
+    whole = text.strip()
+    signature = _SIGNATURE.match(whole)
+    if signature:
+        whole = whole[signature.end() :].strip()
+    first, *others = _PARAGRAPH_END.split(whole, maxsplit=1)
+    end = _SENTENCE_END.search(first)
+    summary, rest = (first, "") if end is None else (first[: end.start() + 1], first[end.end() :])
+    return Docstring(_in_one_line(summary), _in_one_line(" ".join([rest, *others])))
+
+
+def without_name(text: str, qualified_name: str) -> str:
+    """Return `text` with the qualified name and its last part replaced by `this`, because a person who searches for a
+    function does not know its name. A name that is a plain word is only replaced in a context of code: before a
+    parenthesis, after a dot, or between backquotes.
+    """
+    name = qualified_name.rpartition(".")[2]
+    if not name or name not in text or _LETTER in text:
+        return text
+    is_plain_word = name.isalpha() and name.islower()
+    pattern = _AS_CODE if is_plain_word else _ANYWHERE
+    words = text.replace(name, _LETTER).split(" ")
+    for place, word in enumerate(words):
+        if _LETTER in word:  # searching the whole text would try every word
+            call = " (" if "".join(words[place + 1 : place + 2]).startswith("(") else ""
+            words[place] = pattern.sub(_HIDDEN, word + call).removesuffix(call)
+    return " ".join(words).replace(_LETTER, name)
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_LEAST_SUMMARY_WORDS = 3
+_LEAST_DESCRIPTION_WORDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """Two texts, each with an identity that ignores case and white space."""
+
+    first: str
+    second: str
+    score: float | None
+    """Score, 0-1; None for a matching pair."""
+    first_identity: str
+    second_identity: str
+    part: Part
+    place: str = field(default="", compare=False)
+    """Location of the record."""
+
+
+@dataclass
+class PairCount(RecordCount):
+    """Counts of records, used and dropped."""
+
+    without_text: int = 0
+    without_score: int = 0
+    too_short: int = 0
+    """Docstrings with a summary of fewer than 3 words, or a description of fewer than 5."""
+    repeated: int = 0
+    """Docstrings whose description contains the summary verbatim, which word search would find trivially."""
+    twice: int = 0
+    """Copies of a pair; the pair gets their mean score."""
+    beyond_max_train: int = 0
+    in_several_parts: int = 0
+    """Pairs with a text that a stricter split holds (test before validation before training); these are dropped."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    train: list[TextPair]
+    validation: list[TextPair]
+    test: list[TextPair]
+    count: PairCount = field(default_factory=PairCount)
+
+
+def select(records: Iterable[tuple[Part, LabelledRecord]], params: SimilarityParams) -> Pairs:
+    """Read the pairs and split them.
+
+    The hash of both texts decides the split of a scored pair, that of the second text the split of a matching pair. The
+    texts of matching pairs are in one split only, so that a search in one split has no matches in another.
+
+    Raises:
+        DataError: a score is not a number or outside the scale, a split has fewer than two pairs, or all scores of a
+            split are the same.
+    """
+    count = PairCount()
+    copies: dict[tuple[str, str], list[TextPair]] = {}
+    for given, record in records:
+        count.num_read += 1
+        pair = _pair(record, given, params, count)
+        if pair is not None:
+            copies.setdefault((pair.first_identity, pair.second_identity), []).append(pair)
+    merged = [_merged(of_key, count) for of_key in copies.values()]
+    kept = merged if params.score_field else _apart(merged, count)
+    # The result does not depend on the order of the records.
+    kept = sorted(kept, key=lambda pair: (pair.first_identity, pair.second_identity))
+    parts: dict[Part, list[TextPair]] = {part: [pair for pair in kept if pair.part == part] for part in STRICTEST_FIRST}
+    parts["train"] = _chosen(parts["train"], params.max_train, count)
+    count.num_used = sum(map(len, parts.values()))
+    count.tell()
+    _check_enough(parts, count)
+    if params.score_field:
+        _check_scores_differ(parts, params.score_field, params)
+    return Pairs(parts["train"], parts["validation"], parts["test"], count)
+
+
+def _pair(record: LabelledRecord, given: Part, params: SimilarityParams, count: PairCount) -> TextPair | None:
+    texts = _both(record, params, count)
+    if texts is None:
+        return None
+    score = None
+    if params.score_field:
+        score = _scaled(record, params.score_field, params)
+        if score is None:
+            count.add("without_score", record.place)
+            return None
+    first, second = identity_of(texts[0]), identity_of(texts[1])
+    identity = identity_of(*sorted((first, second))) if params.score_field else second
+    return TextPair(*texts, score, first, second, part_of(identity, given, params), record.place)
+
+
+def _both(record: LabelledRecord, params: SimilarityParams, count: PairCount) -> tuple[str, str] | None:
+    if params.docstring_field is not None:
+        return _of_docstring(record, params.docstring_field, params.title_field, count)
+    texts = record.text(params.first_field).strip(), record.text(params.second_field).strip()
+    if not all(texts):
+        count.add("without_text", record.place)
+        return None
+    return texts
+
+
+def _of_docstring(
+    record: LabelledRecord, docstring_field: str, title_field: str | None, count: PairCount
+) -> tuple[str, str] | None:
+    whole = record.text(docstring_field)
+    if not whole.strip():
+        count.add("without_text", record.place)
+        return None
+    title = record.text(title_field) if title_field else ""
+    docstring = parted(whole)
+    summary, description = without_name(docstring.summary, title), without_name(docstring.description, title)
+    if _is_shorter(summary, _LEAST_SUMMARY_WORDS) or _is_shorter(description, _LEAST_DESCRIPTION_WORDS):
+        count.add("too_short", record.place)
+        return None
+    if summary.rstrip(".").casefold() in description.casefold():
+        count.add("repeated", record.place)
+        return None
+    return summary, description
+
+
+def _is_shorter(text: str, num_words: int) -> bool:
+    """Return whether the text has fewer words, without counting all words of a long text."""
+    return len(text.split(maxsplit=num_words - 1)) < num_words
+
+
+def _scaled(record: LabelledRecord, score_field: str, params: SimilarityParams) -> float | None:
+    score = record.number(score_field)
+    if score is None:
+        return None
+    if not params.lowest_score <= score <= params.highest_score:
+        raise record.refuse(
+            score_field, f"a number from {params.lowest_score:g} (`lowest_score`) to {params.highest_score:g}"
+        )
+    return (score - params.lowest_score) / (params.highest_score - params.lowest_score)
+
+
+def _merged(copies: list[TextPair], count: PairCount) -> TextPair:
+    part = strictest(copy.part for copy in copies)
+    kept = [copy for copy in copies if copy.part == part]
+    count.add("in_several_parts", *(copy.place for copy in copies if copy.part != part))
+    count.add("twice", *(copy.place for copy in kept[1:]))
+    chosen = min(kept, key=lambda copy: (copy.first, copy.second))
+    scores = sorted(copy.score for copy in kept if copy.score is not None)
+    score = statistics.fmean(scores) if scores else None
+    return replace(chosen, score=score)
+
+
+def _apart(pairs: list[TextPair], count: PairCount) -> list[TextPair]:
+    """Return the pairs without a text in a stricter split, checked by second texts first, then by first texts."""
+    for identity_name in ("second_identity", "first_identity"):
+        parts: dict[str, set[Part]] = {}
+        for pair in pairs:
+            parts.setdefault(getattr(pair, identity_name), set()).add(pair.part)
+        stays = [pair.part == strictest(parts[getattr(pair, identity_name)]) for pair in pairs]
+        count.add("in_several_parts", *(pair.place for pair, stay in zip(pairs, stays, strict=True) if not stay))
+        pairs = [pair for pair, stay in zip(pairs, stays, strict=True) if stay]
+    return pairs
+
+
+def _chosen(pairs: list[TextPair], most: int | None, count: PairCount) -> list[TextPair]:
+    """Return the first `most` pairs. They are sorted by hash, so adding or removing other pairs changes few of them."""
+    chosen = pairs[:most]
+    count.beyond_max_train = len(pairs) - len(chosen)
+    return chosen
+
+
+def _check_enough(parts: Mapping[Part, list[TextPair]], count: PairCount) -> None:
+    if all(len(pairs) > 1 for pairs in parts.values()):
+        return
+    raise DataError(
+        f"too few pairs: {count.num_read} records, {count.num_used} of use: {num_of_each(parts)}; a task needs two in"
+        " each split",
+        do=remedy(
+            "add pairs, check the fields and fractions of this task, or remove it from `finetune`",
+            parts,
+            count.in_several_parts,
+        ),
+    )
+
+
+def _check_scores_differ(parts: Mapping[Part, list[TextPair]], score_field: str, params: SimilarityParams) -> None:
+    """Check that each split has different scores: constant scores teach nothing and have no correlation."""
+    for part, pairs in parts.items():
+        scores = {pair.score for pair in pairs}
+        if len(scores) > 1:
+            continue
+        share = scores.pop() or 0.0
+        score = params.lowest_score + share * (params.highest_score - params.lowest_score)
+        raise DataError(
+            f"all {len(pairs)} {part} pairs have the score {score:g}, and each split needs two different ones",
+            do=f"add pairs with other scores, or check `score_field` ({score_field}) and `splits` of this task",
+        )
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets of the pairs of a batch."""
+
+    score_B: Tensor | None
+    """Scores, 0-1; None for matching pairs."""
+    first_B: Tensor
+    """Number of the first text, the same for equal texts,"""
+    second_B: Tensor
+    """... and of the second text. Pairs that share a text are not negatives of each other."""
+
+    def rows(self, first: int, last: int) -> Self:
+        return self._each(lambda tensor: tensor[first:last])
+
+    def to(self, device: torch.device) -> Self:
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        score_B = None if self.score_B is None else change(self.score_B)
+        return type(self)(score_B, change(self.first_B), change(self.second_B))
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Pairs `first` … `last - 1` of a batch, with the whole batch."""
+
+    firsts: EncodedBatch
+    seconds: EncodedBatch
+    targets: Targets
+    first: int
+    last: int
+
+    @classmethod
+    def whole(cls, firsts: EncodedBatch, seconds: EncodedBatch, targets: Targets) -> Self:
+        return cls(firsts, seconds, targets, 0, firsts.num_rows)
+
+    @property
+    def num_rows(self) -> int:
+        return self.last - self.first
+
+    @property
+    def num_slots(self) -> int:
+        """Number of tokens, including padding, of its own pairs, for which gradients are kept."""
+        return self.num_rows * (self.firsts.num_slots + self.seconds.num_slots) // self.firsts.num_rows
+
+    @property
+    def is_whole(self) -> bool:
+        return self.num_rows == self.firsts.num_rows
+
+    def rows(self, first: int, last: int) -> Self:
+        return type(self)(self.firsts, self.seconds, self.targets, self.first + first, self.first + last)
+
+    def to(self, device: torch.device) -> Self:
+        firsts, seconds = self.firsts.to(device), self.seconds.to(device)
+        return type(self)(firsts, seconds, self.targets.to(device), self.first, self.last)
+
+    def others(self) -> Iterator[Self]:
+        """Yield all pairs before and after this part, in parts of at most its size."""
+        starts = [*range(0, self.first, self.num_rows), *range(self.last, self.firsts.num_rows, self.num_rows)]
+        ends = [self.first if start < self.first else self.firsts.num_rows for start in starts]
+        for start, end in zip(starts, ends, strict=True):
+            yield type(self)(self.firsts, self.seconds, self.targets, start, min(start + self.num_rows, end))
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """Tokenized pairs of one split of the task."""
+
+    firsts: TextRows
+    seconds: TextRows
+    score_T: Tensor | None
+    first_T: Ids
+    second_T: Ids
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    @property
+    def length_T(self) -> Ids:
+        """Number of tokens in both texts of each pair."""
+        return self.firsts.length_T + self.seconds.length_T
+
+    def batch(self, rows_B: Ids) -> PairBatch:
+        places_B = torch.from_numpy(rows_B)
+        targets = Targets(
+            None if self.score_T is None else self.score_T[places_B],
+            torch.from_numpy(self.first_T[rows_B]),
+            torch.from_numpy(self.second_T[rows_B]),
+        )
+        return PairBatch.whole(self.firsts.encoded(rows_B), self.seconds.encoded(rows_B), targets)

@@ -1,0 +1,86 @@
+"""Published tokenizers: a folder or a hub name, in any layout that has a fast version."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+from clozeline.records.published import asking_hub, inspect_settings, pinned, published_file
+from clozeline.system.errors import DataError
+
+TOKENIZER_FILE: Final = "tokenizer.json"
+
+
+def open_published(name: str, revision: str | None = None) -> Any:
+    """Return a `PreTrainedTokenizerFast`.
+
+    It is read from tokenizer.json, from the vocabulary (vocab.txt; vocab.json with merges.txt), or from the
+    SentencePiece file with which ALBERT, DeBERTa-v2 and -v3 and XLM-RoBERTa are published. Its roles (`mask_token`, …)
+    are those of the class in transformers. Its rules are those of the file: from version 5 on, many classes of
+    transformers take only the vocabulary from tokenizer.json, and rebuild normalization and pre-tokenization.
+
+    Args:
+        name: a folder, or a name on the hub; `revision` is a commit there.
+
+    Raises:
+        ArtifactError: the tokenizer needs code that is not in transformers.
+        DataError: the tokenizer does not exist or has no fast version.
+    """
+    from google.protobuf.message import DecodeError
+    from transformers import AutoTokenizer
+
+    from clozeline.tokenizing.tokenizer.vocabulary.sentencepiece import find_sentencepiece
+
+    try:
+        with asking_hub(name):
+            revision = pinned(name, revision)
+            inspect_settings(name, revision)
+            found, file = find_sentencepiece(name, revision), published_file(name, TOKENIZER_FILE, revision)
+            if found:
+                return _with_rules(*found.converted())
+            stock = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+            if file:
+                return _with_rules(stock, Tokenizer.from_file(str(file)))
+            # Without a vocabulary, a class of transformers builds a tokenizer of five special tokens.
+            if not any(published_file(name, known, revision) for known in stock.vocab_files_names.values()):
+                raise _not_a_tokenizer(name, f"none of {', '.join(stock.vocab_files_names.values())}")
+            if stock.is_fast:
+                return _with_rules(stock, stock.backend_tokenizer)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, DecodeError) as error:
+        raise _not_a_tokenizer(name, str(error).strip().partition("\n")[0]) from error
+    raise _not_a_tokenizer(name, f"{type(stock).__name__}, which has no fast version")
+
+
+def _with_rules(stock: Any, rules: Tokenizer) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    roles = {role: token for role, token in stock._special_tokens_map.items() if token is not None}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=rules,
+        **roles,
+        model_max_length=stock.model_max_length,
+        model_input_names=stock.model_input_names,
+        clean_up_tokenization_spaces=stock.clean_up_tokenization_spaces,
+    )
+
+
+def vocabulary_of(name: str, revision: str | None) -> Mapping[str, int]:
+    """Return the id of every token of the tokenizer `name`.
+
+    Raises:
+        DataError: the tokenizer does not exist or has no fast version.
+    """
+    revision = pinned(name, revision)
+    path = published_file(name, TOKENIZER_FILE, revision)
+    tokenizer = Tokenizer.from_file(str(path)) if path else open_published(name, revision)
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    return vocabulary
+
+
+def _not_a_tokenizer(name: str, given: str) -> DataError:
+    return DataError(
+        f"tokenizer `{name}` cannot be used: {given}",
+        do="set `existing` to a folder or hub name with a tokenizer.json or the files of a vocabulary, or train one"
+        " with `algorithm: wordpiece`; to convert a SentencePiece model, run where sentencepiece is installed: "
+        f'`AutoTokenizer.from_pretrained("{name}").save_pretrained("FOLDER")`',
+    )

@@ -1,0 +1,411 @@
+"""Every undocumented part of MLflow that is used; tests/tracking/test_mlflow_adapter.py checks each.
+
+All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. What is
+read from MLflow's tables, without importing MLflow, is in `mlflow_tables`; nothing writes them.
+
+MLflow's database: created, or upgraded to the schema of the installed MLflow, before anything runs in parallel.
+
+Read-only queries on the registry's tables in a SQLite database of MLflow: importing MLflow takes two seconds.
+
+The rest of what the project knows of MLflow's internals is in `mlflow_adapter`, which imports MLflow.
+"""
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+from mlflow.entities import Experiment
+from mlflow.exceptions import MlflowException
+from mlflow.store.entities import PagedList
+from mlflow.tracking import MlflowClient
+from ruamel.yaml import YAML
+
+from clozeline.system.errors import ArtifactError, TransientError
+from clozeline.system.files import alone
+from clozeline.tracking.addresses import database_of, files_beside
+
+T = TypeVar("T")
+PARENT_RUN: Final = "mlflow.parentRunId"
+"""Tag that makes a run the child of another one."""
+_LOADED_AS: Final = "registered_model_meta"
+"""File that MLflow writes into the folder of a model that it loads as `models:/…`."""
+_OUTDATED: Final = "out-of-date database schema"
+_MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
+_NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
+"""Error code for a missing alias, and for a version that is not a number."""
+_REFUSALS: Final = MappingProxyType({"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403})
+_ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
+_WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
+"""What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
+_CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
+
+
+def monitors() -> Sequence[Any]:
+    """Return MLflow's monitor classes, which have `collect_metrics`, `aggregate_metrics` and `clear_metrics`.
+
+    Raises:
+        ImportError: psutil is missing, as in the serving install.
+    """
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    return CPUMonitor, DiskMonitor, NetworkMonitor, GPUMonitor
+
+
+def every(search: Callable[..., PagedList[T]], *given: object) -> Iterator[T]:
+    """Yield the results of all pages of one of MLflow's searches for what is `given`."""
+    token = None
+    while True:
+        page = search(*given, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def loaded_as(model: Path) -> tuple[str, str] | None:
+    """Return the registered name and version of a loaded model folder; None if it did not come from a registry."""
+    note = model / _LOADED_AS
+    if not note.is_file():
+        return None
+    content = YAML(typ="safe").load(note)
+    return str(content["model_name"]), str(content["model_version"])
+
+
+def is_absent(error: MlflowException) -> bool:
+    """Whether MLflow answered that the model, version, alias or run is missing."""
+    return error.error_code in {_MISSING, _NO_ALIAS}
+
+
+def is_of_a_server(error: Exception) -> bool:
+    """Whether MLflow's server answered with an error; what it says about files is an error of requests."""
+    return isinstance(error, MlflowException) or getattr(error, "response", None) is not None
+
+
+def refusal_in(error: Exception) -> tuple[int, str]:
+    """Return the HTTP status with which MLflow's server refused the caller, and the path that it refused.
+
+    MLflow has no error class for it, and names the path only in its message.
+
+    Returns:
+        401 or 403 with the path; (0, "") if the server did not refuse.
+    """
+    if not isinstance(error, MlflowException):
+        answer = getattr(error, "response", None)
+        return (0, "") if answer is None else (answer.status_code, urlsplit(answer.url).path)
+    status = _REFUSALS.get(error.error_code, 0)
+    path = _ENDPOINT.search(str(error)) if status else None
+    return status, path[1] if path else ""
+
+
+def is_busy(error: MlflowException) -> bool:
+    """Whether MLflow's database was busy with the same rows: it gives up after three collisions of version numbers, and
+    at the first of two requests that set the same tag or alias at once.
+    """
+    is_written_twice = any(said in str(error) for said in _WRITTEN_TWICE)
+    return is_written_twice or error.error_code in {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"}
+
+
+def files_are_gone(error: MlflowException) -> bool:
+    """Whether MLflow failed to read stored files because they are missing.
+
+    A server does not say so for files that it keeps itself: MLflow then reports an internal error.
+    """
+    return bool(error.error_code == _MISSING)
+
+
+def stored_files(address: str, tracking_uri: str) -> Iterator[tuple[str, int]]:
+    """Yield each file stored at `address`, a run's, with its size in bytes."""
+    store = _store_at(address, tracking_uri)
+    folders: list[str | None] = [None]
+    while folders:
+        for found in store.list_artifacts(folders.pop()):
+            if found.is_dir:
+                folders.append(found.path)
+            else:
+                yield str(found.path), int(found.file_size or 0)
+
+
+def remove_stored_files(address: str, tracking_uri: str) -> None:
+    """Remove all files stored at `address`, a run's; documented is only the removal of a whole run (`mlflow gc`)."""
+    store = _store_at(address, tracking_uri)
+    for found in store.list_artifacts():
+        store.delete_artifacts(found.path)
+
+
+def _store_at(address: str, tracking_uri: str) -> Any:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(address, tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def error_of_store(error: BaseException) -> BaseException | None:
+    """Return the error that the client of a store of files (S3, …) raised; None if MLflow itself failed.
+
+    MLflow passes such an error on, or raises its own while it handles it.
+    """
+    chain = (error, error.__context__)
+    return next((one for one in chain if type(one).__module__.partition(".")[0] in _CLIENTS_OF_STORES), None)
+
+
+def refuses_key(error: BaseException) -> bool:
+    """Whether the error of a store's client means that the key is missing or may not do that."""
+    response = getattr(error, "response", None)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    return status in {401, 403} or "Credentials" in type(error).__name__
+
+
+def client_of_database(tracking_uri: str) -> MlflowClient:
+    """Return a client of a SQLite database; create its tables, or upgrade them to the schema of the installed MLflow.
+
+    MLflow opens the database in the constructor of the client.
+    """
+    try:
+        return MlflowClient(tracking_uri, registry_uri=tracking_uri)
+    except MlflowException as error:
+        if _OUTDATED not in str(error):
+            raise
+    from mlflow.db import commands
+
+    commands.main(["upgrade", tracking_uri], standalone_mode=False)
+    return MlflowClient(tracking_uri, registry_uri=tracking_uri)
+
+
+def remove_stored_file(address: str, path: str, tracking_uri: str) -> None:
+    """Remove the file `path` stored at `address`, a run's."""
+    _store_at(address, tracking_uri).delete_artifacts(path)
+
+
+EXPERIMENT: Final = "clozeline"
+_ONCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+
+
+def prepare(tracking_uri: str) -> MlflowClient:
+    """Return a client of `tracking_uri`; create or upgrade a SQLite database first.
+
+    A lock guards the migrations: when four processes open a new SQLite file at once without it, three of them fail. The
+    database of a server is left to its administrator.
+
+    Raises:
+        ArtifactError: the file of a local database is damaged.
+    """
+    database = database_of(tracking_uri)
+    if database is None:
+        return MlflowClient(tracking_uri, registry_uri=tracking_uri)
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with alone(database.with_suffix(".lock")):
+        _require_sound(database)
+        return client_of_database(tracking_uri)
+
+
+def _require_sound(database: Path) -> None:
+    """Let SQLite check every page; MLflow would notice only damaged pages that it reads, with a long traceback."""
+    if not database.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:
+        return  # a locked or unreadable file is not damaged; MLflow reports it
+    except sqlite3.DatabaseError as error:
+        verdict = str(error)
+    if verdict != "ok":
+        raise ArtifactError(
+            f"MLflow's database {database} is damaged",
+            given=f"{database.stat().st_size:,} bytes; SQLite says: {verdict}",
+            expected="a complete SQLite database; a full disk or an interrupted copy leaves a part of it",
+            do=f"restore it from a copy; or run `mv {database.name} {database.name}.damaged` in {database.parent}:"
+            " the next command creates a new database, without the runs and versions of this one",
+        )
+
+
+def experiments(client: MlflowClient) -> list[Experiment]:
+    """Return the experiments of this project, oldest first; a moved database gets an additional one."""
+    found = client.search_experiments(filter_string=f"name LIKE '{EXPERIMENT}%'", order_by=["creation_time ASC"])
+    return [known for known in found if known.name == EXPERIMENT or known.name.startswith(f"{EXPERIMENT} in ")]
+
+
+def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
+    """Return the id of the experiment for new runs; with a local database its files lie beside the database.
+
+    An experiment keeps the address of its files. If a database was moved or copied together with its files, new runs
+    get an experiment of their own, so that nothing is written to the old location.
+
+    Raises:
+        TransientError: the server does not answer.
+    """
+    database = database_of(tracking_uri)
+    files = None if database is None else files_beside(database)
+    with answering(tracking_uri):
+        known = experiments(client)
+        for experiment in known:
+            location = str(experiment.artifact_location)
+            # An address without `file:` was set by a person who keeps the files elsewhere.
+            if files is None or not location.startswith("file:") or location == files.as_uri() or not files.is_dir():
+                return str(experiment.experiment_id)
+        name = f"{EXPERIMENT} in {files.parent}" if known and files else EXPERIMENT
+        return client.create_experiment(name, artifact_location=files.as_uri() if files else None)
+
+
+def require_answer(tracking_uri: str) -> None:
+    """Ask MLflow once, without the retries of its client: the answer, or that there is none, is known within seconds.
+
+    Raises:
+        ArtifactError: the server refuses the caller, or a local database is damaged.
+        TransientError: the server does not answer.
+    """
+    with answering(tracking_uri):
+        client = prepare(tracking_uri)
+        if database_of(tracking_uri) is None:
+            with _asking_once():
+                client.search_experiments(max_results=1)
+
+
+@contextmanager
+def _asking_once() -> Iterator[None]:
+    """Let MLflow's client ask once and wait 15 s for the answer. It reads these variables at each call."""
+    before = {name: os.environ.get(name) for name in _ONCE}
+    os.environ.update(_ONCE)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+_REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
+_WHO_MAY: Final = {
+    401: "a user and a password that the server knows",
+    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
+}
+_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+
+
+def check_allowed(error: Exception, tracking_uri: str) -> None:
+    """Raise ArtifactError if MLflow's server refused the caller: retrying would not help.
+
+    Raises:
+        ArtifactError: the server answered 401 or 403.
+    """
+    status, path = refusal_in(error)
+    if status in _REFUSED_STATUS:
+        user = os.environ.get("MLFLOW_TRACKING_USERNAME")
+        caller = f"user {user}" if user else "nobody: no user is set"
+        raise ArtifactError(
+            "MLflow's server refuses the request",
+            given=f"{tracking_uri}{path}: {_REFUSED_STATUS[status]}, as {caller}",
+            expected=_WHO_MAY[status],
+            do=_LOG_IN
+            if status == 401 or not user
+            else f"ask its administrator for it, or {_LOG_IN} of someone who may",
+        ) from error
+
+
+@contextmanager
+def answering(tracking_uri: str) -> Iterator[None]:
+    """Translate MLflow's exceptions.
+
+    Raises:
+        ArtifactError: the server refuses the caller.
+        TransientError: the server or the database does not answer.
+    """
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        if not is_of_a_server(error):
+            raise
+        check_allowed(error, tracking_uri)
+        raise TransientError(
+            "MLflow does not answer",
+            given=tracking_uri,
+            expected="an MLflow server or database",
+            do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
+        ) from error
+
+
+Answer = TypeVar("Answer")
+
+SCHEMA: Final = "dc11669786a5"
+"""MLflow's name (Alembic revision) of the schema that is read here."""
+_SECONDS_LOCKED = 10
+
+_NAMES = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
+_NUMBER = """
+    SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
+"""
+_VERSION = """
+    SELECT run_id, coalesce(storage_location, source) FROM model_versions
+    WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
+"""
+_TAGS = """
+    SELECT key, value FROM model_version_tags WHERE workspace = 'default' AND name = :name AND version = :version
+"""
+
+
+@dataclass(frozen=True)
+class VersionRow:
+    """What the tables say of one version of a registered model."""
+
+    run_id: str
+    address: str
+    """Where the files are."""
+    tags: dict[str, str]
+
+
+class Tables:
+    """The registry's tables, as the database has them now."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def names_with(self, alias: str) -> list[str]:
+        """Return the names of the models that have `alias`."""
+        return [str(name) for (name,) in self._connection.execute(_NAMES, {"alias": alias})]
+
+    def number_at(self, name: str, alias: str) -> int | None:
+        """Return the number of the version that has `alias`; None if there is none."""
+        found = self._connection.execute(_NUMBER, {"name": name, "alias": alias}).fetchone()
+        return None if found is None or found[0] is None else int(found[0])
+
+    def version(self, name: str, number: int) -> VersionRow | None:
+        """Return a version; None if it is missing or was deleted."""
+        given = {"name": name, "version": number}
+        found = self._connection.execute(_VERSION, given).fetchone()
+        if found is None:
+            return None
+        run_id, address = found
+        return VersionRow(run_id or "", address or "", dict(self._connection.execute(_TAGS, given)))
+
+    def has_known_schema(self) -> bool:
+        found = self._connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        return found is not None and found[0] == SCHEMA
+
+
+def ask(tracking_uri: str, question: Callable[[Tables], Answer | None]) -> Answer | None:
+    """Return the answer to `question`; None also if there is no SQLite database, or it is unreadable or has another
+    schema: MLflow then reports the fault, or upgrades the schema.
+    """
+    file = database_of(tracking_uri)
+    if file is None or not file.is_file() or _has_workspaces():
+        return None
+    address = f"file:{quote(str(file.resolve()))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_SECONDS_LOCKED)) as connection:
+            tables = Tables(connection)
+            return question(tables) if tables.has_known_schema() else None
+    except sqlite3.Error:
+        return None
+
+
+def _has_workspaces() -> bool:
+    return any(name in os.environ for name in ("MLFLOW_WORKSPACE", "MLFLOW_ENABLE_WORKSPACES"))

@@ -1,0 +1,229 @@
+"""Checkpoints: an interrupted training resumes from them, bit for bit.
+
+They live outside DVC's outs, in a folder named by a fingerprint of all that the result depends on: another learning
+rate, another corpus or another line of code looks in another folder and cannot pick up a stale one.
+
+Checkpoints of large models: each process writes a share of the tensors, and any number of processes reads them back.
+
+A module of its own because torch's parts for it take a second to import, and few models are that large.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
+
+from clozeline.system.content import sha256_of
+from clozeline.system.errors import ArtifactError
+from clozeline.system.files import replacing_folder
+from clozeline.system.group import Group
+
+_LOG = logging.getLogger(__name__)
+SHARDS = "shards"
+"""Key of a state whose tensors are in files of their own."""
+_STATE = "state.pt"
+_SEAL = "seal.json"
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The newest `keep` states of one training run."""
+
+    folder: Path
+    fingerprint: str
+    keep: int
+    own: Path
+    """Folder of all parts of this training."""
+
+    @classmethod
+    def of(cls, work: Path, fingerprint: str, keep: int, part: str = "") -> "Checkpoints":
+        """Return the checkpoints in `work` of a training, or of a part of it, such as one seed."""
+        name = f"{fingerprint}/{part}" if part else fingerprint
+        return cls(work / name, name, keep, work / fingerprint)
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Write the state of `step` whole or not at all, then remove all but the newest `keep`.
+
+        Raises:
+            StorageError: the disk is full or read-only; earlier states are unchanged.
+        """
+        with self.replacing(step) as beside:
+            self.seal(beside, state)
+
+    @contextlib.contextmanager
+    def replacing(self, step: int) -> Iterator[Path]:
+        """Yield a folder for the state of `step`. If the block succeeds, keep it, and remove all but the newest `keep`.
+
+        Raises:
+            StorageError: as `save`.
+        """
+        with replacing_folder(self.folder / f"step-{step:09d}") as beside:
+            yield beside
+        for old in self._saved()[: -self.keep]:
+            shutil.rmtree(old)
+
+    def seal(self, beside: Path, state: Mapping[str, Any], shards: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Write `state` and its hash. `shards`: sha256 of each file with a part of its tensors, by name."""
+        _write({**state, **({SHARDS: dict(shards)} if shards else {})}, beside / _STATE)
+        seal = _Seal(self.fingerprint, sha256_of(beside / _STATE))
+        (beside / _SEAL).write_text(seal.text(), encoding="utf-8")
+
+    def load_newest(self) -> dict[str, Any] | None:
+        """Return the newest intact state; None if there is none. Warn of each damaged one that is skipped.
+
+        If its tensors are in shards, `SHARDS` names their folder.
+
+        Raises:
+            ArtifactError: a checkpoint belongs to another run.
+        """
+        for saved in reversed(self._saved()):
+            try:
+                return self._load(saved)
+            except (OSError, ValueError) as error:
+                _LOG.warning("checkpoint %s is damaged and skipped: %s", saved, error)
+        return None
+
+    def remove(self) -> None:
+        """Remove every state, once the training is done and its result is saved."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def warn_of_other_states(self) -> None:
+        """Warn of the states of other training runs beside these: their params, inputs or code may never come back."""
+        with contextlib.suppress(FileNotFoundError):  # a training that ends at this moment removes its own
+            work = self.own.parent
+            saved = [path for path in work.glob("**/step-*") if self.own not in path.parents]
+            size_bytes = sum(file.stat().st_size for path in saved for file in path.iterdir())
+            if saved:
+                _LOG.warning(
+                    "%s holds checkpoints of other params, inputs or code, %.1f MB in all: %s. Remove those that no run"
+                    " will resume from",
+                    work,
+                    size_bytes / 1e6,
+                    ", ".join(sorted({path.relative_to(work).parts[0] for path in saved})),
+                )
+
+    def _saved(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*"))
+
+    def _load(self, saved: Path) -> dict[str, Any]:
+        seal = _Seal.read(saved / _SEAL)
+        if seal.fingerprint != self.fingerprint:
+            raise ArtifactError(
+                f"{saved} is of another run: its fingerprint {seal.fingerprint} is not {self.fingerprint}",
+                do=f"remove {saved}: it was moved there by hand",
+            )
+        sha256 = sha256_of(saved / _STATE)
+        if sha256 != seal.sha256:
+            raise ValueError(f"its sha256 is {sha256[:12]}…, not {seal.sha256[:12]}…")
+        # Not onto the device it was saved from, which belongs to the first process.
+        state: dict[str, Any] = torch.load(saved / _STATE, map_location="cpu", weights_only=True)
+        for name, expected in state.get(SHARDS, {}).items():
+            if (sha256 := sha256_of(saved / name)) != expected:
+                raise ValueError(f"the sha256 of {name} is {sha256[:12]}…, not {expected[:12]}…")
+        return {**state, SHARDS: saved} if SHARDS in state else state
+
+
+@dataclass(frozen=True)
+class _Seal:
+    """Run and hash of a saved state. The seal's own hash tells damage to the seal from the seal of another run."""
+
+    fingerprint: str
+    sha256: str
+
+    @property
+    def _own_sha256(self) -> str:
+        return hashlib.sha256(f"{self.fingerprint} {self.sha256}".encode()).hexdigest()
+
+    def text(self) -> str:
+        return json.dumps({"fingerprint": self.fingerprint, "sha256": self.sha256, "own_sha256": self._own_sha256})
+
+    @classmethod
+    def read(cls, path: Path) -> "_Seal":
+        """Read a seal.
+
+        Raises:
+            ValueError: it is not what `text` returned.
+        """
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        seal = cls(str(fields.get("fingerprint")), str(fields.get("sha256"))) if isinstance(fields, dict) else None
+        if seal is None or fields.get("own_sha256") != seal._own_sha256:
+            raise ValueError(f"{path.name} was changed after it was written")
+        return seal
+
+
+def _write(state: dict[str, Any], path: Path) -> None:
+    try:
+        with path.open("wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        # torch's archive writer hides the disk's error behind its own.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from error
+        raise
+
+
+def save(
+    checkpoints: Checkpoints, step: int, tensors: Mapping[str, Any], rest: Mapping[str, Any], group: Group
+) -> None:
+    """Write the state of `step` whole or not at all. Every process must call it.
+
+    Args:
+        tensors: what `tensors_of` returned.
+        rest: the state without them, in the first process.
+
+    Raises:
+        StorageError: the disk is full or read-only; earlier states are unchanged.
+    """
+    with ExitStack() as stack:
+        beside = stack.enter_context(checkpoints.replacing(step)) if group.is_first else None
+        folder = group.of_the_first(beside)
+        assert folder is not None
+        try:
+            save_shards(dict(tensors), storage_writer=FileSystemWriter(folder))
+        except CheckpointException as error:
+            # Each process gets the errors of all, without the disk's own class.
+            failed = [cause for cause, _ in error.failures.values() if isinstance(cause, OSError)]
+            raise failed[0] if failed else error from error
+        own = {file.name: sha256_of(file) for file in folder.glob(f"__{group.rank}_*")}
+        hashes = {name: sha256 for of_process in group.of_each(own) for name, sha256 in of_process.items()}
+        if beside is not None:
+            index = beside / ".metadata"
+            checkpoints.seal(beside, rest, {**hashes, index.name: sha256_of(index)})
+    group.wait()
+
+
+def tensors_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, best_weights: Mapping[str, Tensor] | None
+) -> dict[str, Any]:
+    """Return this process's part of model, optimizer and best weights."""
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    return {"model": of_model, "optimizer": of_optimizer, "best_weights": dict(best_weights or {})}
+
+
+def restore(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, has_best: bool, group: Group
+) -> dict[str, Tensor] | None:
+    """Read model and optimizer from `folder`, divided as they are now. Return the best weights; None without them."""
+    like = {name: torch.zeros_like(weight) for name, weight in model.state_dict().items()} if has_best else None
+    tensors = tensors_of(model, optimizer, like)
+    with warnings.catch_warnings():  # that a single process reads alone, which is meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        load_shards(tensors, storage_reader=FileSystemReader(folder), no_dist=group.world_size == 1)
+    set_state_dict(model, optimizer, model_state_dict=tensors["model"], optim_state_dict=tensors["optimizer"])
+    return tensors["best_weights"] if has_best else None
