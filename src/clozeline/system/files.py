@@ -1,15 +1,10 @@
-"""Locked temporary folders beside the file being written. An unlocked one is debris of a killed writer.
+"""Files that are never seen half written: atomic writes, temporary folders, locks, links between folders, CSV tables.
 
-The lock is a kernel file lock (flock): it ends with its process, and every container that shares the file system sees
-it. A process id would mean another process in another container.
+A write goes to a file or folder beside the target, which is then renamed: a reader sees the old content or the new.
+A temporary folder is locked while it is written; an unlocked one is debris of a killed writer.
 
-Atomic writes: write beside the target, then rename. A reader sees the old content or the new, never a part.
-
-Files that two folders share.
-
-Locks between processes: kernel file locks (flock), which end with their process.
-
-CSV tables for plots and reports.
+A lock is a kernel file lock (flock): it ends with its process, and every container that shares the file system sees it.
+A process id would mean another process in another container.
 """
 
 import contextlib
@@ -31,6 +26,11 @@ from clozeline.system.errors import StorageError
 
 _NAME: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.partial")
 _LOCK: Final = ".held"
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AT_FDCWD = -100  # <linux/fcntl.h>
+_RENAME_EXCHANGE = 2  # <linux/fs.h>
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
@@ -91,12 +91,6 @@ def _remove(folder: Path) -> None:
         elif entry.name != _LOCK:
             entry.unlink()
     shutil.rmtree(folder)
-
-
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_AT_FDCWD = -100  # <linux/fcntl.h>
-_RENAME_EXCHANGE = 2  # <linux/fs.h>
-_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
