@@ -1,1 +1,1 @@
-"""finetune"""
+"""What fine-tuning records: metrics, tables, examples, held-out items, and the statistics behind them."""

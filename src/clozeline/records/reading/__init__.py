@@ -1,1 +1,1 @@
-"""reading"""
+"""Reading of records and tokens from files and from the hub."""

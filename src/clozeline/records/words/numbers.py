@@ -1,13 +1,13 @@
-"""Mixing of bits: every output bit depends on every input bit.
+"""Arithmetic on arrays of integers: bits mixed so that each depends on all, and runs of consecutive numbers.
 
-Runs of consecutive numbers, each given by its start and its length.
-
-Shapes: R runs.
+A run is given by its start and its length. Shapes: R runs.
 """
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
+
+IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -16,9 +16,6 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
-
-
-IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 
 
 def run_positions(starts_R: IndexArray, lengths_R: IndexArray) -> npt.NDArray[np.int64]:
