@@ -1,1 +1,1 @@
-"""corpus"""
+"""From a source of raw text to a clean, split corpus."""

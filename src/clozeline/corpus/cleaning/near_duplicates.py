@@ -1,14 +1,10 @@
-"""Sketches of all texts: the buckets on disk, and a few numbers for each text.
+"""Near-duplicates among sketched texts: candidates by shared bands, then the exact Jaccard similarity of each.
 
-Candidate pairs of similar texts: pairs that share a band, found band by band, in files.
+Candidates are found band by band, in files; memory holds a few numbers for each text. Texts are numbered in the order
+of the source. Pairs are kept by the part of the later text, so that the two numbers of a pair fit in 64 bits, and the
+work is divided.
 
-Texts are numbered in the order of the source. Pairs are kept by the part of the later text, so that the two numbers of
-a pair fit in 64 bits, and the work is divided. Suffixes of names give the shape: N texts, T texts of a part of a band,
-P pairs.
-
-Near-duplicates among sketched texts: candidates by shared bands, then the exact Jaccard similarity of each.
-
-Suffixes of names give the shape: P pairs, E edges, S shingles. Texts are numbered in the order of the source.
+Suffixes of names give the shape: N texts, T texts of a part of a band, P pairs, E edges, S shingles.
 """
 
 from collections import defaultdict
@@ -26,6 +22,20 @@ from clozeline.corpus.cleaning.buckets import COLUMNS, SketchedBucket
 from clozeline.records.words.numbers import run_positions
 from clozeline.system.arrays import DiskArrays, chunks, gathered, mapped
 from clozeline.system.progress import ProgressBar
+
+_NUM_NEIGHBOURS = 4
+"""Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""
+_PART_TEXTS = 1 << 15
+"""Approximate number of texts of a band processed at a time."""
+_LATER_BITS: Final = 20
+"""A part of the pairs is of 2 to the power of this many later texts. 44 bits are left for the earlier text."""
+_EARLIER_BITS: Final = 64 - _LATER_BITS
+_PAIRS: Final = "pairs.bin"
+
+_TASK_SHINGLES = 1_500_000
+_CHUNK_SHINGLES = 150_000
+_TASK_PAIRS = 20_000
+_FILES = {"earlier": np.int64, "later": np.int64, "similarity": np.float64}
 
 
 @dataclass(frozen=True)
@@ -94,16 +104,6 @@ def _places(ordinals: NDArray[Any], disk: DiskArrays) -> NDArray[Any]:
         place_N[done : done + len(there)] = there
         done += len(there)
     return place_N
-
-
-_NUM_NEIGHBOURS = 4
-"""Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""
-_PART_TEXTS = 1 << 15
-"""Approximate number of texts of a band processed at a time."""
-_LATER_BITS: Final = 20
-"""A part of the pairs is of 2 to the power of this many later texts. 44 bits are left for the earlier text."""
-_EARLIER_BITS: Final = 64 - _LATER_BITS
-_PAIRS: Final = "pairs.bin"
 
 
 @dataclass(frozen=True)
@@ -284,12 +284,6 @@ def _shared(hash_T: NDArray[np.uint64]) -> NDArray[np.int64]:
     same = sorted_T[1:] == sorted_T[:-1]
     is_shared_T = np.append(False, same) | np.append(same, False)
     return np.sort(order_T[is_shared_T])
-
-
-_TASK_SHINGLES = 1_500_000
-_CHUNK_SHINGLES = 150_000
-_TASK_PAIRS = 20_000
-_FILES = {"earlier": np.int64, "later": np.int64, "similarity": np.float64}
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,8 @@
-"""Plain text of MediaWiki markup: the running text that a reader of the page sees.
+"""A MediaWiki XML dump as a source: the running text of its articles, without markup, one page in memory at a time.
 
-Streams of a bz2 file that has several, one after the other, as dumps and parallel compressors write it.
-
-A range of a MediaWiki dump as a dump of its own: the head of the file, and the pages that begin in the range.
-
-In a bz2 file the pages of a range are those of the streams that begin in it. `<page>` is nowhere in the text of a dump,
-which holds `&lt;` in its place.
-
-A MediaWiki XML dump as a source: articles only, without their markup, one page in memory at a time.
+A range of a dump is read as a dump of its own: the head of the file, and the pages that begin in the range. A bz2 file
+may have several streams, one after the other, as dumps and parallel compressors write it; there the pages of a range
+are those of the streams that begin in it. `<page>` is nowhere in the text of a dump, which holds `&lt;` in its place.
 """
 
 import bz2
@@ -44,6 +39,19 @@ _UNBALANCED = re.compile(r"\{\{|\}\}|\[\[|\]\]|''+|</?(?:ref|cite|blockquote|sma
 _EMPTY_BRACKETS = re.compile(r" *\([,;:\s]*\)")
 """Remainder of a pronunciation template."""
 _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
+
+_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
+_HEAD_BYTES: Final = 10
+_READ_BYTES: Final = 1 << 18
+
+_PAGE: Final = b"<page>"
+_OVERLAP: Final = len(_PAGE) - 1
+_END: Final = b"</mediawiki>"
+
+_ARTICLE_NAMESPACE = "0"
+_MEDIA_NAMESPACES = {"6", "14"}
+"""Namespaces of files and of categories, in every wiki."""
+_REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
 
 
 def plain_text(wikitext: str, media_names: frozenset[str] = CANONICAL_MEDIA_NAMES) -> str:
@@ -97,11 +105,6 @@ _RENDERERS: dict[type[Node], Callable[[Node, frozenset[str]], str]] = {
 """Renderer of each kind of node. Other kinds (templates, comments, arguments) hold no text."""
 
 
-_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
-_HEAD_BYTES: Final = 10
-_READ_BYTES: Final = 1 << 18
-
-
 def streams_from(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the content from the first stream that begins in a range of bytes, to the end of the file.
 
@@ -135,11 +138,6 @@ def _first_head(file: BinaryIO, start: int, end: int) -> int | None:
         place += max(len(content) - _HEAD_BYTES + 1, 0)
         content = content[-_HEAD_BYTES + 1 :]
     return None
-
-
-_PAGE: Final = b"<page>"
-_OVERLAP: Final = len(_PAGE) - 1
-_END: Final = b"</mediawiki>"
 
 
 def has_ranges(file: RawFile) -> bool:
@@ -224,12 +222,6 @@ def _pieces(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         while piece := file.read(min(_READ_BYTES, end - start) if start < end else _READ_BYTES):
             yield start, piece
             start += len(piece)
-
-
-_ARTICLE_NAMESPACE = "0"
-_MEDIA_NAMESPACES = {"6", "14"}
-"""Namespaces of files and of categories, in every wiki."""
-_REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
 """Files of a snapshot by the sha256 of their content. Content of the earlier snapshot is linked, not copied, and
 forgotten texts are left out.
 
-Records of a source that has no files, as shards of JSON Lines.
-
-Shards of earlier snapshots keep the records that are still there; records that are new go into new shards. A table
-that grew by a few rows therefore changes no earlier shard, in whatever order the source returns its rows.
+A source without files is kept as shards of JSON Lines. Shards of earlier snapshots keep the records that are still
+there; records that are new go into new shards. A table that grew by a few rows therefore changes no earlier shard, in
+whatever order the source returns its rows.
 """
 
 import hashlib
@@ -31,6 +30,10 @@ from clozeline.system.files import link_or_copy
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 """Suffixes of files whose every line is a record of its own, so that they can be cut between lines."""
 _BLOCK_BYTES: Final = 1 << 20
+
+_SHARD_BYTES = 64_000_000
+"""Size of a shard before compression, in bytes."""
+_KEY_BYTES = 16
 
 
 class SnapshotStore:
@@ -163,11 +166,6 @@ def _copy_from(num_bytes: int, source: Path, target: Path) -> None:
     with source.open("rb") as whole, target.open("wb") as rest:
         whole.seek(num_bytes)
         shutil.copyfileobj(whole, rest, _BLOCK_BYTES)
-
-
-_SHARD_BYTES = 64_000_000
-"""Size of a shard before compression, in bytes."""
-_KEY_BYTES = 16
 
 
 def text_fields(params: SourceParams) -> Fields:
