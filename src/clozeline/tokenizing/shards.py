@@ -1,11 +1,10 @@
-"""From encoded partitions to token shards: the lengths of all documents decide where each shard begins, then each shard
-is put together by itself.
+"""From partitions of clean text to token shards.
+
+A partition is a run of row groups of a file, and each is a task. The content of the files decides them, never the
+number of workers. The lengths of all encoded documents decide where each shard begins; then each shard is put together
+by itself.
 
 Shapes: D documents, N their tokens.
-
-Partitions of a split of clean text: runs of row groups of a file, each of them a task.
-
-The content of the files decides them, never the number of workers.
 """
 
 import hashlib
@@ -29,6 +28,9 @@ from clozeline.system.files import link_or_copy
 _CHUNK_BYTES = 1 << 20
 _SPLIT: Final = "any"
 """In the name of a shard's files as its task writes them."""
+
+_PARTITION_BYTES = 8_000_000
+"""Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,6 @@ def _pieces_of_shards(partitions: Iterable[EncodedFiles], shard_tokens: int) -> 
 def _save(path: Path, array: npt.NDArray[Any]) -> str:
     np.save(path, array, allow_pickle=False)
     return sha256_of(path)
-
-
-_PARTITION_BYTES = 8_000_000
-"""Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
 
 
 @dataclass(frozen=True)

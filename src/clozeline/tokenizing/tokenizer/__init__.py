@@ -1,1 +1,1 @@
-"""tokenizer"""
+"""The tokenizer as files: our own folder, and published ones."""

@@ -1,1 +1,1 @@
-"""vocabulary"""
+"""Published vocabularies, opened as fast tokenizers."""
