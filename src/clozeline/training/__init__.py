@@ -1,0 +1,1 @@
+"""Training of any model: batches in, optimizer steps, checkpoints, on one device or several."""

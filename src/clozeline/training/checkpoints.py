@@ -3,9 +3,7 @@
 They live outside DVC's outs, in a folder named by a fingerprint of all that the result depends on: another learning
 rate, another corpus or another line of code looks in another folder and cannot pick up a stale one.
 
-Checkpoints of large models: each process writes a share of the tensors, and any number of processes reads them back.
-
-A module of its own because torch's parts for it take a second to import, and few models are that large.
+Of large models, each process writes a share of the tensors, and any number of processes reads them back.
 """
 
 import contextlib

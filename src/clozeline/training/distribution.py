@@ -1,11 +1,8 @@
 """Training on several devices or machines, with torch's own engines, started by `torchrun`.
 
 Each process takes its share of the rows of every batch. Batches do not depend on the number of processes, and gradients
-are summed over all of them, so N processes do the same as one with the same params.
-
-Weights and optimizer states that are divided among processes (FSDP2).
-
-A module of its own because torch's parts for it take a second to import, and most runs divide nothing.
+are summed over all of them, so N processes do the same as one with the same params. FSDP2 divides weights and optimizer
+states among them.
 """
 
 import contextlib
@@ -27,6 +24,8 @@ from clozeline.system.group import Group
 from clozeline.training.state import Scored
 
 Sharding = Literal["ddp", "fsdp"]
+
+_WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Movable(Protocol):
@@ -160,9 +159,6 @@ def _sharding(environment: Mapping[str, str]) -> Sharding:
                 f"CLOZELINE_SHARDING is {other}, not ddp (a whole model on each device) or fsdp (shared)",
                 do="correct this environment variable, or unset it",
             )
-
-
-_WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def divided(module: nn.Module) -> nn.Module:
