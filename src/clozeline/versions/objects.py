@@ -1,12 +1,9 @@
-"""Search for the bytes behind a hash of dvc.lock: in DVC's cache, in the workspace, and in git.
+"""Objects of DVC by their hashes: where their bytes are, which are no longer needed, and which hold a text.
 
-The objects and the run cache in one place that DVC stores them in: its cache, or the remote.
-
-Objects and runs of DVC's cache and remote that are no longer needed.
-
-DVC's own `gc` goes by git alone: it would delete what a released version needs, ignores the run cache and knows no age.
-
-Objects of DVC's cache and remote that hold a text, and those that were made of them.
+The bytes behind a hash of dvc.lock are in DVC's cache or remote, in the workspace, or in git. Objects and the run cache
+lie in one place, which is the cache or the remote. DVC's own `gc` goes by git alone: it would delete what a released
+version needs, ignores the run cache and knows no age. An object that holds a text is found with those that were made of
+it.
 """
 
 import hashlib
@@ -45,6 +42,12 @@ from clozeline.versions.remote import (
     remote_errors,
     stored_files,
 )
+
+_PER_CALL: Final = 500
+"""Files that are removed from a remote at once."""
+
+_MODELS: Final = ("models/", "dist/")
+"""Outputs that are learnt from a text and do not quote it."""
 
 
 class Objects:
@@ -141,10 +144,6 @@ class Objects:
             return None
         shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=self._root, capture_output=True, check=False)
         return hashlib.md5(shown.stdout, usedforsecurity=False).hexdigest() if shown.returncode == 0 else None
-
-
-_PER_CALL: Final = 500
-"""Files that are removed from a remote at once."""
 
 
 @dataclass(frozen=True)
@@ -356,10 +355,6 @@ def _recorded_in_git(repo: Repo) -> set[str]:
             do="correct or delete that branch or tag; nothing was removed",
         ) from error
     return found
-
-
-_MODELS: Final = ("models/", "dist/")
-"""Outputs that are learnt from a text and do not quote it."""
 
 
 class Stored:

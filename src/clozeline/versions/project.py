@@ -1,6 +1,7 @@
 """The DVC repository of a project: the one way to open it.
 
-Models to start from that are outputs of the project: DVC deletes the outputs of a stage before it runs.
+DVC deletes the outputs of a stage before it runs; models to start from that are outputs of the project are kept from
+that.
 """
 
 import contextlib
