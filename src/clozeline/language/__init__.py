@@ -1,1 +1,1 @@
-"""language"""
+"""Language modelling: rows of token shards, masking, objectives, and the models that are trained on them."""

@@ -1,13 +1,12 @@
-"""Token shards: the tokens of a corpus on disk, documents back to back, read through memory maps.
+"""Token shards: the tokens of a corpus on disk, documents back to back, read through memory maps; and rows of
+documents.
 
-Shapes: D documents, N tokens, S spans.
+A shard ends between two documents, never inside one, and a row never crosses a document. Special tokens are not stored:
+the reader of a batch adds them at the ends of its rows. The contents of a shard depend only on the documents and on
+`shard_tokens`.
 
-A shard ends between two documents, never inside one. Special tokens are not stored: the reader of a batch adds them at
-the ends of its rows. The contents of a shard depend only on the documents and on `shard_tokens`.
-
-Rows of documents: a row never crosses a document.
-
-Shapes: R rows of a split; B rows of a batch, L its longest row; N content tokens or targets of a batch.
+Shapes: D documents, N tokens, S spans; R rows of a split, B rows of a batch, L its longest row. Of a batch, N is its
+content tokens or targets.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,6 +29,12 @@ from clozeline.system.errors import ArtifactError
 
 _READ_BYTES = 1 << 22
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+
+NUM_BOUNDARY_TOKENS = 2
+"""[CLS] before a row and [SEP] after it."""
+
+_DOCUMENTS_AT_A_TIME = 1 << 13
+"""Number of documents processed at a time. Arrays as long as the corpus lie in files."""
 
 
 class TokenShards:
@@ -172,13 +177,6 @@ def _expect_sha256(path: Path, expected: str) -> None:
         raise ArtifactError(
             f"{path} was changed after it was written: its sha256 is {given}, not {expected}", do=REBUILD
         )
-
-
-NUM_BOUNDARY_TOKENS = 2
-"""[CLS] before a row and [SEP] after it."""
-
-_DOCUMENTS_AT_A_TIME = 1 << 13
-"""Number of documents processed at a time. Arrays as long as the corpus lie in files."""
 
 
 @dataclass(frozen=True)
