@@ -1,8 +1,7 @@
-"""Export configuration of each family for optimum: inputs and outputs of its graph, their dynamic axes, an example.
+"""Export of a trained model to an fp32 ONNX graph by torch's exporter.
 
-optimum's `TasksManager` registers them and looks them up by family and task.
-
-Export of a trained model to an fp32 ONNX graph by torch's exporter, with the configurations of `TasksManager`.
+optimum's `TasksManager` registers the configurations here and looks them up by family and task: inputs and outputs of
+the graph, their dynamic axes, an example.
 """
 
 import logging
@@ -37,6 +36,9 @@ Axes = Mapping[str, Mapping[int, str]]
 """Dynamic axes of each tensor, with their names."""
 _NONE: Mapping[int, str] = MappingProxyType({})
 _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
+
+_EXAMPLE_TOKENS = 16
+"""Length of the traced texts in tokens, unless the model reads fewer."""
 
 
 class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no types
@@ -138,10 +140,6 @@ def _named(spec: TensorSpec) -> Iterator[tuple[int, str]]:
 def _known_to_optimum(task: Task) -> str:
     """Return `task` if optimum has a task of this name, because it registers no other; else one that it has."""
     return task if task in TasksManager.get_all_tasks() else "feature-extraction"
-
-
-_EXAMPLE_TOKENS = 16
-"""Length of the traced texts in tokens, unless the model reads fewer."""
 
 
 def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:

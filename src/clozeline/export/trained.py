@@ -1,6 +1,6 @@
-"""Architectures in config.json: which kind of model a folder holds, and which cannot be exported.
+"""A trained model folder of any family, opened for export: model, tokenizer, and the facts for the manifest.
 
-A trained model folder of any family, opened for export: model, tokenizer, and the facts for the manifest.
+The architecture in config.json tells which kind of model a folder holds. Some families cannot be exported.
 """
 
 import json
@@ -33,6 +33,18 @@ NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Families (`model_type` in config.json) that train here but cannot be exported, and why."""
+
+_PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
+
+_WHOLE = "save config and weights from the same model"
+_PUBLISHED_WHOLE = (
+    "download or save the model again; if it was published without its head, import its encoder "
+    "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
+)
+"""What to do about missing weights."""
+_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+"""Tokenizer files, one JSON object each; the first is required."""
 
 
 def task_of(folder: Path) -> Task:
@@ -99,10 +111,6 @@ def damaged(file: Path, given: str, expected: str) -> ArtifactError:
         f"{file} is damaged: expected {expected}, got {given}",
         do="if a stage made it, run `dvc repro`, which restores it; otherwise download or save it again",
     )
-
-
-_PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
-"""Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -185,16 +193,6 @@ class TrainedModel:
     def no_answer_margin(self) -> float | None:
         margin = ConfigFacts.of(self.model.config).no_answer_margin
         return None if margin is None else float(margin)
-
-
-_WHOLE = "save config and weights from the same model"
-_PUBLISHED_WHOLE = (
-    "download or save the model again; if it was published without its head, import its encoder "
-    "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
-)
-"""What to do about missing weights."""
-_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-"""Tokenizer files, one JSON object each; the first is required."""
 
 
 def open_trained(folder: Path, published: ImportParams | None = None, family: str | None = None) -> TrainedModel:
