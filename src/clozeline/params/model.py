@@ -1,6 +1,5 @@
-"""Subsection `pretrain.model`: family, size and head of the encoder.
-
-Optimizer and learning rate, shared by `pretrain` and every task of `finetune`.
+"""Subsection `pretrain.model` (family, size and head of the encoder), and the optimizer and learning rate of any
+training.
 """
 
 import re
