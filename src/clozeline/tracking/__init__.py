@@ -1,1 +1,1 @@
-"""tracking"""
+"""MLflow, and what it is told of runs: parameters, curves, files."""

@@ -1,13 +1,10 @@
 """Every undocumented part of MLflow that is used; tests/tracking/test_mlflow_adapter.py checks each.
 
-All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. What is
-read from MLflow's tables, without importing MLflow, is in `mlflow_tables`; nothing writes them.
+All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`.
 
-MLflow's database: created, or upgraded to the schema of the installed MLflow, before anything runs in parallel.
-
-Read-only queries on the registry's tables in a SQLite database of MLflow: importing MLflow takes two seconds.
-
-The rest of what the project knows of MLflow's internals is in `mlflow_adapter`, which imports MLflow.
+MLflow's database is created, or upgraded to the schema of the installed MLflow, before anything runs in parallel. The
+registry's tables in a SQLite database are read by queries, because importing MLflow takes two seconds; nothing writes
+them.
 """
 
 import contextlib
@@ -46,6 +43,34 @@ _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
 _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
 """What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
+
+EXPERIMENT: Final = "clozeline"
+_ONCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+
+_REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
+_WHO_MAY: Final = {
+    401: "a user and a password that the server knows",
+    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
+}
+_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+
+Answer = TypeVar("Answer")
+
+SCHEMA: Final = "dc11669786a5"
+"""MLflow's name (Alembic revision) of the schema that is read here."""
+_SECONDS_LOCKED = 10
+
+_NAMES = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
+_NUMBER = """
+    SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
+"""
+_VERSION = """
+    SELECT run_id, coalesce(storage_location, source) FROM model_versions
+    WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
+"""
+_TAGS = """
+    SELECT key, value FROM model_version_tags WHERE workspace = 'default' AND name = :name AND version = :version
+"""
 
 
 def monitors() -> Sequence[Any]:
@@ -186,10 +211,6 @@ def remove_stored_file(address: str, path: str, tracking_uri: str) -> None:
     _store_at(address, tracking_uri).delete_artifacts(path)
 
 
-EXPERIMENT: Final = "clozeline"
-_ONCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
-
-
 def prepare(tracking_uri: str) -> MlflowClient:
     """Return a client of `tracking_uri`; create or upgrade a SQLite database first.
 
@@ -283,14 +304,6 @@ def _asking_once() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-_REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
-_WHO_MAY: Final = {
-    401: "a user and a password that the server knows",
-    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
-}
-_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-
-
 def check_allowed(error: Exception, tracking_uri: str) -> None:
     """Raise ArtifactError if MLflow's server refused the caller: retrying would not help.
 
@@ -331,25 +344,6 @@ def answering(tracking_uri: str) -> Iterator[None]:
             expected="an MLflow server or database",
             do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
         ) from error
-
-
-Answer = TypeVar("Answer")
-
-SCHEMA: Final = "dc11669786a5"
-"""MLflow's name (Alembic revision) of the schema that is read here."""
-_SECONDS_LOCKED = 10
-
-_NAMES = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
-_NUMBER = """
-    SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
-"""
-_VERSION = """
-    SELECT run_id, coalesce(storage_location, source) FROM model_versions
-    WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
-"""
-_TAGS = """
-    SELECT key, value FROM model_version_tags WHERE workspace = 'default' AND name = :name AND version = :version
-"""
 
 
 @dataclass(frozen=True)
