@@ -170,7 +170,7 @@ class Loop(Generic[Inputs]):
         return self.hardware.processes.world_size > 1 and size_bytes > SHARDED_ABOVE_BYTES
 
     def _save_shards(self, state: State) -> None:
-        from clozeline.training import checkpoints as checkpoint_shards
+        from clozeline.training import sharding
 
         best = self.looks.best_weights if self.looks is not None else None
         rest = {
@@ -178,8 +178,8 @@ class Loop(Generic[Inputs]):
             "has_best_weights": best is not None,
             "state": asdict(state),
         }
-        tensors = checkpoint_shards.tensors_of(self.model, self.optimizer, best)
-        checkpoint_shards.save(self.checkpoints, state.step, tensors, rest, self.hardware.processes)
+        tensors = sharding.tensors_of(self.model, self.optimizer, best)
+        sharding.save(self.checkpoints, state.step, tensors, rest, self.hardware.processes)
 
     def everything(self, state: State) -> dict[str, Any]:
         """Return what `restore` needs."""
@@ -235,10 +235,10 @@ class Loop(Generic[Inputs]):
         return State.of(saved["state"])
 
     def _restore_shards(self, saved: Mapping[str, Any]) -> State:
-        from clozeline.training import checkpoints as checkpoint_shards
+        from clozeline.training import sharding
 
         has_best = saved["has_best_weights"]
-        best = checkpoint_shards.restore(
+        best = sharding.restore(
             saved[SHARDS], self.model, self.optimizer, has_best=has_best, group=self.hardware.processes
         )
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
