@@ -24,7 +24,7 @@ from clozeline.tracking.mlflow import PARENT_RUN, experiment_id, prepare
 from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.tracking.stage_log import PREFIX
 
-WORKSPACE: Final = "clozeline.system.workspace"
+WORKSPACE: Final = "clozeline.workspace"
 """Tag with the identity of the workspace that a run belongs to: others may use the same database."""
 OUTBOX_RUN: Final = "clozeline.outbox_run"
 """Tag with the name of a run in the outbox: by it a run is found again whose creation was not noted."""
