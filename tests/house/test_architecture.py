@@ -13,8 +13,8 @@ PACKAGE = PROJECT / "src" / "clozeline"
 PAGE = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
 A_PATH = re.compile(r"`([\w/.]+/[\w/.]*|\w+\.(?:py|yaml))`")
 NAMED = sorted({name for name in A_PATH.findall(PAGE) if "<" not in name})
-MOST_ROWS, MOST_FILES = 30, 4
-"""Of the table "Where do I add …": a change of the usual kind has one row, and touches a few files."""
+MOST_FILES = 4
+"""Files and folders that a row of "Where do I add …" names; tests/house/test_size.py limits the rows."""
 
 
 def test_every_path_named_on_the_page_exists() -> None:
@@ -40,8 +40,8 @@ def test_the_page_names_every_section_with_individually_listed_knobs() -> None:
     assert set(re.findall(r"`([\w.]+)`", rule)) - {"snapshot"} == one_by_one
 
 
-def test_a_usual_change_has_one_row_and_touches_a_few_files() -> None:
+def test_a_usual_change_touches_a_few_files() -> None:
     table = PAGE.partition("## Where do I add …")[2].partition("\n## ")[0]
     _, *rows = (row for row in table.splitlines() if row.startswith("| "))
-    assert 1 <= len(rows) <= MOST_ROWS
+    assert rows
     assert [row for row in rows if not 1 <= len(set(A_PATH.findall(row))) <= MOST_FILES] == []
