@@ -30,7 +30,7 @@ AT_MOST = {
     "leaves of params.yaml": 217,
     "code lines of the tests": 57_030,
     "files of the tests": 704,
-    "rows of `Where do I add`": 83,
+    "rows of `Where do I add`": 30,
     "class names in two files": 11,
 }
 """Figure → its limit. Whoever makes a figure smaller lowers its limit; whoever adds pays by removing."""
