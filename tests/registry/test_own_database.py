@@ -14,7 +14,7 @@ from clozeline.registry import models, versions
 from clozeline.registry.versions import Registry, fetch_package, find_version
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
-from clozeline.tracking.mlflow import SCHEMA
+from clozeline.tracking.addresses import SCHEMA
 from tests.own_registry import ENCODER, PROCESSOR, SPEEDUP, write_registry
 
 CHAMPION = f"models:/{ENCODER}@champion"

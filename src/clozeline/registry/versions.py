@@ -65,10 +65,8 @@ from clozeline.registry.models import (
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.files import remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
-from clozeline.tracking.addresses import local_path, present
+from clozeline.tracking.addresses import Tables, ask, local_path, present
 from clozeline.tracking.mlflow import (
-    Tables,
-    ask,
     check_allowed,
     every,
     files_are_gone,
