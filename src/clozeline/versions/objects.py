@@ -16,12 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from dvc.exceptions import DvcException
-from dvc.repo import Repo, lock_repo
-from dvc.scm import NoSCM
-from dvc_data.hashfile.db import get_index
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -42,6 +38,9 @@ from clozeline.versions.remote import (
     remote_errors,
     stored_files,
 )
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
 
 _PER_CALL: Final = 500
 """Files that are removed from a remote at once."""
@@ -156,7 +155,7 @@ class Place:
     """Object database of DVC 2, in whose folder DVC 3 keeps the run cache."""
     local_runs: Path
     """Run cache of the project, which has copies of most records of a remote."""
-    remote_of: Repo | None = None
+    remote_of: "Repo | None" = None
     _files: dict[str, StoredFile] = field(default_factory=dict)
     """Each file that was listed, by its path."""
 
@@ -252,6 +251,8 @@ class Place:
         """Remove files of the remote, and first DVC's local index of it, which a push takes for proof of an object."""
         assert self.remote_of
         with remote_errors(self.remote_of):
+            from dvc_data.hashfile.db import get_index
+
             with closing(get_index(self.database)) as index:
                 index.clear()
             self._remove(paths)
@@ -279,7 +280,7 @@ def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
     )
 
 
-def places_of(repo: Repo, *, with_cache: bool, with_remote: bool) -> list[Place]:
+def places_of(repo: "Repo", *, with_cache: bool, with_remote: bool) -> list[Place]:
     """Return the project's cache, and its remote if it has one.
 
     Raises:
@@ -310,6 +311,8 @@ def dvc_stores(
         ArtifactError: the list of files of a folder that is kept is damaged; or see `remote.add`.
         TransientError: the remote does not answer.
     """
+    from dvc.repo import lock_repo
+
     with open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
         needed = {path.md5 for lock in locks for stage in lock.stages.values() for path in (*stage.deps, *stage.outs)}
         needed |= _recorded_in_git(repo)
@@ -327,7 +330,7 @@ def _stores(places: Sequence[Place], needed: set[str | None], before: datetime) 
     return tuple(store for place in places for store in place.stores(kept, before))
 
 
-def _recorded_in_git(repo: Repo) -> set[str]:
+def _recorded_in_git(repo: "Repo") -> set[str]:
     """Return the hashes of the working tree; if the project is in git, also of all its branches, tags, stashes and
     experiments, and of HEAD.
 
@@ -336,6 +339,9 @@ def _recorded_in_git(repo: Repo) -> set[str]:
     Raises:
         ParamsError: DVC cannot read one of them.
     """
+    from dvc.exceptions import DvcException
+    from dvc.scm import NoSCM
+
     refs: list[str] = []
     if not isinstance(repo.scm, NoSCM):
         refs = [ref for ref in repo.scm.iter_refs("refs/") if not ref.endswith("/HEAD")]
@@ -360,7 +366,7 @@ def _recorded_in_git(repo: Repo) -> set[str]:
 class Stored:
     """All that DVC stores of a project, in its cache and its remote, while its lock is held."""
 
-    def __init__(self, repo: Repo) -> None:
+    def __init__(self, repo: "Repo") -> None:
         self._repo = repo
         self.places: list[Place] = places_of(repo, with_cache=True, with_remote=True)
 
@@ -372,6 +378,8 @@ class Stored:
         Raises:
             ArtifactError, TransientError: the remote cannot be used; see `remote.add`.
         """
+        from dvc.repo import lock_repo
+
         with open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
             stored = cls(repo)
             with remote_errors(repo):
