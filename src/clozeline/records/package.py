@@ -304,7 +304,8 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
     """
     for name in manifest.files if names is None else names:
         expected = manifest.files.get(name)
-        given = _record_if_file(_inside(folder, name))
+        path = _inside(folder, name)
+        given = record_of(path) if path.is_file() else None
         if expected is None:
             raise ArtifactError(
                 f"{folder / FILES.manifest} does not list {name}, but {', '.join(manifest.files) or 'no files'}",
@@ -338,10 +339,6 @@ def _inside(folder: Path, name: str) -> Path:
             do="copy the file there (in a DVC checkout: `dvc config cache.type copy`, then `dvc checkout --relink`)",
         )
     return path
-
-
-def _record_if_file(path: Path) -> FileRecord | None:
-    return record_of(path) if path.is_file() else None
 
 
 class ExportMetrics(MetricFile):

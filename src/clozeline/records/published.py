@@ -32,7 +32,7 @@ _SETTINGS: Final = ("config.json", "tokenizer_config.json")
 _ADAPTER: Final = "adapter_config.json"
 _WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES: Final = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
-_REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
+_REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "auto_map": (
             "custom code, which would run here",
@@ -48,7 +48,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """Refused keys, at any depth: what each requires, and what to do."""
-_CLASS: Final = "AutoModelForMaskedLM"
+_USUAL_CLASS: Final = "AutoModelForMaskedLM"
 """Class with which a model is converted if its config.json names none."""
 _ATTENTION: Final = ("_attn_implementation", "attn_implementation")
 _OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
@@ -82,7 +82,7 @@ VOCABULARIES: Final = (
 )
 """Files that the tokenizer is made from if there is no `TOKENIZER`."""
 
-_AGAIN: Final = "download or save the model again"
+_GET_IT_AGAIN: Final = "download or save the model again"
 
 
 @contextmanager
@@ -248,8 +248,8 @@ def _check_entry(file: str, key: str, value: Any) -> None:
     is_kernel = key in _ATTENTION and value not in _OWN_ATTENTION
     if is_kernel:
         asks_for, do = "a kernel of the hub, which would run here", "delete that line"
-    elif key in _REFUSED and value is not None:
-        asks_for, do = _REFUSED[key]
+    elif key in _REFUSED_KEYS and value is not None:
+        asks_for, do = _REFUSED_KEYS[key]
     else:
         return
     raise ArtifactError(f"{file} requires {asks_for} (`{key}: {json.dumps(value)[:200]}`)", do=do)
@@ -269,10 +269,10 @@ def _class_in(config: Path | None) -> str:
     facts = _read(config) if config else None
     named = facts.get("architectures") if isinstance(facts, dict) else None
     first = named[0] if isinstance(named, list) and named else None
-    return first if isinstance(first, str) and first.isidentifier() else _CLASS
+    return first if isinstance(first, str) and first.isidentifier() else _USUAL_CLASS
 
 
-def _refuse_pickle(where: str, given: str, class_name: str = _CLASS) -> None:
+def _refuse_pickle(where: str, given: str, class_name: str = _USUAL_CLASS) -> None:
     raise ArtifactError(
         f"{where} has no weights that can be read without running code, only {given}: a pickle is a program",
         do="if you trust it, convert it with its tokenizer, and use the folder NEW: "
@@ -316,7 +316,7 @@ class Published:
         sizes |= self._sizes(*shards)
         if missing := [shard for shard in shards if shard not in sizes]:
             raise ArtifactError(
-                f"{INDEX} of {self.name} names {len(shards)} files, and {missing[0]} does not exist", do=_AGAIN
+                f"{INDEX} of {self.name} names {len(shards)} files, and {missing[0]} does not exist", do=_GET_IT_AGAIN
             )
         return sizes
 
@@ -327,7 +327,7 @@ class Published:
             return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(
-                f"{INDEX} of {self.name} has no `weight_map` with the file of each weight: {error!r}", do=_AGAIN
+                f"{INDEX} of {self.name} has no `weight_map` with the file of each weight: {error!r}", do=_GET_IT_AGAIN
             ) from error
 
     def _sizes(self, *names: str) -> dict[str, int]:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 
 from clozeline.records.record import Record
@@ -21,7 +20,7 @@ _NORMAL_QUANTILE_95 = 1.959963984540054
 _NUM_SAMPLES = 1000
 _SEED = 0
 
-Figure = Callable[[npt.NDArray[np.int64]], float]
+Figure = Callable[[NDArray[np.int64]], float]
 """Function: indices of items → the figure on them."""
 
 _AT_A_TIME = 1 << 15

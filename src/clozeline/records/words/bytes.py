@@ -21,7 +21,7 @@ _EIGHT = 8
 _ONES = np.uint64(0x0101010101010101)
 _LAST_BYTE = np.uint64(56)
 
-_BASE = np.uint64(0x9E3779B97F4A7C15)
+_HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def word_hashes(words_U: Any) -> NDArray[np.uint64]:
     """
     offsets_U, content = text_bytes(words_U)
     lengths_U = np.diff(offsets_U)
-    powers = np.cumprod(np.full(int(lengths_U.max(initial=0)), _BASE))
+    powers = np.cumprod(np.full(int(lengths_U.max(initial=0)), _HASH_BASE))
     place_Y = np.arange(len(content)) - np.repeat(offsets_U[:-1], lengths_U)
     terms_Y = (np.frombuffer(content, np.uint8).astype(np.uint64) + np.uint64(1)) * powers[place_Y]
     sums_Y = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms_Y)])
