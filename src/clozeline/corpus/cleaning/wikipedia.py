@@ -40,13 +40,13 @@ _EMPTY_BRACKETS = re.compile(r" *\([,;:\s]*\)")
 """Remainder of a pronunciation template."""
 _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 
-_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
-_HEAD_BYTES: Final = 10
+_STREAM_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
+_STREAM_HEAD_BYTES: Final = 10
 _READ_BYTES: Final = 1 << 18
 
-_PAGE: Final = b"<page>"
-_OVERLAP: Final = len(_PAGE) - 1
-_END: Final = b"</mediawiki>"
+_PAGE_TAG: Final = b"<page>"
+_OVERLAP: Final = len(_PAGE_TAG) - 1
+_END_OF_DUMP: Final = b"</mediawiki>"
 
 _ARTICLE_NAMESPACE = "0"
 _MEDIA_NAMESPACES = {"6", "14"}
@@ -124,7 +124,7 @@ def streams_from(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]
                 yield place, stream.decompress(stored)
             after = file.tell() - len(stream.unused_data)
             file.seek(after)
-            place = after if _HEAD.match(file.read(_HEAD_BYTES)) else None
+            place = after if _STREAM_HEAD.match(file.read(_STREAM_HEAD_BYTES)) else None
 
 
 def _first_head(file: BinaryIO, start: int, end: int) -> int | None:
@@ -133,10 +133,10 @@ def _first_head(file: BinaryIO, start: int, end: int) -> int | None:
     content, place = b"", start
     while place < end and (more := file.read(_READ_BYTES)):
         content += more
-        if found := _HEAD.search(content):
+        if found := _STREAM_HEAD.search(content):
             return place + found.start() if place + found.start() < end else None
-        place += max(len(content) - _HEAD_BYTES + 1, 0)
-        content = content[-_HEAD_BYTES + 1 :]
+        place += max(len(content) - _STREAM_HEAD_BYTES + 1, 0)
+        content = content[-_STREAM_HEAD_BYTES + 1 :]
     return None
 
 
@@ -174,9 +174,9 @@ def _head(path: Path) -> bytes:
     head = b""
     for _, piece in _pieces(path, 0, 1):
         head += piece
-        if _PAGE in head:
+        if _PAGE_TAG in head:
             break
-    return head.partition(_PAGE)[0]
+    return head.partition(_PAGE_TAG)[0]
 
 
 def _whole_pages(path: Path, start: int, end: int) -> Iterator[bytes]:
@@ -185,7 +185,7 @@ def _whole_pages(path: Path, start: int, end: int) -> Iterator[bytes]:
     for is_ours, content in _cut_at_pages(_pieces(path, start, end), end):
         if is_ours is False:
             if has_begun:
-                yield _END
+                yield _END_OF_DUMP
             return
         has_begun = has_begun or is_ours is True
         if has_begun:
@@ -198,12 +198,12 @@ def _cut_at_pages(pieces: Iterable[tuple[int, bytes]], end: int) -> Iterator[tup
     for place, piece in pieces:
         if place >= end:
             limit = min(limit, at + len(waiting))
-        before, *pages = (waiting + piece).split(_PAGE)
+        before, *pages = (waiting + piece).split(_PAGE_TAG)
         for content in pages:
             yield None, before
             at += len(before)
-            yield at < limit, _PAGE
-            at += len(_PAGE)
+            yield at < limit, _PAGE_TAG
+            at += len(_PAGE_TAG)
             before = content
         # A tag may begin in the last bytes.
         waiting = before[-_OVERLAP:]

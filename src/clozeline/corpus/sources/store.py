@@ -12,7 +12,6 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path, PurePath
 from secrets import token_hex
@@ -246,4 +245,4 @@ def _lines_of(store: SnapshotStore, file: SnapshotFile) -> Iterator[bytes]:
 
 
 def _key_of(line: bytes) -> bytes:
-    return blake2b(line, digest_size=_KEY_BYTES).digest()
+    return hashlib.blake2b(line, digest_size=_KEY_BYTES).digest()
