@@ -27,7 +27,7 @@ Norm = Literal["layer", "rms"]
 
 Pooling = Literal["first", "last", "mean"]
 
-_OWN: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+_OWN_ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
     {
         "gelu": nn.GELU,
         "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
@@ -40,7 +40,7 @@ _OWN: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
 
 _POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"})
 
-_MOST = 0.5
+_MOST_GATHERED = 0.5
 """Share of all positions above which gathering them saves nothing."""
 
 
@@ -222,8 +222,8 @@ def activation_of(name: str) -> nn.Module:
     Raises:
         KeyError: `name` is not among `known_activations`.
     """
-    if name in _OWN:
-        return _OWN[name]()
+    if name in _OWN_ACTIVATIONS:
+        return _OWN_ACTIVATIONS[name]()
     from transformers.activations import ACT2FN
 
     module: nn.Module = ACT2FN[name]
@@ -231,7 +231,7 @@ def activation_of(name: str) -> nn.Module:
 
 
 def is_known_activation(name: str) -> bool:
-    return name in _OWN or name in known_activations()
+    return name in _OWN_ACTIVATIONS or name in known_activations()
 
 
 def known_activations() -> list[str]:
@@ -340,7 +340,7 @@ class Slots:
     def are_few(self) -> bool:
         if torch.compiler.is_compiling():  # One compiled graph serves any number of targets.
             return False
-        return 0 < len(self.slot_T) < _MOST * self.num_rows * self.length
+        return 0 < len(self.slot_T) < _MOST_GATHERED * self.num_rows * self.length
 
     @property
     def _row_and_place_T(self) -> tuple[Tensor, Tensor]:
