@@ -10,7 +10,6 @@ Shapes: D documents, N their tokens.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -259,5 +258,5 @@ def _partition(path: Path, places: range, groups: list[RowGroup]) -> Partition:
         num_rows=sum(group.num_rows for group in groups),
         text_bytes=sum(group.text_bytes for group in groups),
         doc_ids=(min(bounds), max(bounds)) if len(bounds) == 2 * len(groups) else None,
-        digest=blake2b("".join(group.digest for group in groups).encode(), digest_size=16).hexdigest(),
+        digest=hashlib.blake2b("".join(group.digest for group in groups).encode(), digest_size=16).hexdigest(),
     )

@@ -281,8 +281,7 @@ def _untrained_unigram(params: TokenizeParams) -> Tokenizer:
 
 
 def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, text: TrainingText) -> Tokenizer:
-    """Choose the best pieces of a larger BPE vocabulary; unigram.py explains why the trainer of `tokenizers` is not
-    used."""
+    """Choose the best pieces of a larger BPE vocabulary. The docstring of this module says why not by `tokenizers`."""
     counted = text.counted(tokenizer)
     alphabet = [*_alphabet(tokenizer, params.vocab_size, counted), _METASPACE]
     pieces = Tokenizer(models.BPE())
