@@ -23,15 +23,15 @@ SCHEMA: Final = "dc11669786a5"
 """MLflow's name (Alembic revision) of the schema that is read here."""
 _SECONDS_LOCKED = 10
 
-_NAMES = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
-_NUMBER = """
+_NAMES_QUERY = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
+_NUMBER_QUERY = """
     SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
 """
-_VERSION = """
+_VERSION_QUERY = """
     SELECT run_id, coalesce(storage_location, source) FROM model_versions
     WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
 """
-_TAGS = """
+_TAGS_QUERY = """
     SELECT key, value FROM model_version_tags WHERE workspace = 'default' AND name = :name AND version = :version
 """
 
@@ -87,21 +87,21 @@ class Tables:
 
     def names_with(self, alias: str) -> list[str]:
         """Return the names of the models that have `alias`."""
-        return [str(name) for (name,) in self._connection.execute(_NAMES, {"alias": alias})]
+        return [str(name) for (name,) in self._connection.execute(_NAMES_QUERY, {"alias": alias})]
 
     def number_at(self, name: str, alias: str) -> int | None:
         """Return the number of the version that has `alias`; None if there is none."""
-        found = self._connection.execute(_NUMBER, {"name": name, "alias": alias}).fetchone()
+        found = self._connection.execute(_NUMBER_QUERY, {"name": name, "alias": alias}).fetchone()
         return None if found is None or found[0] is None else int(found[0])
 
     def version(self, name: str, number: int) -> VersionRow | None:
         """Return a version; None if it is missing or was deleted."""
         given = {"name": name, "version": number}
-        found = self._connection.execute(_VERSION, given).fetchone()
+        found = self._connection.execute(_VERSION_QUERY, given).fetchone()
         if found is None:
             return None
         run_id, address = found
-        return VersionRow(run_id or "", address or "", dict(self._connection.execute(_TAGS, given)))
+        return VersionRow(run_id or "", address or "", dict(self._connection.execute(_TAGS_QUERY, given)))
 
     def has_known_schema(self) -> bool:
         found = self._connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -113,7 +113,8 @@ def ask(tracking_uri: str, question: Callable[[Tables], Answer | None]) -> Answe
     schema: MLflow then reports the fault, or upgrades the schema.
     """
     file = database_of(tracking_uri)
-    if file is None or not file.is_file() or _has_workspaces():
+    has_workspaces = any(name in os.environ for name in ("MLFLOW_WORKSPACE", "MLFLOW_ENABLE_WORKSPACES"))
+    if file is None or not file.is_file() or has_workspaces:
         return None
     address = f"file:{quote(str(file.resolve()))}?mode=ro"
     try:
@@ -122,7 +123,3 @@ def ask(tracking_uri: str, question: Callable[[Tables], Answer | None]) -> Answe
             return question(tables) if tables.has_known_schema() else None
     except sqlite3.Error:
         return None
-
-
-def _has_workspaces() -> bool:
-    return any(name in os.environ for name in ("MLFLOW_WORKSPACE", "MLFLOW_ENABLE_WORKSPACES"))

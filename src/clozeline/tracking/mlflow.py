@@ -6,12 +6,11 @@ read from MLflow's tables, without importing MLflow, is in addresses.py; nothing
 MLflow's database is created, or upgraded to the schema of the installed MLflow, before anything runs in parallel.
 """
 
-import contextlib
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -43,7 +42,7 @@ _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Dup
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
 
 EXPERIMENT: Final = "clozeline"
-_ONCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+_ONE_ATTEMPT: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
 
 _REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
 _WHO_MAY: Final = {
@@ -214,7 +213,7 @@ def _require_sound(database: Path) -> None:
     if not database.exists():
         return
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError:
         return  # a locked or unreadable file is not damaged; MLflow reports it
@@ -275,8 +274,8 @@ def require_answer(tracking_uri: str) -> None:
 @contextmanager
 def _asking_once() -> Iterator[None]:
     """Let MLflow's client ask once and wait 15 s for the answer. It reads these variables at each call."""
-    before = {name: os.environ.get(name) for name in _ONCE}
-    os.environ.update(_ONCE)
+    before = {name: os.environ.get(name) for name in _ONE_ATTEMPT}
+    os.environ.update(_ONE_ATTEMPT)
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ from clozeline.tracking.mlflow import answering, every, experiments, prepare
 from clozeline.tracking.outbox import forgiving
 from clozeline.tracking.stored_files import lock_of
 
-_MOST: Final = 1000  # MLflow's page
+_LARGEST_PAGE: Final = 1000  # MLflow's page
 
 MOST: Final = 4
 """Number of runs whose columns a terminal has room for."""
@@ -110,7 +110,7 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
 def executed_by_hash(client: MlflowClient, experiment_ids: list[str]) -> dict[str | None, Run]:
     """Return the newest run of each executed stage by `LockedStage.sha256`."""
     newest_first = ["attributes.start_time DESC"]
-    searched = (experiment_ids, "tags.`dvc.outcome` = 'executed'", ViewType.ACTIVE_ONLY, _MOST, newest_first)
+    searched = (experiment_ids, "tags.`dvc.outcome` = 'executed'", ViewType.ACTIVE_ONLY, _LARGEST_PAGE, newest_first)
     return {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(client.search_runs(*searched))}
 
 
