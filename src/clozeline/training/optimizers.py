@@ -58,7 +58,8 @@ def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Grou
     Raises:
         ParamsError: the model has no hidden matrix.
     """
-    hidden_ids = {id(parameter) for parameter in layer_matrices(model)} - _embedding_ids(model)
+    embedding_ids = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    hidden_ids = {id(parameter) for parameter in layer_matrices(model)} - embedding_ids
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hidden = [parameter for parameter in trained if id(parameter) in hidden_ids]
     if not hidden:
@@ -103,10 +104,6 @@ def layer_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
     for layers in model.modules():
         if isinstance(layers, nn.ModuleList):
             yield from (parameter for parameter in layers.parameters() if parameter.ndim == 2)
-
-
-def _embedding_ids(model: nn.Module) -> set[int]:
-    return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
 
 
 class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
