@@ -76,7 +76,10 @@ class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
 
     @property
     def outputs(self) -> Axes:
-        return {spec.name: dict(_named(spec)) for spec in self.computed}
+        return {
+            spec.name: {place: size for place, size in enumerate(spec.shape) if isinstance(size, str)}
+            for spec in self.computed
+        }
 
 
 class OfPairs(OfText):
@@ -131,10 +134,6 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig, computed
     configuration = constructor(config)
     configuration.kind, configuration.computed = kind_of(task), computed
     return configuration
-
-
-def _named(spec: TensorSpec) -> Iterator[tuple[int, str]]:
-    return ((place, size) for place, size in enumerate(spec.shape) if isinstance(size, str))
 
 
 def _known_to_optimum(task: Task) -> str:
@@ -192,7 +191,9 @@ def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) 
             kwargs=example,
             input_names=list(configuration.inputs),
             output_names=list(configuration.outputs),
-            dynamic_shapes=_dynamic(configuration.inputs),
+            dynamic_shapes={
+                name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for name, axes in configuration.inputs.items()
+            },
             opset_version=opset,
             dynamo=True,
             optimize=False,
@@ -203,10 +204,6 @@ def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) 
     optimize_ir(program.model, should_fold=lambda node: False if node.op_type == "Transpose" else None)
     graph: ModelProto = program.model_proto
     return graph
-
-
-def _dynamic(inputs: Axes) -> dict[str, dict[int, Any]]:
-    return {name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for name, axes in inputs.items()}
 
 
 def _quiet() -> None:

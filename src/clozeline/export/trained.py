@@ -37,8 +37,8 @@ NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
 _PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
 """Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
 
-_WHOLE = "save config and weights from the same model"
-_PUBLISHED_WHOLE = (
+_SAVE_TOGETHER = "save config and weights from the same model"
+_GET_WHOLE = (
     "download or save the model again; if it was published without its head, import its encoder "
     "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
 )
@@ -213,7 +213,7 @@ def open_trained(folder: Path, published: ImportParams | None = None, family: st
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
     # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
-    model = _model(folder, kind, family, _WHOLE if published is None else _PUBLISHED_WHOLE)
+    model = _model(folder, kind, family, _SAVE_TOGETHER if published is None else _GET_WHOLE)
     trained = TrainedModel(folder, task, model, _tokenizer(folder), published)
     _check_facts(trained)
     _check_fit(trained)
