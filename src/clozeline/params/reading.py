@@ -62,7 +62,7 @@ _LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
 """Sections that other sections are made of."""
 
 Error = TypeVar("Error", bound=ClozelineError)
-_NAME = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
+_QUOTED_KEY = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
 """Pattern of a key in back quotes, alone or with its value."""
 _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -420,7 +420,7 @@ def renamed(
         advised: like `name_of`, for the advice; None: the same function.
     """
     advised = advised or name_of
-    changed = [found.end() for found in _NAME.finditer(error.do) if advised(found[1])]
+    changed = [found.end() for found in _QUOTED_KEY.finditer(error.do) if advised(found[1])]
     end = changed[-1] if changed else 0
     return type(error)(
         _renamed(error.problem, name_of),
@@ -446,7 +446,7 @@ def with_keys(text: str, path: Path, place: str, section: BaseModel) -> str:
 
 
 def _renamed(text: str, name_of: Callable[[str], str | None]) -> str:
-    return _NAME.sub(lambda found: f"`{name_of(found[1]) or found[1]}{found[2] or ''}`", text)
+    return _QUOTED_KEY.sub(lambda found: f"`{name_of(found[1]) or found[1]}{found[2] or ''}`", text)
 
 
 def _keys_of(path: Path, place: str, section: BaseModel) -> Callable[[str], str | None]:
