@@ -175,16 +175,10 @@ def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     low = _beside_fp32(rung.agreement, rung.metric_ratio, cosines, rung.different_answers, gates)
     low |= {"batch_cosine_min": (rung.batch_cosine_min, MIN_BATCH_COSINE)}
     high = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
+    # A figure is None where the kind of model has none.
     return (
-        *(
-            Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
-            for name, (given, limit) in low.items()
-            if given is not None  # the kind of model has this figure
-        ),
-        *(
-            Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
-            for name, (given, limit) in high.items()
-        ),
+        *(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None),
+        *(_at_most(name, given, limit) for name, (given, limit) in high.items()),
     )
 
 
@@ -211,6 +205,14 @@ def lacking(rung: Rung) -> tuple[Check, ...]:
     """Return the failed checks of sample sizes, which any other scheme would fail too."""
     counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
     return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
+
+
+def _at_least(name: str, given: float, limit: float) -> Check:
+    return Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
+
+
+def _at_most(name: str, given: float, limit: float) -> Check:
+    return Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
 
 
 def _mixed(texts: Sequence[TokenizedText], pad_id: int, number: int) -> Iterator[TextBatch]:
