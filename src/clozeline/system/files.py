@@ -1,7 +1,7 @@
-"""Files that are never seen half written: atomic writes, temporary folders, locks, links between folders, CSV tables.
+"""Files and folders: atomic writes, temporary folders, locks between processes, links, and CSV tables.
 
-A write goes to a file or folder beside the target, which is then renamed: a reader sees the old content or the new.
-A temporary folder is locked while it is written; an unlocked one is debris of a killed writer.
+A write goes to a file or folder beside the target, which is then renamed: a reader sees the old content or the new,
+never a part. A temporary folder is locked while it is written; an unlocked one is debris of a killed writer.
 
 A lock is a kernel file lock (flock): it ends with its process, and every container that shares the file system sees it.
 A process id would mean another process in another container.

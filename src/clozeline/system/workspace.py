@@ -1,5 +1,4 @@
-"""Files of a project that no cache holds (runs, logs, locks), its lock, and default settings for the tools that it
-starts.
+"""Files of a project that no cache holds (runs, logs), its lock, and default settings for the tools that it starts.
 
 The lock allows one run at a time. It is a kernel file lock (flock), which ends with its holder: DVC's own locks cannot
 tell a holder in another container from a dead one; the kernel can.
