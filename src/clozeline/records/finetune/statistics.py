@@ -1,8 +1,7 @@
-"""Confidence intervals and tests over items or documents, and how far two distributions over the same buckets are
-apart.
+"""Confidence intervals and tests over items or documents, and how far two distributions are apart.
 
 Intervals over documents are percentiles of a bootstrap; tests flip signs. Documents are drawn, not tokens: the tokens
-of one document are not independent trials.
+of one document are not independent trials. The two distributions are over the same buckets.
 
 Shapes: N items, D documents or blocks of them, K figures, S samples.
 """

@@ -1,5 +1,4 @@
-"""Records of files: a table of formats by suffix, readers of JSON Lines, CSV and Parquet, and the files that a pattern
-selects.
+"""Records in files: formats by suffix, readers of JSON Lines, CSV and Parquet, and files that a pattern selects.
 
 Readers turn lines into records with their location, and check that the fields named in the configuration exist.
 """

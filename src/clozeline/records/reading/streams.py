@@ -1,5 +1,4 @@
-"""Files as streams of UTF-8 lines, decompressed if needed, with one line in memory; and what is true of every record in
-them.
+"""Files as streams of UTF-8 lines, decompressed if needed, with one line in memory; and facts of every record.
 
 That is: the progress of reading, what becomes of a record that cannot be read, the identity of a text by its content
 (the same in the corpus and in a task), and JSON from real files, in which strings may hold lone surrogates, which have
