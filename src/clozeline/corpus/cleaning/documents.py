@@ -1,7 +1,8 @@
 """Documents, the sources that yield them, and the reasons for dropping one.
 
-Structured files (JSON, CSV, Parquet), the hub, and the docstrings of a snapshot give documents by their fields. A
-record that cannot be read is set aside: bad_records.jsonl beside the clean text has its place and the reason.
+Records of structured files (JSON objects, rows of CSV and Parquet, examples of the hub) become documents by their
+fields; so do the docstrings of a snapshot. bad_records.jsonl beside the clean text has the place and the reason of each
+record that was set aside.
 """
 
 import json

@@ -1,6 +1,7 @@
-"""Take a snapshot of a source of any kind; here are local files, folders, and datasets of the Hugging Face hub.
+"""Take a snapshot of a source of any kind.
 
-Files are ordered by the first snapshot that held their content, then by name.
+Local files, folders, and datasets of the Hugging Face hub (or local folders of the same layout) are kept here, other
+kinds in the modules beside it. Files are ordered by the first snapshot that held their content, then by name.
 """
 
 import logging
