@@ -1,5 +1,4 @@
-"""Operations of every kind of model on an open package: tokenize, batch, run the graph in ONNX Runtime, rank its
-logits.
+"""Operations of every kind of model on an open package: tokenize, batch, run the ONNX graph, rank its logits.
 
 A batch holds texts of similar length: on a CPU, padding costs as much as text. A `Question` is one inference job, run
 either by a library call or by the workers of a server.
