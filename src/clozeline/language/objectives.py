@@ -1,7 +1,8 @@
 """Objectives of a language model: predict hidden tokens, the next token, or which tokens were replaced.
 
-All cut rows from token shards, for training and evaluation, and give the same kind of batch, so that code which only
-moves batches need not know the objective. Frequencies of tokens are the knowledge of a model that ignores context.
+Rows for training and evaluation are cut from token shards. All objectives give the same kind of batch, so that code
+which only moves batches need not know the objective. Frequencies of tokens are the knowledge of a model that ignores
+context.
 
 Shapes: B rows, L longest row, N content tokens, T targets, V vocabulary.
 """

@@ -1,5 +1,4 @@
-"""Token shards: the tokens of a corpus on disk, documents back to back, read through memory maps; and rows of
-documents.
+"""Token shards: the tokens of a corpus on disk, documents back to back, read through memory maps; and their rows.
 
 A shard ends between two documents, never inside one, and a row never crosses a document. Special tokens are not stored:
 the reader of a batch adds them at the ends of its rows. The contents of a shard depend only on the documents and on
