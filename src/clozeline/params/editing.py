@@ -1,8 +1,8 @@
-"""Params as they are edited: the text of params.yaml, and its defaults as attributes.
+"""Edits of params: in the text of params.yaml, and as attributes of its defaults.
 
 In the text, values change, and comments, order and layout stay. `clozeline run --set` and `--config` change the file
-itself, as `dvc exp run --set-param` does. So params.yaml stays the one record of what a run was made with. As
-attributes, each assignment is checked at once.
+itself, as `dvc exp run --set-param` does. So params.yaml stays the one record of what a run was made with. An
+assignment to an attribute is checked at once.
 """
 
 import re

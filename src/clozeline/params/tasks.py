@@ -1,5 +1,4 @@
-"""Sections `finetune` and `finetune_defaults`: one entry for each task, the defaults of tasks, and a table of their
-kinds.
+"""Sections `finetune` and `finetune_defaults`: one entry for each task, their defaults, and a table of their kinds.
 
 The behaviour of the kinds is in clozeline/tasks/kinds.py. The layers of a task are shared defaults, overlaid by those
 of its kind, by its preset, and by its own values.
