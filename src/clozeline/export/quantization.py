@@ -1,8 +1,7 @@
 """INT8 quantization: 8-bit activations with dynamic or fixed scales, 7- or 8-bit weights, integer products.
 
 Weights are stored in one of the ways that `weights` in `export.ladder` can name. Activations have one scale for each
-token, or a fixed one. The generators of both yield the nodes of the graph and return the names of the tensors that they
-make.
+token, or a fixed one: each generator yields the nodes of the graph and returns the names of the tensors that they make.
 
 Differences from onnxruntime's `quantize_dynamic`, and why (measured on the default encoder and on all-MiniLM-L6-v2):
 
