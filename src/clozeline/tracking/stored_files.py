@@ -1,5 +1,4 @@
-"""The files that MLflow stores for a run: its dvc.lock, their size, their search, their removal, the errors of their
-store.
+"""The files that MLflow stores for a run: its dvc.lock, their size, search and removal, and errors of their store.
 
 The last nights are the flow runs whose data and files are kept; the stored files of older runs can be removed.
 """
