@@ -1,5 +1,4 @@
-"""State of a training (batches, points of its curve, validation passes, progress), and listeners, which do not change
-it.
+"""State of a training (batches, points of its curve, validation passes, progress), and listeners that only watch.
 """
 
 import logging
