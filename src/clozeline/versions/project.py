@@ -1,7 +1,6 @@
 """The DVC repository of a project: the one way to open it.
 
-DVC deletes the outputs of a stage before it runs; models to start from that are outputs of the project are kept from
-that.
+A model to start from must not be an output of the project: DVC deletes the outputs of a stage before it runs.
 """
 
 import contextlib

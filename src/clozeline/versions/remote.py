@@ -1,9 +1,9 @@
 """The project's remote: a store of DVC (S3 or any other) from which other machines restore data and stages.
 
-Its files are those that its file system lists; a folder is what DVC lists of it. Records of DVC's run cache are sent to
-it and fetched from it one by one. DVC itself copies every record each time. That renews all their times, by which DVC
-finds the newest record of a stage that has several (a snapshot of a source that it cannot watch), and by which
-`clozeline gc` spares recent work.
+Files of a cache or remote are read as its file system lists them, folders as DVC lists their files. Records of DVC's
+run cache are sent to the remote and fetched from it. DVC itself copies every record each time. That renews all their
+times, by which DVC finds the newest record of a stage that has several (a snapshot of a source that it cannot watch),
+and by which `clozeline gc` spares recent work.
 """
 
 import logging
