@@ -1,5 +1,4 @@
-"""Subsection `pretrain.model` (family, size and head of the encoder); optimizer and learning rate of any training.
-"""
+"""Subsection `pretrain.model` (family, size and head of the encoder); optimizer and learning rate of any training."""
 
 import re
 from decimal import Decimal

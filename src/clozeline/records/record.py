@@ -1,5 +1,4 @@
-"""Base classes of the records that rooms exchange as files; and dvc.lock: what each stage read and wrote, by hash.
-"""
+"""Base classes of the records that rooms exchange as files; and dvc.lock: what each stage read and wrote, by hash."""
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
-"""State of a training (batches, points of its curve, validation passes, progress), and listeners that only watch.
-"""
+"""State of a training (batches, points of its curve, validation passes, progress), and listeners that only watch."""
 
 import logging
 from collections.abc import Iterable
