@@ -1,7 +1,7 @@
 """Opening of a package (`dist/<model>/`), with its files checked against the manifest; the kinds of model.
 
-Everything that differs between kinds of model, from export to HTTP, is in one row of a table. Objects that need torch or
-a web server are named as `module:name` and imported on use, because inference needs neither.
+Everything that differs between kinds of model, from export to HTTP, is in one row of a table. Objects that need torch
+or a web server are named as `module:name` and imported on use, because inference needs neither.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
