@@ -1,1 +1,1 @@
-"""Tasks and commands that are spread over processes or over the nodes of a Ray cluster."""
+"""The nodes of a Ray cluster, and the ledger of tasks that run once."""

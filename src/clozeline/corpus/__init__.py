@@ -1,1 +1,1 @@
-"""From a source of raw text to a clean, split corpus."""
+"""Raw text: taken from its source as it was read, then cleaned and split."""

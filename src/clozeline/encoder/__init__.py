@@ -1,1 +1,1 @@
-"""Encoders and decoders: our own layers, the families that run on them, stock models, and your own encoder."""
+"""Our layers, the published families, and encoders of your own."""

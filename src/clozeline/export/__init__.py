@@ -1,1 +1,1 @@
-"""Stage `export`: a trained model becomes an ONNX package, quantized as far as an exam on real texts allows."""
+"""From a trained model to ONNX and INT8, each graph proven against the original."""

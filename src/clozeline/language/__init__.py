@@ -1,1 +1,1 @@
-"""Language modelling: rows of token shards, masking, objectives, and the models that are trained on them."""
+"""Token shards as batches with targets, and the models that predict them."""

@@ -1,1 +1,1 @@
-"""What every room needs of the operating system: files, processes, memory, progress, and the project's own errors."""
+"""What the machine gives: errors, files, hashes, processes, cores, progress."""

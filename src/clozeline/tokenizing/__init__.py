@@ -1,1 +1,1 @@
-"""Stage `tokenize`: a vocabulary is learned from clean text, which then becomes shards of tokens."""
+"""From clean text to a vocabulary and to token shards."""

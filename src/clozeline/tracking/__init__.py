@@ -1,1 +1,1 @@
-"""MLflow, and what it is told of runs: parameters, curves, files."""
+"""Runs in MLflow: written to the outbox first, and delivered from there."""

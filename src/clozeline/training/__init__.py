@@ -1,1 +1,1 @@
-"""Training of any model: batches in, optimizer steps, checkpoints, on one device or several."""
+"""The training loop, its optimizers, its checkpoints and the devices that it runs on."""

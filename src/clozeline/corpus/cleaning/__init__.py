@@ -1,1 +1,1 @@
-"""Stage `preprocess`: raw text is read, cleaned, freed of duplicates, and split."""
+"""From the snapshot to clean, split text without duplicates."""

@@ -1,1 +1,1 @@
-"""Stage `snapshot`: the raw text of a source of any kind, kept as files."""
+"""From a source to the snapshot: files, datasets of the hub, databases, remote stores, docstrings."""

@@ -1,1 +1,1 @@
-"""What fine-tuning records: metrics, tables, examples, held-out items, and the statistics behind them."""
+"""Records of fine-tuned tasks, and the statistics behind their figures."""

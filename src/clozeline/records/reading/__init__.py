@@ -1,1 +1,1 @@
-"""Reading of records and tokens from files and from the hub."""
+"""Readers of data files: text, tables, records on the hub, token shards."""

@@ -1,1 +1,1 @@
-"""Words of many texts at once: bytes, hashes, runs of numbers, and shingles."""
+"""Words as bytes and numbers: cutting, hashing, shingles."""

@@ -1,1 +1,1 @@
-"""The tokenizer as files: our own folder, and published ones."""
+"""Folders of tokenizers: saved, opened, checked."""

@@ -1,1 +1,1 @@
-"""Published vocabularies, opened as fast tokenizers."""
+"""Tokenizers that others published, opened as ours."""
