@@ -249,10 +249,10 @@ class Place:
 
     def _remove_remote(self, paths: Sequence[str]) -> None:
         """Remove files of the remote, and first DVC's local index of it, which a push takes for proof of an object."""
+        from dvc_data.hashfile.db import get_index
+
         assert self.remote_of
         with remote_errors(self.remote_of):
-            from dvc_data.hashfile.db import get_index
-
             with closing(get_index(self.database)) as index:
                 index.clear()
             self._remove(paths)
