@@ -55,7 +55,7 @@ TOO_LONG = {
     "serving/http/open_inference.py": 589,
     "serving/queue.py": 837,
     "tasks/classification/texts.py": 529,
-    "versions/objects.py": 456,
+    "versions/objects.py": 455,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
@@ -179,8 +179,8 @@ def test_only_tracking_and_registry_import_mlflow() -> None:
 
 
 def test_the_tables_of_mlflow_are_opened_read_only() -> None:
-    """One file opens the database without MLflow: to check its pages, and to ask which version is live."""
-    readers = {"src/clozeline/tracking/mlflow.py"}
+    """Two files open the database without MLflow: one to check its pages, one to ask which version is live."""
+    readers = {"src/clozeline/tracking/addresses.py", "src/clozeline/tracking/mlflow.py"}
     assert importers_of("sqlite3") == readers
     calls = [
         ast.unparse(node)

@@ -319,15 +319,11 @@ def dvc_stores(
         is_own = Path(repo.cache.local.path).resolve().is_relative_to(Path(repo.root_dir).resolve())
         places = places_of(repo, with_cache=shared or is_own, with_remote=shared)
         with remote_errors(repo) if shared and has_remote(repo) else nullcontext():
-            stores = _stores(places, needed, before)
+            # An object that is recent in one place is kept in all.
+            roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
+            kept = roots.union(*(files_in(oid, places).values() for oid in roots))
+            stores = tuple(store for place in places for store in place.stores(kept, before))
         yield stores
-
-
-def _stores(places: Sequence[Place], needed: set[str | None], before: datetime) -> tuple[SweptStore, ...]:
-    """Return the stores of all places. An object that is recent in one place is kept in all."""
-    roots = {oid for oid in needed if oid}.union(*(place.young(before) for place in places))
-    kept = roots.union(*(files_in(oid, places).values() for oid in roots))
-    return tuple(store for place in places for store in place.stores(kept, before))
 
 
 def _recorded_in_git(repo: "Repo") -> set[str]:
