@@ -1,19 +1,9 @@
 """Zero-shot classification: one label for each text, chosen by an untrained model from a prompt after the text.
 
-Shapes: T texts, C classes.
-
-Texts followed by a prompt, and the words that stand for labels.
-
-Shapes: T texts, W words of a label.
-
-Zero-shot classification by the word that the pre-trained model fills into a prompt (Schick & Schuetze 2021).
+Either the pre-trained model fills a word into the prompt (Schick & Schuetze 2021), or a model of entailment says
+whether the prompt, filled with a label's words, follows from the text (Yin, Hay & Roth 2019, section 4.2).
 
 Shapes: T texts, B rows of a batch, C classes, V vocabulary, W words of a label.
-
-Zero-shot classification by entailment: does the prompt, filled with a label's words, follow from the text?
-(Yin, Hay & Roth 2019, section 4.2)
-
-Shapes: T texts, B rows of a batch, C classes.
 """
 
 import logging

@@ -1,12 +1,4 @@
-"""Base of the text classifiers with one label or several: data, rows and logits.
-
-Shapes: T texts, B rows of a batch, C classes.
-
-Single-label classification of texts or pairs of texts.
-
-Shapes: T texts, B rows of a batch, C classes.
-
-Multi-label classification: any number of labels for each text, possibly none.
+"""Classification of texts or pairs of texts: each has a single label, or any number of labels, possibly none.
 
 Shapes: T texts, B rows of a batch, C classes.
 """
@@ -78,6 +70,8 @@ from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 
 Problem = Literal["single_label_classification", "multi_label_classification"]
+_MOST_NAMED = 10
+NO_LABEL = "(none)"
 
 
 class ClassifierOnTexts(ABC):
@@ -217,9 +211,6 @@ class ClassifierOnTexts(ABC):
         texts = self.test_part.texts
         named = {"text": texts.first[place]}
         return named if texts.second is None else {**named, "second": texts.second[place]}
-
-
-_MOST_NAMED = 10
 
 
 class SingleLabel(ClassifierOnTexts):
@@ -363,9 +354,6 @@ def _class_weights(class_T: Classes) -> Tensor:
     """Return `weight_C`, inverse to the size of the class and 1 on average over texts (King & Zeng 2001)."""
     size_C = np.bincount(class_T)
     return torch.from_numpy((len(class_T) / (len(size_C) * size_C)).astype(np.float32))
-
-
-NO_LABEL = "(none)"
 
 
 class MultiLabel(ClassifierOnTexts):

@@ -1,10 +1,6 @@
-"""Best answer span of a context from the scores of first and last tokens.
+"""Extractive question answering: the span of a context that answers a question, or no answer.
 
-Shapes: L tokens of a window's context.
-
-Baseline of question answering: the sentence nearest to the question by TF-IDF.
-
-Extractive question answering: the span of a context that answers a question, or no answer.
+The baseline is the sentence nearest to the question by TF-IDF.
 
 Shapes: Q questions, W windows, B windows of a batch, L longest of them.
 """
@@ -59,6 +55,9 @@ if TYPE_CHECKING:
 
 
 Scores = npt.NDArray[np.float32]
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_NOTHING = "no answer"
+F1s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,6 @@ def best_threshold(margin_Q: npt.NDArray[np.float64], gain_Q: npt.NDArray[np.flo
     return float(margins[taken]) if taken < len(margins) else -math.inf
 
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-
-
 def nearest_sentences(validation: Sequence[ContextQuestion], test: Sequence[ContextQuestion]) -> list[str]:
     """Return for each question of `test` the nearest sentence of its context by TF-IDF cosine.
 
@@ -121,10 +117,6 @@ def _nearest(question: ContextQuestion, vectorizer: "TfidfVectorizer") -> tuple[
     likeness = (vectorizer.transform(sentences) @ vectorizer.transform([question.question]).T).toarray().ravel()
     best = int(likeness.argmax())
     return sentences[best], float(likeness[best])
-
-
-_NOTHING = "no answer"
-F1s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

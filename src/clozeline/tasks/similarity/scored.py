@@ -1,21 +1,10 @@
-"""Losses of the pairs of a batch.
+"""Similarity of scored pairs, by vectors or by regression, and the training on pairs that matching pairs share.
 
-Shapes: B pairs, H hidden.
+Answers follow human scores of how similar two texts are. By regression the model reads both texts of a pair at once and
+answers with a score: GLUE has STS-B in this form (Devlin et al. 2018, appendix B.1). Such a model has no vectors to
+search with, and needs more pairs than the cosine of two vectors.
 
-Base of both similarity tasks, scored and matching pairs: embedding of texts, and training on pairs.
-
-Shapes: T texts, H hidden, B pairs of a batch.
-
-Similarity of scored pairs: answers that follow human scores of how similar two texts are.
-
-Shapes: N pairs, H hidden.
-
-Similarity of scored pairs by regression: the model reads both texts of a pair at once and answers with a score.
-
-GLUE has STS-B in this form (Devlin et al. 2018, appendix B.1). The model has no vectors to search with, and
-needs more pairs than the cosine of two vectors.
-
-Shapes: N pairs, B pairs of a batch, F features.
+Shapes: T texts, H hidden, N pairs, B pairs of a batch, F features.
 """
 
 from abc import ABC, abstractmethod
@@ -64,6 +53,12 @@ from clozeline.tasks.task import (
     warn_of_unknown_tokens,
 )
 from clozeline.training.state import Batch
+
+Values = npt.NDArray[np.float64]
+_FIFTHS = ("lowest fifth", "second fifth", "middle fifth", "fourth fifth", "highest fifth")
+_TRIVIAL_CORRELATION = 0.0
+_LABEL = "similarity"
+_REGULARIZATIONS = (0.1, 1.0, 10.0, 100.0)
 
 
 def each_loss(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temperature: float) -> Tensor:
@@ -155,12 +150,6 @@ class OnPairs:
     def _both(self, part: PairBatch) -> tuple[Tensor, Tensor]:
         firsts, seconds = (side.rows(part.first, part.last) for side in (part.firsts, part.seconds))
         return embedder.embeddings(self.model, firsts), embedder.embeddings(self.model, seconds)
-
-
-Values = npt.NDArray[np.float64]
-
-_FIFTHS = ("lowest fifth", "second fifth", "middle fifth", "fourth fifth", "highest fifth")
-_TRIVIAL_CORRELATION = 0.0
 
 
 @dataclass(frozen=True)
@@ -314,10 +303,6 @@ def _headline(score_N: Values, answer_N: Values, tfidf_N: Values) -> Headline:
         trivial="the same for all pairs",
         trivial_value=_TRIVIAL_CORRELATION,
     )
-
-
-_LABEL = "similarity"
-_REGULARIZATIONS = (0.1, 1.0, 10.0, 100.0)
 
 
 class ScoredTogether(OnScores):

@@ -1,12 +1,8 @@
-"""Metrics of predicted entities. An entity is right if its type and both ends are right.
+"""Tagging: the tags of the words of a sentence mark the type and extent of its entities.
 
-Shapes: S sentences, E entity types.
+An entity is right if its type and both ends are right. The baselines are each word's usual tag, and no entities.
 
-Baselines of tagging: each word's usual tag, and no entities.
-
-Tagging: a tag for each word, which mark the type and extent of entities.
-
-Shapes: B rows of a batch, L longest row, C tags, W words of a row.
+Shapes: S sentences, E entity types, B rows of a batch, L longest row, C tags, W words of a row.
 """
 
 import itertools
@@ -48,6 +44,7 @@ from clozeline.training.state import Batch
 
 Tags = Sequence[Sequence[str]]
 Counts = npt.NDArray[np.int64]
+Found = Sequence[tuple[set[tuple[str, int, int]], set[tuple[str, int, int]]]]
 
 
 @dataclass(frozen=True)
@@ -117,9 +114,6 @@ def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn
 
     return set(get_entities(list(tags))) if any(tag != OUTSIDE for tag in tags) else set()
-
-
-Found = Sequence[tuple[set[tuple[str, int, int]], set[tuple[str, int, int]]]]
 
 
 def _of_type(name: str, found: Found) -> TypeScore:
