@@ -1,27 +1,20 @@
-"""Figures of token prediction over a whole split: every token is a target exactly once.
+"""Figures of token prediction over a whole split, with those of a unigram baseline and the pseudo-log-likelihood.
 
-The figures are sums over tokens, so they do not depend on how rows were batched (a mean of batch means does). One pass
-over the split gathers all of them.
+Every token is a target exactly once. The figures are sums over tokens, so they do not depend on how rows were batched
+(a mean of batch means does). One pass over the split gathers all of them.
 
 An unknown token ([UNK]) is not a target, because predicting it takes no skill. Its bytes still count, or a tokenizer
 would gain by leaving hard words unknown. So `nats_per_byte` charges ln 256 nats for each of its bytes, as if they were
 spelled in equally likely bytes; its text is taken to be as long as the average token of this split. The other figures
 are of the targets alone.
 
-Shapes: D documents or blocks of them, K figures.
+The unigram baseline knows only the frequency of each token. A masked language model that ignores context reaches
+exactly its figures, so they are reported with the model's own.
 
-Unigram baseline, which knows only the frequency of each token.
+For the pseudo-log-likelihood (Salazar et al. 2020, section 2) each token is hidden alone, with all others as context.
+It costs a row for each token, so it is measured on documents spread evenly over a split.
 
-A masked language model that ignores context reaches exactly these figures, so they are reported with its own.
-
-Shapes: V vocabulary.
-
-Pseudo-log-likelihood of some documents: each token is hidden alone, with all others as context.
-
-Salazar et al. 2020, section 2. It costs a row for each token, so it is measured on documents spread evenly over a
-split.
-
-Shapes: D documents, T targets of a batch.
+Shapes: D documents or blocks of them, T targets of a batch, V vocabulary, K figures.
 """
 
 import math
@@ -47,6 +40,8 @@ from clozeline.system.group import ALONE, Group
 
 MOST_BLOCKS = 4096
 """Largest number of blocks. Documents whose ordinals differ by a multiple of it share a block: memory is bounded."""
+_SHOWN = ("loss_nats_per_token", "perplexity", "nats_per_byte")
+_ENDS = ("", "_low", "_high")
 
 
 def measure(
@@ -186,10 +181,6 @@ def measure_unigram(train_V: Ids, validation: TokenShards, vocabulary: Vocabular
         top1=float(validation_V[most_frequent[:1]].sum() / num_targets),
         top5=float(validation_V[most_frequent[:5]].sum() / num_targets),
     )
-
-
-_SHOWN = ("loss_nats_per_token", "perplexity", "nats_per_byte")
-_ENDS = ("", "_low", "_high")
 
 
 @dataclass(frozen=True)
