@@ -1,10 +1,7 @@
-"""The machine that a report is made on.
+"""The whole page, written to `reports/report.html` of a project and stored with the MLflow run of the same dvc.lock.
 
-The whole page: one file with inline style, and a policy that forbids the browser to fetch or run anything.
-
-Writes `reports/report.html` of a project, and stores it with the MLflow run of the same dvc.lock.
-
-It is not an output of a stage, because it holds latencies, dates and the release, which differ from run to run.
+It is one file with inline style, and a policy that forbids the browser to fetch or run anything. It is not an output of
+a stage, because it holds latencies, dates, the release and the machine, which differ from run to run.
 """
 
 import os
@@ -29,6 +26,7 @@ from clozeline.system.machine import available_cores, processor
 from clozeline.system.workspace import Workspace, tracking_uri
 
 _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", "numpy", "dvc", "mlflow", "prefect")
+REPORT: Final = Path("reports/report.html")
 
 
 def parts(run: ReportedRun) -> Iterable[Part]:
@@ -144,9 +142,6 @@ def _pieces(parts: Iterable[Part | Fold], shown: list[ClozelineError]) -> Iterab
             if str(error) not in map(str, shown):
                 shown.append(error)
                 yield html("notice", error=error)
-
-
-REPORT: Final = Path("reports/report.html")
 
 
 @dataclass(frozen=True)
