@@ -46,6 +46,8 @@ _Strings = Annotated[
         nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
     ),
 ]
+_NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
+"""Datatype and wire format by the kind of the numpy array."""
 
 
 class InputParameters(RequestBody):
@@ -163,10 +165,6 @@ def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: di
         media_type="application/octet-stream",
         headers=headers | {HEADER_LENGTH: str(len(head))},
     )
-
-
-_NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
-"""Datatype and wire format by the kind of the numpy array."""
 
 
 def _entry(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
