@@ -1,10 +1,6 @@
-"""A text that is searched for in files of any kind.
+"""Forget a text: find it in every store of a project, remove it there, and keep it out.
 
-Items of imports that quote a text which is forgotten.
-
-The last snapshot once more, without the forgotten texts: its order and its numbers stay.
-
-Forget a text: find it in every store of a project, remove it there, and keep it out.
+The last snapshot is written once more, without the forgotten texts: its order and its numbers stay.
 """
 
 import html
@@ -45,6 +41,12 @@ from clozeline.versions.objects import Stored
 _PARQUET: Final = b"PAR1"
 _BLOCK_BYTES: Final = 1 << 22
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
+_SNAPSHOT: Final = "snapshot"
+_MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
+"""Folders of work/ with results and checkpoints that the next run makes again."""
+_NOT_SEARCHED: Final = ("mlflow", "prefect", "registry", "start", "outbox")
+"""Folders of work/ that are searched by their own means, or hold weights."""
+_UNFINISHED: Final = "work/forgetting.json"
 
 
 @dataclass(frozen=True)
@@ -155,14 +157,6 @@ def rewrite(earlier: Earlier, forgotten: Forgotten, folder: Path) -> Snapshot:
     snapshot = earlier.manifest.model_copy(update={"files": files, "forgotten": forgotten.digest})
     snapshot.write(folder)
     return snapshot
-
-
-_SNAPSHOT: Final = "snapshot"
-_MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
-"""Folders of work/ with results and checkpoints that the next run makes again."""
-_NOT_SEARCHED: Final = ("mlflow", "prefect", "registry", "start", "outbox")
-"""Folders of work/ that are searched by their own means, or hold weights."""
-_UNFINISHED: Final = "work/forgetting.json"
 
 
 @dataclass(frozen=True)

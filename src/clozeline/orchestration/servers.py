@@ -1,15 +1,11 @@
-"""One server process that never outlives ours, however ours ends, because it runs under the supervisor.
+"""Servers of MLflow and Prefect on this machine, for `clozeline ui` and for one command.
 
-Passwords of Prefect's servers on this machine.
+Under the supervisor no server outlives ours, however ours ends.
 
-A server without one obeys every local user and every page in a browser: its API sets the command that a worker runs,
-and hands out the addresses of alerts.
-
-MLflow's and Prefect's servers over the project's own databases, for `clozeline ui`.
-
-The Prefect server of a command: the configured one, or a temporary one that ends with the command.
-
-Prefect starts one on its own, but leaves it running if the command is killed, and lets every local user in.
+`clozeline ui` serves the project's own databases. A command uses the configured Prefect server, or a temporary one that
+ends with the command: Prefect starts one on its own, but leaves it running if the command is killed, and lets every
+local user in. Without a password a server obeys every local user and every page in a browser: its API sets the command
+that a worker runs, and hands out the addresses of alerts.
 """
 
 import atexit
