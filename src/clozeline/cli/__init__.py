@@ -72,7 +72,7 @@ VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
         "Called by dvc.yaml": (stage.stage,),
     }
 )
-"""Panel of `--help` → its verbs, in order; a function that Python would not let us name as its verb ends in `_`."""
+"""Panel of `--help` → its verbs, in order. A verb is named as its function, without a final `_`: `import_`."""
 
 app = typer.Typer(
     cls=Verbs,

@@ -1,8 +1,6 @@
-"""`clozeline release`, `rollback` and `history`: which version of a model is the champion.
+"""`clozeline release`, `rollback`, `history`, `sign` and `lineage`: champions, their signatures and their origins.
 
-`clozeline sign`: a signature that a server can require.
-
-`clozeline lineage`: the origins of a model.
+`sign` makes a signature that a server can require.
 """
 
 import sys
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
 
     from clozeline.registry.lineage import Ancestor, Trace
     from clozeline.registry.versions import Registry
-
-
-_PANEL = "Make a model"
 
 
 def release(

@@ -1,12 +1,10 @@
-"""A stage on several devices or machines: the same command in as many processes as the environment requests.
+"""`clozeline stage`: the command that dvc.yaml calls.
 
-On a Ray cluster one command is enough: it places an agent on each node, which then runs the command of that node.
+A stage may run on several devices or machines: the same command in as many processes as the environment requests. On a
+Ray cluster one command is enough: it places an agent on each node, which runs the command of that node. A stage may
+also run on one node of the cluster, with its output and its exit code here.
 
-A stage on a node of the cluster: the same command there, with its output and its exit code here.
-
-The encoder that start.lock names, for a stage that DVC runs without the flow.
-
-`clozeline stage`: the command that dvc.yaml calls.
+A stage that DVC runs without the flow gets the encoder that start.lock names.
 """
 
 import logging
@@ -45,6 +43,13 @@ _OURS = ("CLOZELINE_", "OMP_NUM_THREADS")
 """Variables that have the same values on each node of a gang."""
 _SIGNALLED = 128
 """Number that a shell adds to the signal that ended a process."""
+_CLUSTER_STAGES = {"pretrain", "evaluate", "finetune", "export", "import"}
+"""Stages that run as a whole; `preprocess` and `tokenize` spread their tasks."""
+PARAMS = Path("params.yaml")
+_OWN_OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"tokenize": ("tokenizer", "out"), "pretrain": ("out",)}
+)
+"""Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow."""
 
 
 def is_for_torchrun(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -172,10 +177,6 @@ def _show(output: bytes) -> None:
     sys.stderr.buffer.flush()
 
 
-_CLUSTER_STAGES = {"pretrain", "evaluate", "finetune", "export", "import"}
-"""Stages that run as a whole; `preprocess` and `tokenize` spread their tasks."""
-
-
 def is_for_cluster(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to send the stage to the cluster; False on the node, where the variable is not set."""
     return stage in _CLUSTER_STAGES and not is_inside(environment) and takes_whole_stages(environment)
@@ -266,13 +267,6 @@ def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParam
     )
     locked.check_architecture(pretrain)
     return pretrain.model_copy(update={"start": str(fetch_trained(locked, workspace))})
-
-
-PARAMS = Path("params.yaml")
-_OWN_OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"tokenize": ("tokenizer", "out"), "pretrain": ("out",)}
-)
-"""Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow."""
 
 
 def stage(
