@@ -60,7 +60,6 @@ from clozeline.serving.zero_shot import (
 )
 
 _DEFAULT_NUM_LABELS = 5
-_PATH = "/classify"
 _PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {MAX_TEXTS} of either'
 CLASSIFYING = Ability(Classifier, rank=lambda model: model.manifest.reads_pairs)
 """Without a name, models of single texts come first."""
