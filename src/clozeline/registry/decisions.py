@@ -33,7 +33,6 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "below": operator.lt,
 }
 
-
 _NO_DUPLICATES = ", without near-duplicates of training items"
 UNIGRAM_RATIO = "unigram_ratio"
 """Name of the gate that an encoder fails if its training was too short."""
