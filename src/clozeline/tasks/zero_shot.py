@@ -111,10 +111,11 @@ def word_ids(
     """
     found = []
     space = " " if is_byte_level(opened.tokenizer) else ""
+    special = opened.special_ids.every
     for label in labels:
         words = [label] if label_words is None else label_words.get(label, ())
         tokens = [_tokens(f"{space}{word}", opened) for word in words]
-        wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in _special(opened)]
+        wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in special]
         if wrong or not words:
             raise ParamsError(
                 f"words of label `{label}` of the task cannot be filled in as one token: {', '.join(wrong) or 'none'}",
@@ -139,10 +140,6 @@ def _tail(prompt: str, opened: OpenTokenizer, max_length: int) -> list[int]:
 def _tokens(text: str, opened: OpenTokenizer) -> list[int]:
     ids: list[int] = opened.tokenizer.encode(text, add_special_tokens=False).ids
     return ids
-
-
-def _special(opened: OpenTokenizer) -> tuple[int, ...]:
-    return opened.special_ids.every
 
 
 class Cloze(ByPrompt):
