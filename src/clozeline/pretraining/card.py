@@ -26,8 +26,6 @@ from clozeline.system.errors import ParamsError
 from clozeline.training.state import State
 
 _INHERITED = ("license", "license_name", "license_link")
-
-
 _FRONT_MATTER = re.compile(r"\ufeff?---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 _LOGS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
