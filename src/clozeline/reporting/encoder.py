@@ -43,7 +43,6 @@ _COUNTED = (
     "contaminated_fraction",
 )
 
-
 _ONCE = {False: "hidden once", True: "predicted from the tokens before it"}
 _PRETRAIN = "pretrain"
 _LOSS = "plots/pretrain.csv"
