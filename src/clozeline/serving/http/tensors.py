@@ -36,8 +36,6 @@ InputName = Literal["text", "text_pair", "question", "context"]
 Datatype = Literal["FP32", "INT64", "BYTES"]
 Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
-
-
 _OneText = Annotated[list[Text], Field(min_length=1, max_length=1)]
 _Strings = Annotated[
     Annotated[Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)], Tag(FLAT_TAG)]
