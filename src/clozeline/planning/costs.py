@@ -362,7 +362,10 @@ class TrainingPlan:
         """Train a few steps on this machine."""
         torch.set_num_threads(self.params.num_threads or available_cores())
         model = _started(self.params, self.vocab_size) or models.build(
-            self.params.model, OBJECTIVES[self.params.objective].head, _ids(self.vocab_size), seed=0
+            self.params.model,
+            OBJECTIVES[self.params.objective].head,
+            TokenIds(self.vocab_size, pad_id=0, cls_id=2, sep_id=3),
+            seed=0,
         )
         share = target_share(self.params)
         return measure(model, self.params, target_share=share, flops_per_token=self.compute.training)
@@ -421,10 +424,6 @@ def _family_of(model: LanguageModel) -> str:
         for name, family in FAMILIES.items()
         if any(type(part.config) is form.config_class for form in family.forms.values())
     )
-
-
-def _ids(vocab_size: int) -> TokenIds:
-    return TokenIds(vocab_size, 0, 2, 3)
 
 
 def warn_of_memory(job: Pretraining) -> None:
