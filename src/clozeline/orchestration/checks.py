@@ -146,7 +146,7 @@ def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
     outs = sum(known.get(out, 0) or _first_bytes(root, node, out, encoder) for node in changed for out in node.outs)
     # A new checkpoint is written before the oldest one is removed.
     checkpoints = (params.pretrain.num_checkpoints + 1) * _CHECKPOINT_PER_WEIGHTS * encoder
-    trains = any(node.name == _PRETRAIN or node.name.startswith("finetune@") for node in changed)
+    trains = any(node.name == _PRETRAIN or node.name.startswith(_FINETUNE) for node in changed)
     return outs + trains * checkpoints + _LOGS_AND_RECORDS_BYTES
 
 

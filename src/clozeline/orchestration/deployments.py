@@ -29,8 +29,6 @@ OWNED_PREFIX: Final = "clozeline-"
 """Name prefix of the automations that belong to the file."""
 
 logger = logging.getLogger(__name__)
-
-
 Ids = Mapping[str, Mapping[str, UUID | None]]
 """Kind of reference, then name → id; None: the server has none, so that the action is left out."""
 _FIELDS: Final = {"deployment": "deployment_id", "receiver": "block_document_id"}

@@ -9,7 +9,6 @@ that a worker runs, and hands out the addresses of alerts.
 """
 
 import atexit
-import contextlib
 import os
 import secrets
 import socket
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -64,7 +63,7 @@ class Server:
         return f"http://{HOST}:{self.port}"
 
 
-@contextlib.contextmanager
+@contextmanager
 def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[bytes]]:
     """Run the server during the block. If this process is killed, the supervisor notices and ends the server."""
     log = _log_of(server, workspace)
@@ -94,7 +93,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
     """
     deadline = time.monotonic() + _READY_WITHIN_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
+        with suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
             return
         time.sleep(0.2)
     exit_code = process.poll()
@@ -192,7 +191,7 @@ def serve_until_interrupted(
         servers.insert(0, _mlflow(mlflow_port, address))
     for server in servers:
         _require_free(server)
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         started = [(server, stack.enter_context(running(server, workspace))) for server in servers]
         for server, process in started:
             wait_until_ready(server, process, workspace)
@@ -200,7 +199,7 @@ def serve_until_interrupted(
         say(f"Prefect asks for a password: {sign_in(workspace, prefect_port)}")
         say(f"To see flow runs there: export PREFECT_API_URL={_api(prefect_port)}")
         say("Ctrl-C ends both.")
-        with contextlib.suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):
             while True:
                 for server, process in started:
                     require_running(server, process, workspace)
@@ -254,14 +253,14 @@ def ensure_prefect_server(workspace: Workspace) -> None:
             return
     password = new_password()
     server = _server_on(_free_port(), password)
-    lifetime = contextlib.ExitStack()
+    lifetime = ExitStack()
     process = lifetime.enter_context(running(server, workspace))
     atexit.register(lifetime.close)  # not earlier, because Prefect's threads send their last logs until then
     wait_until_ready(server, process, workspace)
     use_temporary_server(f"{server.url}/api", password)
 
 
-@contextlib.contextmanager
+@contextmanager
 def answering_server() -> Iterator[SyncPrefectClient]:
     """Yield a client of the server at PREFECT_API_URL.
 

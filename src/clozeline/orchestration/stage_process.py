@@ -11,7 +11,6 @@ Logs are kept for the newest `NUM_KEPT` runs.
 """
 
 import codecs
-import contextlib
 import fcntl
 import os
 import re
@@ -233,7 +232,7 @@ class StageProcesses:
         for process in list(self._running):
             processes.end(process)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _started(
         self, command: Sequence[str], root: Path, environment: Mapping[str, str]
     ) -> Iterator[tuple[subprocess.Popen[bytes], list[OutputStream]]]:

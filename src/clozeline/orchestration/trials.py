@@ -206,9 +206,8 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     )
     if not ours.num_targets or not theirs.num_targets:
         raise incomparable("a text without a token that both models know")
-    return _paired(
-        NATS_PER_BYTE, [_as_counts(ours), _as_counts(theirs)], items.validation_text, path, _bytes_per_token(theirs)
-    )
+    counts, bytes_per_token = [_as_counts(ours), _as_counts(theirs)], float(theirs.bytes_T.sum()) / theirs.num_tokens
+    return _paired(NATS_PER_BYTE, counts, items.validation_text, path, bytes_per_token)
 
 
 def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
@@ -255,10 +254,6 @@ def _paired(
 
 def _as_counts(losses: TextLosses) -> Counts:
     return Counts(losses.nats_T, losses.bytes_T)
-
-
-def _bytes_per_token(losses: TextLosses) -> float:
-    return float(losses.bytes_T.sum()) / losses.num_tokens
 
 
 @dataclass(frozen=True)
