@@ -36,7 +36,6 @@ OPTIONS = {
 }
 """Option → key of the section `pretrain`."""
 
-
 VocabSizeOption = Annotated[
     int | None,
     typer.Option(
@@ -127,7 +126,9 @@ def plan(
     if published:
         plan_tables.show(_published(published, params.export))
         return
-    pretrain = _wanted(params, family=family, size=size, objective=objective, max_length=max_length)
+    pretrain = with_start_folder(
+        changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length), params
+    )
     try:
         num_tokens = vocab_size or _vocab_size(params, pretrain)
         if serving:
@@ -164,10 +165,6 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
                 expected=f"{table} with {' or '.join(taken)}, or alone" if taken else f"{table} alone",
                 do=f"leave out {' and '.join(meaningless)}, or leave out {table} to plan a single training run",
             )
-
-
-def _wanted(params: "Params", **options: object) -> PretrainParams:
-    return with_start_folder(changed(params.pretrain, **options), params)
 
 
 def changed(params: PretrainParams, **options: object) -> PretrainParams:
