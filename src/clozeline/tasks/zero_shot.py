@@ -22,7 +22,6 @@ import numpy.typing as npt
 from clozeline.params.tasks import BLANK, ZeroShotParams
 from clozeline.system.errors import ParamsError
 from clozeline.tasks import heads
-from clozeline.tasks import heads as cloze
 from clozeline.tasks.classification.data import ClassifiedRows
 from clozeline.tasks.classification.scores import TextsOrPairs
 from clozeline.tasks.classification.texts import SingleLabel
@@ -158,12 +157,12 @@ class Cloze(ByPrompt):
         self._word_ids = word_ids(self.labels, self.zero.label_words, self.opened)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
-        return cloze.build_cloze(inputs.encoder, inputs.family)
+        return heads.build_cloze(inputs.encoder, inputs.family)
 
     def scores(self, texts: Sequence[str]) -> Scores:
         rows = self.rows(texts)
         score_TC = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
-        filled = partial(cloze.log_probabilities, mask_id=self.opened.special_ids.mask)
+        filled = partial(heads.log_probabilities, mask_id=self.opened.special_ids.mask)
         # Batches are as large as in training, because each row has a logit for every token of the vocabulary.
         batches = sorted_batches(rows.length_T, self.params.batch_size)
         for rows_B, log_BV in answers(self.model, batches, rows.encoded, filled):

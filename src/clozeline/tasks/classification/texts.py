@@ -22,7 +22,6 @@ from clozeline.records.finetune.statistics import bootstrap_interval, paired_int
 from clozeline.records.finetune.task_metrics import Beside, Headline, ShownItem
 from clozeline.system.errors import ParamsError
 from clozeline.tasks import heads
-from clozeline.tasks import heads as classifier
 from clozeline.tasks.classification.data import ClassifiedRows, read_selection
 from clozeline.tasks.classification.scores import (
     FIGURES,
@@ -108,7 +107,7 @@ class ClassifierOnTexts(ABC):
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         """Return the model of the task; raises as `heads.build`."""
-        return classifier.build_classifier(inputs.encoder, self.labels, inputs.seed, self.problem, inputs.family)
+        return heads.build_classifier(inputs.encoder, self.labels, inputs.seed, self.problem, inputs.family)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
         length_T, size, seed = self.train.rows.length_T, self.params.batch_size, self.inputs.seed
@@ -168,7 +167,7 @@ class ClassifierOnTexts(ABC):
 
     def logits(self, part: ClassifiedRows) -> Logits:
         """Return `logits_TC` of every text of a split."""
-        return self._outputs(part, np.arange(len(part)), classifier.class_logits)
+        return self._outputs(part, np.arange(len(part)), heads.class_logits)
 
     def _features(self, part: ClassifiedRows, row_T: Ids | None = None) -> Features:
         return self._outputs(part, np.arange(len(part)) if row_T is None else row_T, heads.features)
@@ -229,7 +228,7 @@ class SingleLabel(ClassifierOnTexts):
         self._weight_C = _class_weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        logits_BC = classifier.class_logits(self.model, inputs.encoded)
+        logits_BC = heads.class_logits(self.model, inputs.encoded)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         return functional.cross_entropy(logits_BC, inputs.targets_B, weight=weight_C, reduction="sum")
 
@@ -370,7 +369,7 @@ class MultiLabel(ClassifierOnTexts):
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the mean loss over the labels, summed over the rows."""
-        logits_BC = classifier.class_logits(self.model, inputs.encoded)
+        logits_BC = heads.class_logits(self.model, inputs.encoded)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         losses_BC = functional.binary_cross_entropy_with_logits(
             logits_BC, inputs.targets_B, pos_weight=weight_C, reduction="none"

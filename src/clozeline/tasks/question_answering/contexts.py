@@ -30,7 +30,6 @@ from clozeline.records.finetune.scored_items import (
 from clozeline.records.finetune.statistics import bootstrap_interval
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
 from clozeline.tasks import heads
-from clozeline.tasks import heads as answerer
 from clozeline.tasks.classification.scores import tfidf_vectorizer
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.question_answering.data import AnswerCount, ContextQuestion, QuestionCount, select
@@ -159,7 +158,7 @@ class QuestionAnswering:
         params = inputs.params
         self._inputs, self._params = inputs, params
         self._questions = select(task_records(params, inputs.data), params)
-        self.model = answerer.build_answerer(inputs.encoder, inputs.seed, inputs.family)
+        self.model = heads.build_answerer(inputs.encoder, inputs.seed, inputs.family)
         opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train, self._validation, self._test = (
@@ -182,7 +181,7 @@ class QuestionAnswering:
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the mean of the losses of both ends, summed over the windows (Devlin et al. 2018, section 4.2)."""
-        ends = answerer.end_logits(self.model, inputs.encoded)
+        ends = heads.end_logits(self.model, inputs.encoded)
         losses = [
             functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
             for end, logits_BL in enumerate(ends)
@@ -274,7 +273,7 @@ class QuestionAnswering:
     def _logits(self, part: Windows) -> Iterator[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
         encoded = partial(part.rows.encoded, with_types=self._with_types)
         batches = measuring_batches(part.rows.length_T, self._inputs)
-        for windows_B, ends in answers(self.model, batches, encoded, answerer.end_logits):
+        for windows_B, ends in answers(self.model, batches, encoded, heads.end_logits):
             start_BL, end_BL = (logits_BL.float().cpu().numpy() for logits_BL in ends)
             yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
 

@@ -33,8 +33,6 @@ from clozeline.records.finetune.statistics import bootstrap_interval
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import heads
-from clozeline.tasks import heads as classifier
-from clozeline.tasks import heads as embedder
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import Probe
 from clozeline.tasks.rows import EncodedBatch, Ids, TargetedBatch, TextRows, training_batches
@@ -96,7 +94,7 @@ class OnPairs:
         params = inputs.params
         self.inputs, self.params = inputs, params
         self.pairs: Pairs = select(task_records(params, inputs.data), params)
-        self.model = embedder.build_embedder(inputs.encoder, inputs.seed, inputs.family)
+        self.model = heads.build_embedder(inputs.encoder, inputs.seed, inputs.family)
         self._opened = opened_for(self.model, inputs)
         self._train = self._rows(self.pairs.train)
         self.trained_on = (self._train.firsts, self._train.seconds)
@@ -132,7 +130,7 @@ class OnPairs:
         rows = TextRows.encode(texts, self._opened, self.params.max_length)
         vector_TH = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         batches = measuring_batches(rows.length_T, self.inputs)
-        for rows_B, vector_BH in answers(self.model, batches, rows.encoded, embedder.embeddings):
+        for rows_B, vector_BH in answers(self.model, batches, rows.encoded, heads.embeddings):
             vector_TH[rows_B] = vector_BH.cpu().numpy()
         return vector_TH, rows.num_truncated
 
@@ -149,7 +147,7 @@ class OnPairs:
 
     def _both(self, part: PairBatch) -> tuple[Tensor, Tensor]:
         firsts, seconds = (side.rows(part.first, part.last) for side in (part.firsts, part.seconds))
-        return embedder.embeddings(self.model, firsts), embedder.embeddings(self.model, seconds)
+        return heads.embeddings(self.model, firsts), heads.embeddings(self.model, seconds)
 
 
 @dataclass(frozen=True)
@@ -315,7 +313,7 @@ class ScoredTogether(OnScores):
         params = inputs.params
         self.inputs, self.params = inputs, params
         self.pairs = select(task_records(params, inputs.data), params)
-        self.model = classifier.build_classifier(inputs.encoder, [_LABEL], inputs.seed, "regression", inputs.family)
+        self.model = heads.build_classifier(inputs.encoder, [_LABEL], inputs.seed, "regression", inputs.family)
         self._opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train = self._rows(self.pairs.train, params.train_length or params.max_length)
@@ -332,7 +330,7 @@ class ScoredTogether(OnScores):
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the squared difference of answer and score, summed over the pairs."""
-        return ((classifier.class_logits(self.model, inputs.encoded)[:, 0].float() - inputs.targets_B) ** 2).sum()
+        return ((heads.class_logits(self.model, inputs.encoded)[:, 0].float() - inputs.targets_B) ** 2).sum()
 
     def fit_head(self) -> None:
         """Fit the output layer by ridge regression on the frozen encoder, as strongly regularized as is best on the
@@ -363,7 +361,7 @@ class ScoredTogether(OnScores):
 
     def answers_to(self, pairs: Sequence[TextPair]) -> tuple[Values, int]:
         rows = self._rows(pairs, self.params.max_length)
-        return self._outputs(rows, classifier.class_logits)[:, 0].astype(np.float64), rows.num_truncated
+        return self._outputs(rows, heads.class_logits)[:, 0].astype(np.float64), rows.num_truncated
 
     def save(self, out: Path) -> None:
         """Write the model as stock `AutoModelForSequenceClassification` loads it: one label, a regression."""
