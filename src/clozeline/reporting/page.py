@@ -18,7 +18,6 @@ from markupsafe import Markup
 
 from clozeline.params.reading import read_params
 from clozeline.reporting import encoder, overview, packages, tasks, text
-from clozeline.reporting import packages as all_figures
 from clozeline.reporting.run import Fold, Part, ReportedRun, ReportSection, RunFiles, html, joined
 from clozeline.system.errors import ClozelineError
 from clozeline.system.files import replacing_file
@@ -99,7 +98,7 @@ SECTIONS = (
         "The machine that made this report. Latencies are from that of the release.",
         parts,
     ),
-    ReportSection("figures", "All figures", "Every figure of every metric file.", all_figures.figure_parts),
+    ReportSection("figures", "All figures", "Every figure of every metric file.", packages.figure_parts),
 )
 
 
