@@ -20,7 +20,6 @@ from uuid import uuid4
 import typer
 
 from clozeline.cluster import address as cluster
-from clozeline.cluster.address import VARIABLE, reachable_cluster, takes_whole_stages
 from clozeline.params.pretraining import FROM_CHAMPION, PretrainParams
 from clozeline.params.project import Params
 from clozeline.params.reading import in_params, read_params
@@ -179,7 +178,7 @@ def _show(output: bytes) -> None:
 
 def is_for_cluster(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to send the stage to the cluster; False on the node, where the variable is not set."""
-    return stage in _CLUSTER_STAGES and not is_inside(environment) and takes_whole_stages(environment)
+    return stage in _CLUSTER_STAGES and not is_inside(environment) and cluster.takes_whole_stages(environment)
 
 
 def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) -> None:
@@ -191,12 +190,12 @@ def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) 
         ClozelineError: it was killed there; or the cluster cannot be used, as in `ray_jobs.run_jobs`.
         typer.Exit: with the exit code of the stage, or of the signal that stopped us both.
     """
-    address = reachable_cluster()
+    address = cluster.reachable_cluster()
     assert address is not None
     from clozeline.cluster.ray_jobs import StoppedError, run_jobs
     from clozeline.orchestration.stage_process import failure_of_killed, is_killed
 
-    here = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"PYTHONUNBUFFERED": "1"}
+    here = {name: value for name, value in os.environ.items() if name != cluster.VARIABLE} | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "clozeline", "stage", stage, *arguments]
     of_seeds = [[*command, f"only_seed={seed}"] for seed in seeds] if len(seeds) > 1 else []
     try:
