@@ -25,8 +25,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.evaluation import groups as asking
-from clozeline.evaluation.groups import Asked, Grouping, Judged, Sums, judge
+from clozeline.evaluation.groups import Asked, Grouping, Judged, Sums, judge, one_by_one
 from clozeline.language import models
 from clozeline.language.draws import Ids
 from clozeline.language.masking import Vocabulary
@@ -223,10 +222,10 @@ def measured(
     """Return the figures of the chosen documents, each with its 95 % interval; empty if they hold no known token.
 
     Args:
-        advance: called with the rows of each batch; their total over all processes is `asking.num_copies(split)`.
+        advance: called with the rows of each batch; their total over all processes is `num_copies(split)`.
         group: processes that share the work.
     """
-    questions = asking.one_by_one(split, batch_tokens=batch_tokens, group=group)
+    questions = one_by_one(split, batch_tokens=batch_tokens, group=group)
     sums = measure(model, questions, {"document": ByChosen(document_D)}, advance, group)["document"]
     if not sums.num_targets:
         return {}
