@@ -28,12 +28,8 @@ _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", 
 REPORT: Final = Path("reports/report.html")
 
 
-def parts(run: ReportedRun) -> Iterable[Part]:
-    return [lambda: _facts(run)]
-
-
-def _facts(run: ReportedRun) -> Markup:
-    return html("facts", pairs=run.machine.items())
+def _machine_parts(run: ReportedRun) -> Iterable[Part]:
+    return [lambda: html("facts", pairs=run.machine.items())]
 
 
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
@@ -96,7 +92,7 @@ SECTIONS = (
         "machine",
         "Machine",
         "The machine that made this report. Latencies are from that of the release.",
-        parts,
+        _machine_parts,
     ),
     ReportSection("figures", "All figures", "Every figure of every metric file.", packages.figure_parts),
 )
