@@ -191,14 +191,13 @@ def lineage(
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
     """
     workspace = project_here()
-    from clozeline.registry import lineage as verification
-    from clozeline.registry.lineage import trace
+    from clozeline.registry.lineage import trace, verify
 
     traced = trace(uri, workspace)
     tree = as_tree(traced)
     wide_enough(tree).print(tree)
     if verify:
-        num_checked = verification.verify(traced, workspace)
+        num_checked = verify(traced, workspace)
         typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
         if traced.forgotten:
             typer.echo(
