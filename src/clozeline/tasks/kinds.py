@@ -113,7 +113,7 @@ KINDS: Mapping[str, TaskKind] = {
         baseline="TF-IDF + logistic regression (trained); largest class",
     ),
 }
-"""Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.finetuning.SECTIONS."""
+"""Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.tasks.SECTIONS."""
 
 
 def card_of(task: str, inputs: TaskInputs, metrics: TaskMetrics) -> ModelCard:

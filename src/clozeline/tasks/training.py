@@ -404,7 +404,7 @@ def _hardware(params: FinetuneParams) -> Hardware[Any]:
 
 
 def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
-    """Freeze layers or add adapters, and narrow the embedding, which `narrow_embedding.widen` restores."""
+    """Freeze layers or add adapters, and narrow the embedding, which `adapters.widen` restores."""
     model: Any = task.model
     if inputs.params.lora is not None:
         adapters.add(model, inputs.params.lora, inputs.seed)
