@@ -66,7 +66,7 @@ def run(
 
     With replaced-token detection these are the generator's figures; the encoder's detection figures are added to them.
     Calibration, and loss by token frequency, position and piece kind, go to the folder `plots` as CSV. The two texts
-    are read only to measure the contamination of the second by the first. `family`: see `language_model.load`.
+    are read only to measure the contamination of the second by the first. `family`: see `language.models.load`.
     Processes of one `torchrun` share the questions, and the first of them writes.
 
     Raises:
