@@ -69,7 +69,7 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     The model can be of a family that can be trained here, or of any architecture with a masked head in transformers.
 
     Args:
-        family: see `language_model.load`.
+        family: see `language.models.load`.
         revision: a state of a name on the hub.
 
     Raises:
@@ -160,7 +160,7 @@ class Contender:
     def open(cls, name: str, scratch: Path, family: str | None = None) -> Self:
         """Open the model and the tokenizer saved as `name`, a folder or a name on the hub; `scratch` is a new folder.
 
-        `family`: see `language_model.load`.
+        `family`: see `language.models.load`.
 
         Raises:
             ArtifactError: the model is missing, has no head that predicts tokens, or lacks a usable tokenizer of its
@@ -311,7 +311,7 @@ class ContestQuestions:
     """If false, rows are shortened to the longest that every model can read."""
     num_samples: int
     family: str | None = None
-    """`pretrain.model.family` of the project, if there is one: see `language_model.load`."""
+    """`pretrain.model.family` of the project, if there is one: see `language.models.load`."""
 
 
 @dataclass(frozen=True)
