@@ -191,13 +191,14 @@ def lineage(
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
     """
     workspace = project_here()
-    from clozeline.registry.lineage import trace, verify
+    from clozeline.registry.lineage import trace
+    from clozeline.registry.lineage import verify as verify_files
 
     traced = trace(uri, workspace)
     tree = as_tree(traced)
     wide_enough(tree).print(tree)
     if verify:
-        num_checked = verify(traced, workspace)
+        num_checked = verify_files(traced, workspace)
         typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
         if traced.forgotten:
             typer.echo(
