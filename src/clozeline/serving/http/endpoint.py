@@ -34,7 +34,6 @@ from clozeline.serving.queue import VERSION
 
 TIMEOUT_HEADER = "x-timeout-ms"
 _TIMEOUT: TypeAdapter[int] = TypeAdapter(TimeoutMilliseconds)
-HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, COMPLETE, CLASSIFY, TAG, ANSWER, ZERO_SHOT, FEEDBACK, *OPERATIONS))
 
 
 def routes_of_all(dialects: Dialects, service: Service) -> list[BaseRoute]:
@@ -134,6 +133,7 @@ def _pipeline(task: str, asked: Operation) -> Operation:
     return replace(asked, path=f"/pipeline/{task}", name=task.replace("-", "_"))
 
 
+HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, COMPLETE, CLASSIFY, TAG, ANSWER, ZERO_SHOT, FEEDBACK, *OPERATIONS))
 HUGGING_FACE = Dialect(
     HUGGING_FACE_WORDS,
     (
@@ -159,6 +159,4 @@ HUGGING_FACE = Dialect(
     ),
     tag="Hugging Face",
 )
-
-
 DIALECTS: Final = Dialects((HOUSE, EMBEDDINGS_INFERENCE, OPENAI, HUGGING_FACE, INFERENCE_PROTOCOL, TRITON, MLFLOW))

@@ -77,16 +77,6 @@ PREDICT_EXAMPLES = {
     ),
 }
 _COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
-EMBED = Operation(
-    path="/embed",
-    answer=embed,
-    summary="Embed texts as vectors of length 1",
-    result_description="One vector for each text",
-    result=EmbedResponse,
-    ability=EMBEDDING,
-    body=EmbedRequest,
-    examples=EMBED_EXAMPLES,
-)
 
 
 class RerankRequest(RequestBody):
@@ -364,6 +354,16 @@ def _compared_place(number: int) -> str:
     return f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence"
 
 
+EMBED = Operation(
+    path="/embed",
+    answer=embed,
+    summary="Embed texts as vectors of length 1",
+    result_description="One vector for each text",
+    result=EmbedResponse,
+    ability=EMBEDDING,
+    body=EmbedRequest,
+    examples=EMBED_EXAMPLES,
+)
 SIMILARITY = Operation(
     path="/similarity",
     answer=similarity,
