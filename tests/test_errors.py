@@ -11,7 +11,7 @@ import pytest
 from clozeline.system import errors
 from clozeline.system.errors import ClozelineError
 
-SOURCE = Path(errors.__file__).parent
+SOURCE = Path(errors.__file__).parents[1]
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and ClozelineError in kind.__bases__]
 
 

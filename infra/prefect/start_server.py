@@ -47,8 +47,8 @@ def protect() -> None:
     if api.auth_string is not None:
         return
     try:
-        from clozeline.orchestration.server_password import protection, sign_in
-        from clozeline.workspace import Workspace
+        from clozeline.orchestration.servers import protection, sign_in
+        from clozeline.system.workspace import Workspace
     except ModuleNotFoundError:  # the image has Prefect alone
         sys.exit("error: the server needs a password: set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD")
     project = Workspace(Path(os.environ.get("CLOZELINE_HOME") or Path.cwd()))

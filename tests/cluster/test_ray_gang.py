@@ -23,10 +23,10 @@ ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20"
 GANG = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from clozeline.cluster import ray_gang
-from clozeline.cluster.ray_jobs import Size, placed_gang
+from clozeline.cluster import ray_jobs
+from clozeline.cluster.ray_jobs import GangSize, placed_gang
 
-class SilentOnce(ray_gang.Agent):
+class SilentOnce(ray_jobs.Agent):
     def __init__(self, folder, *others):
         try:
             Path(folder, "silent").mkdir()
@@ -36,7 +36,7 @@ class SilentOnce(ray_gang.Agent):
             time.sleep(600)
 
 def run(code):
-    with placed_gang(sys.argv[1], Path.cwd(), Size(2, 2, 1)) as gang:
+    with placed_gang(sys.argv[1], Path.cwd(), GangSize(2, 2, 1)) as gang:
         return gang.run([sys.executable, "-c", code], {"OF_ALL": "told to all"}, sys.stdout.buffer.write)
 
 def stop():
@@ -65,7 +65,7 @@ LASTS = "import os, time; open(f'running-{os.getpid()}', 'w').close(); time.slee
 print(run(FAILS), flush=True)
 threading.Thread(target=stop, daemon=True).start()
 print(run(LASTS), flush=True)
-ray_gang.Agent, ray_gang._AGENT_ANSWERS_WITHIN_SECONDS = SilentOnce, 20.0
+ray_jobs.Agent, ray_jobs._AGENT_ANSWERS_WITHIN_SECONDS = SilentOnce, 20.0
 print(run(BOTH), flush=True)
 """
 

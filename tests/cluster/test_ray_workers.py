@@ -29,10 +29,10 @@ import logging, sys
 from pathlib import Path
 from clozeline.cluster.ledger import open_workers
 from clozeline.system.errors import ClusterError
-from clozeline.params import PreprocessParams, TokenizeParams
+from clozeline.params.text import PreprocessParams, TokenizeParams
 from clozeline.stages import preprocess, tokenize
-from clozeline.text import portions
-from clozeline.tokenizing import partitions
+from clozeline.corpus.cleaning import portions
+from clozeline.tokenizing import shards
 from tests.cluster.raylets import full_at_two
 
 logging.basicConfig(level=logging.WARNING)
@@ -47,7 +47,7 @@ preprocess.run(
     PreprocessParams.model_validate_json(sys.argv[1]), seed=1, raw=Path("raw"), forgotten=Path("forgotten.lock"),
     out=Path("on-cluster"), metrics=Path("on-cluster.json"), work=Path("work-of-cluster"),
 )
-partitions._PARTITION_BYTES = 100_000
+shards._PARTITION_BYTES = 100_000
 tokenize.run(
     TokenizeParams.model_validate_json(sys.argv[2]), clean=Path("groups"), work=Path("tokens-of-cluster"),
     tokenizer=Path("tokenizer-on-cluster"), out=Path("tokens-on-cluster"), metrics=Path("tokens-on-cluster.json"),

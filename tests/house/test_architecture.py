@@ -11,7 +11,10 @@ from tests.house.test_rooms import FLOORS
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "clozeline"
 PAGE = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
-NAMED = sorted({name for name in re.findall(r"`([\w/.]+/[\w/.]*|\w+\.(?:py|yaml))`", PAGE) if "<" not in name})
+A_PATH = re.compile(r"`([\w/.]+/[\w/.]*|\w+\.(?:py|yaml))`")
+NAMED = sorted({name for name in A_PATH.findall(PAGE) if "<" not in name})
+MOST_FILES = 4
+"""Files and folders that a row of "Where do I add …" names; tests/house/test_size.py limits the rows."""
 
 
 def test_every_path_named_on_the_page_exists() -> None:
@@ -35,3 +38,10 @@ def test_the_page_names_every_section_with_individually_listed_knobs() -> None:
     one_by_one = {section for section, num_knobs in Counter(sections).items() if num_knobs > 1}
     rule = PAGE.partition("2. **`dvc.yaml`**")[2].partition(" one by one")[0]
     assert set(re.findall(r"`([\w.]+)`", rule)) - {"snapshot"} == one_by_one
+
+
+def test_a_usual_change_touches_a_few_files() -> None:
+    table = PAGE.partition("## Where do I add …")[2].partition("\n## ")[0]
+    _, *rows = (row for row in table.splitlines() if row.startswith("| "))
+    assert rows
+    assert [row for row in rows if not 1 <= len(set(A_PATH.findall(row))) <= MOST_FILES] == []

@@ -102,9 +102,9 @@ def test_an_edit_of_params_reruns_only_the_affected_stages(
 
 TASKS_OF_PRESETS = """
 finetune:
-  one: {preset: sst2, data: requirements.lock}
-  two: {preset: sst2, data: requirements.lock, text_field: body}
-  other: {preset: cola, data: requirements.lock}
+  one: {preset: sst2, data: corpus.lock}
+  two: {preset: sst2, data: corpus.lock, text_field: body}
+  other: {preset: cola, data: corpus.lock}
 """
 
 
@@ -146,15 +146,12 @@ def test_an_edit_of_a_recipe_reruns_pre_training_if_it_is_chosen(
         ("pretraining/starting.py", {FIRST}),
         ("training/curves.py", {FIRST} | TASKS),
         ("records/clean_text.py", {"preprocess"}),
-        ("records/clean_text.py", {"preprocess"}),
         ("records/token_metrics.py", {"tokenize"}),
         ("records/evaluation.py", {"evaluate"}),
         ("records/finetune/task_metrics.py", TASKS),
         ("records/finetune/scored_items.py", TASKS | EXPORTS),
-        ("records/finetune/scored_items.py", TASKS | EXPORTS),
         ("records/package.py", EXPORTS),
         ("tasks/heads.py", TASKS),
-        ("records/finetune/scored_items.py", TASKS | EXPORTS),
         ("tokenizing/tokenizer/folder.py", {"tokenize"} | TASKS),
         ("inference/open_model.py", EXPORTS),
         ("serving/zero_shot.py", set()),

@@ -11,12 +11,12 @@ NUM_SHARED = 5
 SHARE = 0.75
 TWICE = {
     (
-        "tasks/tagging/sentences.py:Figures",
         "tasks/tagging/sentences.py:EntityScores",
+        "tasks/tagging/sentences.py:TagFigures",
     ): "the metric file has its own order of figures",
     (
-        "serving/queue.py:Identity",
         "serving/http/status.py:ModelCard",
+        "serving/queue.py:Identity",
     ): "clients get a described schema",
     (
         "inference/tokenization.py:Piece",

@@ -15,17 +15,27 @@ from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[2]
 OF_THE_BASE = (
-    *("artifacts", "choosing", "drift", "inference", "lineage", "params", "registry", "serving", "storage", "tokens"),
+    "inference",
+    "params",
+    "records",
+    "registry",
+    "serving",
+    "system",
     "tracking",
-    *("__init__.py", "__main__.py", "errors.py", "progress.py", "workspace.py"),
+    "__init__.py",
+    "__main__.py",
 )
 """Rooms and files of the base install; their imports inside functions count too."""
-WITH_TEXT = "artifacts/preprocess/"
-"""Records of stages that no served model is read from."""
+WITH_TEXT = (
+    *("records/clean_text.py", "records/published.py", "records/reading/", "records/words/"),
+    *("system/arrays.py", "system/workers.py"),
+)
+"""Files of these rooms that no served model is read by."""
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 OF_FURTHER_EXTRAS: Mapping[str, tuple[str, ...]] = {
     "cli/experiments.py": ("sweep",),
-    "lab/sweep.py": ("sweep",),
+    "lab/sweep.py": ("train", "sweep"),
+    "orchestration/importing.py": ("train", "flows"),
     "system/supervisor.py": ("flows",),
     "tracking/tensorboard.py": ("train", "tensorboard"),
 }

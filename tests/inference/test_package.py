@@ -37,7 +37,7 @@ def test_a_damaged_package_is_refused(encoder_package: Path, tmp_path: Path, nam
 
 def test_a_package_opens_with_only_the_serving_install(encoder_package: Path) -> None:
     heavy = (
-        "{'torch', 'transformers', 'optimum', 'onnx', 'pyarrow', 'pandas', 'sklearn', 'scipy', 'clozeline.exporting'}"
+        "{'torch', 'transformers', 'optimum', 'onnx', 'pyarrow', 'pandas', 'sklearn', 'scipy', 'clozeline.export'}"
     )
     code = (
         "import sys; from pathlib import Path; from clozeline.inference import latency; "

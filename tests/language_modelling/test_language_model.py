@@ -134,9 +134,9 @@ import resource, sys
 from pathlib import Path
 from transformers import BertConfig
 from clozeline.system.files import replacing_folder
-from clozeline.encoder.model import Model
+from clozeline.encoder.model import EncoderModel
 config = BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
-model = Model(config, "mlm")
+model = EncoderModel(config, "mlm")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
 with replacing_folder(Path(sys.argv[1])) as folder:
     model.save(folder)

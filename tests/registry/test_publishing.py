@@ -26,8 +26,8 @@ from clozeline.registry.versions import fetch_package
 from clozeline.registry.wheel import write_wheel
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
+from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import experiment_id
-from clozeline.tracking.runs import WORKSPACE
 from tests.model_cards import card_in
 from tests.serving.conftest import Serve
 

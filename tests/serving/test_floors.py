@@ -1,14 +1,10 @@
-"""A request passes through the rooms of serving/ once, from top to bottom, and only one file imports uvicorn."""
+"""Only one file of serving/ imports uvicorn, and none uses private attributes of another."""
 
 import ast
 import re
 from pathlib import Path
 
-import pytest
-
 SERVING = Path(__file__).parents[2] / "src" / "clozeline" / "serving"
-FLOORS = ("edge", "protocols", "models", "scheduling", "observe")
-"""Rooms of serving/, from the top floor down."""
 FILES = sorted(SERVING.rglob("*.py"))
 
 
@@ -21,28 +17,6 @@ def imported_by(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
-
-
-def parts_of_serving(file: Path) -> set[str]:
-    """Return the rooms and loose files of serving/ that `file` imports."""
-    found = (re.match(r"clozeline\.serving\.(\w+)", name) for name in imported_by(file))
-    return {match[1] for match in found if match} & {path.stem for path in SERVING.iterdir()}
-
-
-def test_every_folder_has_a_floor_or_holds_pages() -> None:
-    folders = {path.parent.name for path in SERVING.glob("*/__init__.py")}
-    assert folders == {*FLOORS, "playground"}
-
-
-@pytest.mark.parametrize("room", FLOORS)
-def test_a_room_imports_only_rooms_below_it_and_the_record_of_errors(room: str) -> None:
-    below = {*FLOORS[FLOORS.index(room) :], "errors"}
-    for file in (SERVING / room).rglob("*.py"):
-        assert parts_of_serving(file) <= below, file
-
-
-def test_the_record_of_errors_imports_no_room() -> None:
-    assert parts_of_serving(SERVING / "errors.py") == set()
 
 
 def test_only_the_adapter_imports_uvicorn_and_no_module_fastapi() -> None:

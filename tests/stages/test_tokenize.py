@@ -32,7 +32,7 @@ from clozeline.tokenizing.shards import ShardItem
 _RUN = """
 import sys
 from pathlib import Path
-from clozeline.params import TokenizeParams
+from clozeline.params.text import TokenizeParams
 from clozeline.stages import tokenize
 clean, out = map(Path, sys.argv[1:3])
 params = TokenizeParams.model_validate_json(sys.argv[3])

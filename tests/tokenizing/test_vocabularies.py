@@ -21,7 +21,7 @@ Partitions = list[CountedTexts]
 _LEARN_ELSEWHERE = """
 import hashlib, json, sys
 from types import SimpleNamespace
-from clozeline.params import TokenizeParams
+from clozeline.params.text import TokenizeParams
 from clozeline.tokenizing.vocabularies import learn
 params, texts = json.load(sys.stdin)
 tokenizer = learn(TokenizeParams.model_validate(params), [SimpleNamespace(digest="", texts=lambda: iter([texts]))])

@@ -1,15 +1,14 @@
-"""Records of tasks in a store: the files that a task wrote, each with its size and its sha256.
+"""Ledger of tasks: what each was computed from, and the hashes of what it wrote. A recorded task never runs twice.
 
-Ledger of tasks: what each was computed from, and the hashes of what it wrote. A recorded task never runs twice.
-
-A task writes files into a folder of its own. Its record is written last; then the folder gets its name, which is the
-key of the task: a digest of its function, of the code, and of its inputs. A killed writer leaves no folder of that
-name, and two writers of one task write the same bytes. A record whose files are damaged or gone counts as missing.
+A task writes files into a folder of its own. Its record, which lists the files with their sizes and sha256, is written
+last; then the folder gets its name, which is the key of the task: a digest of its function, of the code, and of its
+inputs. A killed writer leaves no folder of that name, and two writers of one task write the same bytes. A record whose
+files are damaged or gone counts as missing.
 
 Where workers and this process share no folder, records and files are in a store as well: a task first fetches the files
 that it reads, and stores what it wrote, its record last. Then the folder of the ledger is a cache.
 
-The executor of a stage: processes of this machine, or the cluster that the environment names.
+Tasks run in processes of this machine, or on the cluster that the environment names.
 """
 
 import errno
@@ -33,6 +32,11 @@ from clozeline.system.files import storage_faults_named
 from clozeline.system.machine import available_cores
 from clozeline.system.progress import track
 from clozeline.system.workers import Workers, worker_processes
+
+_KEY_BYTES: Final = 16
+_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY)
+_OTHERS: Final = "others"
+"""Folder of the store with files that no task wrote, named by their sha256."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,6 @@ def put_by_hash(path: Path, place: str, store: SharedStore) -> FetchedFile:
     if store.sizes(target).get(target) != size:
         store.put(path, target)
     return FetchedFile(path, target, size, digest, "this machine")
-
-
-_KEY_BYTES: Final = 16
-_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY)
-_OTHERS: Final = "others"
-"""Folder of the store with files that no task wrote, named by their sha256."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Checks of the nodes before the first task: the same programs as here, and the same files.
+"""The connection of this process to a Ray cluster, and what messages call its nodes.
 
-The connection of this process to a Ray cluster, with a check of each node, and what messages call nodes.
+Before the first task, each node is checked: it must have the same programs as this machine, and the same files.
 """
 
 import logging
@@ -29,6 +29,14 @@ from clozeline.system.errors import ClozelineError, ClusterError, TransientError
 
 _MOST_NAMED = 3
 """Differing packages that a message names."""
+
+_NODE_SECONDS: Final = 120.0
+"""Time for a node to start its first process and to answer."""
+_HEAD_SECONDS: Final = 30.0
+"""Time for the head to answer; it may be busy."""
+_LOOK_SECONDS: Final = 1.0
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -134,15 +142,6 @@ def _is_installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-_NODE_SECONDS: Final = 120.0
-"""Time for a node to start its first process and to answer."""
-_HEAD_SECONDS: Final = 30.0
-"""Time for the head to answer; it may be busy."""
-_LOOK_SECONDS: Final = 1.0
-
-Answer = TypeVar("Answer")
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """Whole commands on the nodes of a Ray cluster. Ray chooses the node; a command whose node dies runs on another.
 
-The agent of one place of a gang: a process of Ray that runs the command of its node and passes its output on.
-
-A gang: one agent (`torchrun`) on each of several nodes, which Ray places.
+A gang is one command on several nodes: an agent (`torchrun`) on each, which Ray places. An agent is a process of Ray
+that runs the command of its node and passes its output on.
 """
 
 import logging
@@ -54,6 +53,27 @@ _END_SECONDS: Final = 10.0  # longer than `supervised.end` takes
 _READ_BYTES: Final = 65_536
 _OF_THE_NODE: Final = ("CUDA_VISIBLE_DEVICES", "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LOGNAME", "TMPDIR", "USER")
 """Environment variables that describe a machine; a command has all others from the machine that sends it."""
+
+ENDS_WITHIN_SECONDS: Final = 15.0  # longer than the supervisor takes
+_READ_SECONDS: Final = 2.0
+_BELOW_A_SHELL: Final = ("/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & wait $!', "sh")
+"""Ray kills (-9) the children of a process that it ends: here a shell, so that the supervisor can end the rest."""
+_AT_ONCE: Final = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
+"""The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
+Otherwise it would start them again, and other nodes would wait for them.
+"""
+
+_PLACING_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 1.0
+_OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
+"""Time in which the agents of other nodes end with an error of their own, after the first one did."""
+_AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
+"""Time in which Ray has an agent running on a node that is there; then the agent is started again."""
+_MOST_STARTS: Final = 4
+"""Starts of the agent of one place, as nodes die."""
+_UNSPECIFIC: Final = (0, 1, TransientError.exit_code)
+"""Exit codes of an agent whose peer has failed."""
+_SIGNALLED: Final = 128
 
 
 @dataclass(frozen=True)
@@ -294,16 +314,6 @@ def _workers() -> list[dict[str, Any]]:
     return found
 
 
-ENDS_WITHIN_SECONDS: Final = 15.0  # longer than the supervisor takes
-_READ_SECONDS: Final = 2.0
-_BELOW_A_SHELL: Final = ("/bin/sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & wait $!', "sh")
-"""Ray kills (-9) the children of a process that it ends: here a shell, so that the supervisor can end the rest."""
-_AT_ONCE: Final = ("/bin/sh", "-c", '"$@"; exit $?', "sh")
-"""The supervisor ends its command last: here a shell, so that torchrun gets its signal before its processes have ended.
-Otherwise it would start them again, and other nodes would wait for them.
-"""
-
-
 @dataclass(frozen=True)
 class Heard:
     node: str
@@ -344,19 +354,6 @@ class Agent:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(ENDS_WITHIN_SECONDS)
-
-
-_PLACING_SECONDS: Final = 60.0
-_POLL_SECONDS: Final = 1.0
-_OTHERS_FAIL_WITHIN_SECONDS: Final = 3.0
-"""Time in which the agents of other nodes end with an error of their own, after the first one did."""
-_AGENT_ANSWERS_WITHIN_SECONDS: Final = 60.0
-"""Time in which Ray has an agent running on a node that is there; then the agent is started again."""
-_MOST_STARTS: Final = 4
-"""Starts of the agent of one place, as nodes die."""
-_UNSPECIFIC: Final = (0, 1, TransientError.exit_code)
-"""Exit codes of an agent whose peer has failed."""
-_SIGNALLED: Final = 128
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,8 @@ class RayWorkers(StoreWorkers):
             if isinstance(cause, ClozelineError) and not isinstance(cause, StorageError | TransientError):
                 raise cause
         task.faults.append(fault)
-        name = f"{function.__name__.strip('_')} of {_name_of(task)}"
+        item = getattr(task.item, "name", f"item {task.number}")
+        name = f"{function.__name__.strip('_')} of {item}"
         _LOG.warning("%s failed (attempt %d of %d): %s", name, len(task.faults), _MOST_ATTEMPTS, fault)
         if len(task.faults) == _MOST_ATTEMPTS:
             raise ClusterError(
@@ -198,7 +199,3 @@ def _portable(error: Exception) -> Exception:
     except Exception:  # noqa: BLE001  # whatever the class of the error does when it is copied
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _name_of(task: _Task) -> str:
-    return str(getattr(task.item, "name", f"item {task.number}"))

@@ -1,0 +1,1 @@
+"""Our layers, the published families, and encoders of your own."""

@@ -1,19 +1,12 @@
-"""Architecture of an encoder and its head: every option of our layers (layers.py, heads.py).
+"""Architecture of an encoder and its head: every option of our layers (layers.py), named sizes, activations, positions.
 
 A family's row (families/) translates its published configuration to these options and refuses anything else.
+Activations have the names that configurations use. Those of the families' published sizes are torch's own: importing
+transformers' table costs every stage a second.
 
-Named sizes of an encoder, one row each.
-
-Activations by the names that configurations use.
-
-Those of the families' published sizes are torch's own: importing transformers' table costs every stage a second.
-
-Positions of published configurations, which count them in different ways.
-
-Requested positions: the last layer and the head compute only these.
-
-The last layer still computes keys and values at all positions; its queries, attention output, MLP and norms run at the
-requested positions only. The results are equal up to rounding, at a fraction of the cost.
+If only some positions are requested, the last layer still computes keys and values at all of them; its queries,
+attention output, MLP and norms, and the head, run at the requested positions only. The results are equal up to
+rounding, at a fraction of the cost.
 
 Shapes: B rows, L tokens, X any axis; Q positions of each row; P any axes of positions: T of all rows, or [B, Q].
 """
@@ -31,6 +24,24 @@ from transformers import PretrainedConfig
 from clozeline.params.model import ModelParams
 
 Norm = Literal["layer", "rms"]
+
+Pooling = Literal["first", "last", "mean"]
+
+_OWN_ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+    {
+        "gelu": nn.GELU,
+        "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
+        "relu": nn.ReLU,
+        "silu": nn.SiLU,
+        "swish": nn.SiLU,
+        "tanh": nn.Tanh,
+    }
+)
+
+_POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"})
+
+_MOST_GATHERED = 0.5
+"""Share of all positions above which gathering them saves nothing."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +132,6 @@ class Architecture:
         return self.weights_of_layer or tuple(range(len(self.layers)))
 
 
-Pooling = Literal["first", "last", "mean"]
-
-
 @dataclass(frozen=True)
 class HeadShape:
     """Parts of a head, in order: dropout, dense, activation, norm, dropout, output. Each part is optional."""
@@ -208,26 +216,14 @@ def shape_of(params: ModelParams, *, gated: bool, published: Mapping[str, Shape]
     return Shape(*(number for number in numbers if number is not None))
 
 
-_OWN: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
-    {
-        "gelu": nn.GELU,
-        "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
-        "relu": nn.ReLU,
-        "silu": nn.SiLU,
-        "swish": nn.SiLU,
-        "tanh": nn.Tanh,
-    }
-)
-
-
 def activation_of(name: str) -> nn.Module:
     """Return a new module.
 
     Raises:
         KeyError: `name` is not among `known_activations`.
     """
-    if name in _OWN:
-        return _OWN[name]()
+    if name in _OWN_ACTIVATIONS:
+        return _OWN_ACTIVATIONS[name]()
     from transformers.activations import ACT2FN
 
     module: nn.Module = ACT2FN[name]
@@ -235,7 +231,7 @@ def activation_of(name: str) -> nn.Module:
 
 
 def is_known_activation(name: str) -> bool:
-    return name in _OWN or name in known_activations()
+    return name in _OWN_ACTIVATIONS or name in known_activations()
 
 
 def known_activations() -> list[str]:
@@ -243,9 +239,6 @@ def known_activations() -> list[str]:
     from transformers.activations import ACT2FN
 
     return sorted(ACT2FN)
-
-
-_POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"})
 
 
 def first_position(config: PretrainedConfig) -> int:
@@ -256,10 +249,6 @@ def first_position(config: PretrainedConfig) -> int:
 def longest_row_of(config: PretrainedConfig) -> int:
     """Return the longest row that the positions allow, in tokens."""
     return int(config.max_position_embeddings) - first_position(config)
-
-
-_MOST = 0.5
-"""Share of all positions above which gathering them saves nothing."""
 
 
 class Positions(Protocol):
@@ -351,7 +340,7 @@ class Slots:
     def are_few(self) -> bool:
         if torch.compiler.is_compiling():  # One compiled graph serves any number of targets.
             return False
-        return 0 < len(self.slot_T) < _MOST * self.num_rows * self.length
+        return 0 < len(self.slot_T) < _MOST_GATHERED * self.num_rows * self.length
 
     @property
     def _row_and_place_T(self) -> tuple[Tensor, Tensor]:

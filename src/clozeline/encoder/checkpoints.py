@@ -33,6 +33,9 @@ _ELSEWHERE = {
     "tf_model.h5": "TensorFlow weights",
 }
 
+AnyModel: TypeAlias = EncoderModel | StockModel | OwnModel
+"""A model on our layers, on transformers' own, or on yours: the three have one interface."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -149,10 +152,6 @@ def find_checkpoint(name: str, revision: str | None) -> tuple[Checkpoint, dict[s
             do=f"check the name; with a network, run `hf download {name} --local-dir FOLDER`",
         ) from error
     return checkpoint, dict(facts)
-
-
-AnyModel: TypeAlias = EncoderModel | StockModel | OwnModel
-"""A model on our layers, on transformers' own, or on yours: the three have one interface."""
 
 
 def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -> tuple[AnyModel, list[str]]:

@@ -1,22 +1,14 @@
-"""Dropout with random numbers at a fifth of torch's cost on a CPU, where torch draws one float after another.
-
-One draw of 64 bits decides four elements. With 16 bits each, rates are multiples of 1/65,536, and the scale matches
-the rounded rate exactly.
-
-Layers of all our encoders: embeddings, attention, MLP and norms, as selected by `Architecture`.
+"""Layers of all our encoders and their heads, as selected by `Architecture`; pooling of tokens; and a cheaper dropout.
 
 Training, evaluation and export run the same code: no branch depends on a tensor's values.
 
-Shapes: B rows, L tokens, H hidden, E width of the tables, A heads, D dimensions of a head, X any axis; Q requested
-positions of each row; P the requested positions in the shape of `Positions`. If all are requested, Q is L, P is [B, L].
+Dropout draws its random numbers at a fifth of torch's cost on a CPU, where torch draws one float after another: one
+draw of 64 bits decides four elements. With 16 bits each, rates are multiples of 1/65,536, and the scale matches the
+rounded rate exactly.
 
-The head of an encoder: from hidden states to logits.
-
-Shapes: B rows, L tokens, P any axes of positions, H hidden, C outputs.
-
-Pooling of token vectors into one vector for a text.
-
-Shapes: B texts, L tokens, H hidden.
+Shapes: B rows or texts, L tokens, H hidden, E width of the tables, A heads, D dimensions of a head, C outputs, X any
+axis; Q requested positions of each row; P the requested positions in the shape of `Positions`. If all are requested, Q
+is L, P is [B, L].
 """
 
 from collections.abc import Callable, Mapping

@@ -1,12 +1,9 @@
-"""Writing models in the form that stock transformers reads.
+"""A model on our layers: an encoder with a head, from random initial weights to the published layout that is saved.
 
-Random initial weights of our models, from the global random state.
-
-A model on our layers: an encoder with a head, saved in the published layout.
+Initial weights come from the global random state. Stock transformers reads what is saved; its own messages are
+controlled here too.
 
 Shapes: B rows, L tokens, H hidden; P any axes of positions.
-
-Control of transformers' own messages.
 """
 
 import re
@@ -27,6 +24,14 @@ from clozeline.encoder.families import LAYOUTS
 from clozeline.encoder.families.layout import HeadKind, Layout
 from clozeline.encoder.layers import Encoder, Head, mean_over_tokens
 from clozeline.system.errors import ArtifactError
+
+_ADDED = ("attention.output", "mlp.output")
+"""Matrices that write to the residual stream."""
+
+_TIED = "head.output.weight"
+_BIAS = "head.output.bias"
+_NARROW = 10**-4.5
+"""Standard deviation of new rows over that of trained rows; its square is the 1e-9 of transformers."""
 
 
 @contextmanager
@@ -57,10 +62,6 @@ def write_model(config: Any, class_name: str, weights: Mapping[str, Tensor], out
     whole = {name: weight.detach().contiguous() for name, weight in weights.items()}
     with failed_writes_as_os_errors():
         save_file(whole, out / "model.safetensors", metadata={"format": "pt"})
-
-
-_ADDED = ("attention.output", "mlp.output")
-"""Matrices that write to the residual stream."""
 
 
 def draw_encoder(encoder: Encoder, only: Collection[str] | None = None) -> None:
@@ -101,12 +102,6 @@ def _zero_padding(encoder: Encoder, only: Collection[str] | None) -> None:
         is_drawn = only is None or f"{name}.weight" in only
         if isinstance(module, nn.Embedding) and module.padding_idx is not None and is_drawn:
             module.weight[module.padding_idx].zero_()
-
-
-_TIED = "head.output.weight"
-_BIAS = "head.output.bias"
-_NARROW = 10**-4.5
-"""Standard deviation of new rows over that of trained rows; its square is the 1e-9 of transformers."""
 
 
 class Logits(NamedTuple):

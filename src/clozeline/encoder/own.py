@@ -1,10 +1,4 @@
-"""Code of your own encoder: imported by the name in params.yaml, built, and tried before it is trained.
-
-Shapes: B rows, L tokens, H hidden.
-
-Configuration of your own encoder: what its config.json holds.
-
-Your own encoder under heads of ours.
+"""Your own encoder under heads of ours: imported by the name in params.yaml, built, and tried before it is trained.
 
 Write a function in a module that Python can import from the project's folder, and name it in params.yaml:
 `pretrain.model.family: "mypackage.mymodule:build"`. Nothing else has to be registered.
@@ -21,7 +15,8 @@ The module it returns
 - initializes its own weights (the random state is seeded before) and attends to both sides: the objective is `mlm`;
 - can be traced by `torch.export` for any B and L, if it is to be exported.
 
-`params` is the section `pretrain.model`; use it as you like (`sizes.shape_of` gives the numbers of a named size).
+`params` is the section `pretrain.model`; use it as you like (`architecture.shape_of` gives the numbers of a named
+size).
 
 A saved model is a config.json with the arguments of `build`, and the weights. Only the params decide which code opens
 it. Stock transformers does not know it.
@@ -55,6 +50,19 @@ _TRIED_TOKENS = 8
 _MOST_OF_PADDING = 1e-4
 """Largest difference that padding may make, relative to the largest hidden state."""
 _CONTRACT = "read the contract: docs/pretraining.md, under “Your own encoder”"
+
+OWN_MODEL_TYPE = "clozeline-encoder"
+
+_CLASSES: Mapping[HeadKind, str] = MappingProxyType(
+    {
+        "mlm": "OwnForMaskedLM",
+        "feature-extraction": "OwnModel",
+        "text-classification": "OwnForSequenceClassification",
+        "token-classification": "OwnForTokenClassification",
+        "question-answering": "OwnForQuestionAnswering",
+    }
+)
+"""Name of each kind of model in config.json, with the ending that transformers gives to its classes."""
 
 
 def built(params: ModelParams, ids: TokenIds) -> nn.Module:
@@ -183,9 +191,6 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
-OWN_MODEL_TYPE = "clozeline-encoder"
-
-
 class OwnConfig(PretrainedConfig):  # type: ignore[misc]  # transformers loads its classes lazily, without types
     """Arguments of the function that builds your encoder, and the facts of it that tasks and export read."""
 
@@ -261,18 +266,6 @@ def opened_config(name: str, facts: Mapping[str, Any], family: str | None) -> Ow
             do="name it as `family`, but only if that code is yours: no folder decides which code runs",
         )
     return config
-
-
-_CLASSES: Mapping[HeadKind, str] = MappingProxyType(
-    {
-        "mlm": "OwnForMaskedLM",
-        "feature-extraction": "OwnModel",
-        "text-classification": "OwnForSequenceClassification",
-        "token-classification": "OwnForTokenClassification",
-        "question-answering": "OwnForQuestionAnswering",
-    }
-)
-"""Name of each kind of model in config.json, with the ending that transformers gives to its classes."""
 
 
 class OwnEncoder(nn.Module):

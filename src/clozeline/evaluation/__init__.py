@@ -1,0 +1,1 @@
+"""Figures of an encoder over the whole validation set."""

@@ -1,21 +1,11 @@
-"""Answers of a graph to the texts of an exam, in a fixed order, so that two graphs can be compared.
+"""Exams: tokenized texts, a function that reads a graph's answers to them, and the right answers.
 
-Shapes: A answers (masked tokens of an encoder, texts of a classifier, …), H hidden, L tokens, T texts, V vocabulary,
-classes or tags.
+Two graphs are compared by their answers, which come in a fixed order, and by shares and ratios over texts with 95 %
+intervals. Here are the texts on which INT8 is compared with fp32, and the exams of encoders: predict hidden or next
+tokens, or match the two halves of a text.
 
-The texts on which INT8 is compared with fp32.
-
-Shares and ratios over texts, with 95 % intervals.
-
-Shapes: A answers, T texts.
-
-Exam of a model: tokenized texts, a function that reads the answers, and the right answers.
-
-Shapes: A answers, T texts.
-
-Exams of encoders: predict hidden or next tokens, or match the two halves of a text.
-
-Shapes: A answers, P predicted tokens of a text, T texts, V vocabulary.
+Shapes: A answers (masked tokens of an encoder, texts of a classifier, …), H hidden, L tokens, P predicted tokens of a
+text, T texts, V vocabulary, classes or tags.
 """
 
 import hashlib
@@ -51,6 +41,16 @@ BEGINNINGS = 4
 UNKNOWN = -1
 """Marks an answer without a label."""
 
+Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
+"""Function from the index of a text in an exam and the graph's output for it to its answers."""
+
+_NORMAL_QUANTILE_95 = 1.959963984540054
+
+Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+Places = npt.NDArray[np.int64]
+Holds = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -60,10 +60,6 @@ class Answers:
     """Answers that a `Reader` takes from the output, or an exam from the embeddings."""
     embeddings_TH: npt.NDArray[np.float32] | None = None
     """Embeddings of length 1 of the texts as given, masks included; None for a model that does not embed."""
-
-
-Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
-"""Function from the index of a text in an exam and the graph's output for it to its answers."""
 
 
 def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
@@ -225,12 +221,6 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
     )
 
 
-_NORMAL_QUANTILE_95 = 1.959963984540054
-
-
-Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class Counts:
     """A figure as the ratio of two sums over texts.
@@ -296,10 +286,6 @@ def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> Meas
 def per_text(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the number of answers with `holds_A` in each text: [T]."""
     return np.bincount(text_A[holds_A], minlength=int(text_A.max(initial=-1)) + 1)
-
-
-Places = npt.NDArray[np.int64]
-Holds = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)

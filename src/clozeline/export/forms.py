@@ -1,12 +1,11 @@
-"""The likeliest tokens at each predicted position, computed in the graph: a few numbers instead of a vocabulary.
-
-Shapes: P predicted positions (masks, or ends of texts) in all texts together, V vocabulary, K likeliest tokens.
-
-What the graph of each kind of model computes, its outputs as the manifest describes them, and the positions at which
+"""What the graph of each kind of model computes, its outputs as the manifest describes them, and the positions at which
 its last layer is computed.
 
+The likeliest tokens at each predicted position are computed in the graph: a few numbers instead of a vocabulary.
+
 Shapes: B texts, L tokens, Q positions of a text that the last layer is computed at, H hidden, M masks in all texts
-together, V vocabulary, C classes or tags.
+together, P predicted positions (masks, or ends of texts) in all texts together, V vocabulary, K likeliest tokens, C
+classes or tags.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,17 @@ from clozeline.records.package import LastLayer, TensorSpec
 
 MOST = 100
 """Largest K, and the limit of `top_k` in a request."""
+
+Outputs = Mapping[str, Tensor]
+
+_POOLED: Mapping[str, str] = MappingProxyType(
+    {
+        "mean": "mean of the last hidden states where attention_mask is 1, normalized to length 1",
+        "cls": "last hidden state of the first token, normalized to length 1",
+        "max": "largest value of each feature where attention_mask is 1, normalized to length 1",
+    }
+)
+"""Description of the vector of a text by pooling."""
 
 
 def num_likeliest(vocab_size: int) -> int:
@@ -55,9 +65,6 @@ def add_likeliest(model: ModelProto, vocab_size: int, axis: str) -> None:
         helper.make_tensor_value_info(name, kind, [axis, most])
         for name, kind in ((TOP_IDS, TensorProto.INT64), (TOP_SCORES, TensorProto.FLOAT))
     )
-
-
-Outputs = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -189,16 +196,6 @@ def _hidden(trained: TrainedModel, texts: GraphTexts, positions: Positions | Non
 
 def _tensor(name: str, shape: tuple[str | int, ...], meaning: str) -> TensorSpec:
     return TensorSpec(name=name, dtype="float32", shape=shape, meaning=meaning)
-
-
-_POOLED: Mapping[str, str] = MappingProxyType(
-    {
-        "mean": "mean of the last hidden states where attention_mask is 1, normalized to length 1",
-        "cls": "last hidden state of the first token, normalized to length 1",
-        "max": "largest value of each feature where attention_mask is 1, normalized to length 1",
-    }
-)
-"""Description of the vector of a text by pooling."""
 
 
 def _embeddings(trained: TrainedModel, axis: str = "length") -> Sequence[TensorSpec]:

@@ -1,15 +1,11 @@
-"""ONNX graphs as files. Equal graphs give equal bytes, and their axes have the names of the manifest.
+"""ONNX graphs as files, and in the few forms that the rest of the export reads.
 
-Shapes of a graph's tensors, by shape inference.
-
-Normalization of the graph that torch's exporter writes to the few forms that the rest of the export reads.
-
-Every linear layer becomes a MatMul by a transposed weight and an Add of its bias. The MatMul is named after the weight,
+Equal graphs give equal bytes, and their axes have the names of the manifest. In the graph that torch's exporter writes,
+every linear layer becomes a MatMul by a transposed weight and an Add of its bias. The MatMul is named after the weight,
 and its input after the MatMul. Source paths are removed.
 
-Nodes of a graph that look up rows of a table.
-
-Vectors that are added to the result of one product only: an integer product can add them itself.
+Shapes of tensors come from shape inference. Look-ups of rows of a table are found, and so are vectors that are added to
+the result of one product only: an integer product can add them itself.
 """
 
 from collections import Counter
@@ -31,6 +27,15 @@ from clozeline.records.package import TensorSpec, data_file
 
 MAX_PROTOBUF_BYTES = 2**31 - 2**24
 """Largest size of the weights in one graph file, and of one tensor in any file. Protobuf's limit is 2 GiB in all."""
+
+_LARGEST_SIZE = 64
+"""Largest number of elements of a constant that may be a shape; a larger constant is a weight."""
+Axes = tuple[int | str | None, ...]
+"""Axes of a tensor: a size, a name that stands for the same size in the whole graph, or None if unknown."""
+
+_SUFFIX = ".weight"
+_OF_LINEAR = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
+"""Attributes of a Gemm that stands for a linear layer."""
 
 
 def read_graph(path: Path) -> ModelProto:
@@ -147,12 +152,6 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
                 yield from _graphs(attribute.g)
 
 
-_LARGEST_SIZE = 64
-"""Largest number of elements of a constant that may be a shape; a larger constant is a weight."""
-Axes = tuple[int | str | None, ...]
-"""Axes of a tensor: a size, a name that stands for the same size in the whole graph, or None if unknown."""
-
-
 def inferred_axes(model: ModelProto) -> Mapping[str, Axes]:
     """Return the axes of each tensor except the weights, by name."""
     inferred = onnx.shape_inference.infer_shapes(outline(model), data_prop=True).graph
@@ -177,11 +176,6 @@ def _size(axis: "onnx.TensorShapeProto.Dimension") -> int | str | None:
     if axis.HasField("dim_value"):
         return int(axis.dim_value)
     return str(axis.dim_param) if axis.dim_param else None
-
-
-_SUFFIX = ".weight"
-_OF_LINEAR = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
-"""Attributes of a Gemm that stands for a linear layer."""
 
 
 def make_plain(model: ModelProto) -> None:

@@ -1,11 +1,10 @@
-"""Sensitivity: the error that INT8 causes in each product with a weight matrix.
-
-Shapes: A answers, V vocabulary or classes.
-
-The ladder: INT8 schemes are tried in order until one passes its checks; fp32 serves if none does.
+"""The ladder: INT8 schemes are tried in order until one passes its checks; fp32 serves if none does.
 
 A scheme computes the scales of activations at run time. The one that passes is then tried with fixed scales, which are
 faster, for activations whose range varies little between tokens or can be smoothed; they are kept if nothing is lost.
+Sensitivity is the error that INT8 causes in each product with a weight matrix.
+
+Shapes: A answers, V vocabulary or classes.
 """
 
 import logging
@@ -31,6 +30,9 @@ from clozeline.params.delivery import ExportParams, RungParams
 from clozeline.records.package import FILES, Manifest, QuantizationScheme, Rung
 
 _LOG = logging.getLogger(__name__)
+
+_SENSITIVITY_TEXTS = 16
+"""Number of texts for the sensitivity measurement, which runs a graph for each product on all of them."""
 
 
 def worst_first(
@@ -66,10 +68,6 @@ def _mean_square(model: OpenModel, texts: Sequence[TokenizedText], exact: Sequen
     """Return the mean square difference from `exact`, less a shift common to an answer's logits, which is harmless."""
     differences = [ours_AV - exact_AV for ours_AV, exact_AV in zip(logits(model, texts), exact, strict=True)]
     return float(np.mean(np.concatenate([moved_AV.var(axis=1) for moved_AV in differences]), dtype=np.float64))
-
-
-_SENSITIVITY_TEXTS = 16
-"""Number of texts for the sensitivity measurement, which runs a graph for each product on all of them."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,8 @@
-"""Files of a package beside its graphs.
+"""Package of a model: graphs, tokenizer and manifest, with the graphs checked; made by stages `export` and `import`.
 
-config.json opens them in optimum's classes for ONNX graphs (`ORTModelFor…`), tokenizer.json truncates and pads texts as
-the graphs need them.
-
-Model card of a package: the card of the trained model, and the figures of the export.
-
-Warnings about too little text for the proof of INT8.
-
-Package of a model: graphs, tokenizer and manifest, with the graphs checked; made by stages `export` and `import`.
+Beside the graphs, config.json opens them in optimum's classes for ONNX graphs (`ORTModelFor…`), tokenizer.json
+truncates and pads texts as the graphs need them, and the model card is that of the trained model with the figures of
+the export. Too little text for the proof of INT8 gives a warning.
 """
 
 import json
@@ -51,8 +46,31 @@ from clozeline.records.package import (
 from clozeline.system import files
 from clozeline.system.errors import ArtifactError, GateError
 
+_LOG = logging.getLogger(__name__)
+
 _OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version"})
 """Keys about the original weight file or about the code that opens it; the package leaves them out."""
+
+_MADE_WITH = ("clozeline", "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
+_INPUTS = {
+    spec.name: spec
+    for spec in (
+        *(
+            TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=meaning)
+            for name, meaning in (
+                ("input_ids", "token ids; shorter texts are padded at their end with the pad id"),
+                ("attention_mask", "1 for a token, 0 for padding"),
+                ("token_type_ids", "0 for every token of a text; 1 for those of the second text of a pair"),
+            )
+        ),
+        TensorSpec(
+            name=MASKS_ONLY,
+            dtype="bool",
+            shape=(1,),
+            meaning="true: no embeddings, which is faster; false: every output",
+        ),
+    )
+}
 
 
 def write_client_config(trained: TrainedModel, folder: Path) -> None:
@@ -131,9 +149,6 @@ def _shown(measured: Measured) -> str:
     return f"{measured.value:.4f} (95 %: {measured.low:.4f} to {measured.high:.4f})"
 
 
-_LOG = logging.getLogger(__name__)
-
-
 def warn_of_few_texts(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
     """Warn if the file `texts` has fewer texts than params.yaml requires.
 
@@ -162,28 +177,6 @@ def warn_of_few_items(rungs: Sequence[Rung]) -> None:
             " varied if all answers are the same; or raise `num_agreement_texts`",
             "; ".join(counts),
         )
-
-
-_MADE_WITH = ("clozeline", "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
-_INPUTS = {
-    spec.name: spec
-    for spec in (
-        *(
-            TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=meaning)
-            for name, meaning in (
-                ("input_ids", "token ids; shorter texts are padded at their end with the pad id"),
-                ("attention_mask", "1 for a token, 0 for padding"),
-                ("token_type_ids", "0 for every token of a text; 1 for those of the second text of a pair"),
-            )
-        ),
-        TensorSpec(
-            name=MASKS_ONLY,
-            dtype="bool",
-            shape=(1,),
-            meaning="true: no embeddings, which is faster; false: every output",
-        ),
-    )
-}
 
 
 @dataclass(frozen=True)

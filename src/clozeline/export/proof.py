@@ -175,7 +175,11 @@ def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     low = _beside_fp32(rung.agreement, rung.metric_ratio, cosines, rung.different_answers, gates)
     low |= {"batch_cosine_min": (rung.batch_cosine_min, MIN_BATCH_COSINE)}
     high = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
-    return (*_all_at_least(low), *(_at_most(name, given, limit) for name, (given, limit) in high.items()))
+    # A figure is None where the kind of model has none.
+    return (
+        *(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None),
+        *(_at_most(name, given, limit) for name, (given, limit) in high.items()),
+    )
 
 
 def _beside_fp32(
@@ -201,11 +205,6 @@ def lacking(rung: Rung) -> tuple[Check, ...]:
     """Return the failed checks of sample sizes, which any other scheme would fail too."""
     counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
     return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
-
-
-def _all_at_least(low: Mapping[str, tuple[float | None, float]]) -> tuple[Check, ...]:
-    """Check the lower limits; a figure is None where the kind of model has none."""
-    return tuple(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None)
 
 
 def _at_least(name: str, given: float, limit: float) -> Check:

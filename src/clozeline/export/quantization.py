@@ -1,10 +1,7 @@
-"""Quantization of activations to 8 bits, with one scale for each token, or a fixed one.
+"""INT8 quantization: 8-bit activations with dynamic or fixed scales, 7- or 8-bit weights, integer products.
 
-Each generator yields the nodes of the graph and returns the names of the tensors that they make.
-
-Storage of weights for integer products: one entry for each value of `weights` in `export.ladder`.
-
-INT8 quantization: 8-bit activations with dynamic or fixed scales, 7- or 8-bit weights, integer products.
+Weights are stored in one of the ways that `weights` in `export.ladder` can name. Activations have one scale for each
+token, or a fixed one: each generator yields the nodes of the graph and returns the names of the tensors that they make.
 
 Differences from onnxruntime's `quantize_dynamic`, and why (measured on the default encoder and on all-MiniLM-L6-v2):
 
@@ -39,6 +36,15 @@ LEVELS = 255
 
 Constant = Callable[[str, npt.NDArray[np.generic]], str]
 """Function that stores a tensor under a name, once, and returns the name."""
+
+Weights = Literal["int7", "uint8", "int8"]
+
+MICROSOFT = "com.microsoft"
+PRODUCT = "MatMulIntegerToFloat"
+"""Operator of onnxruntime's own domain: an integer product that is scaled to floats before it is written."""
+NUM_CALIBRATION_TEXTS = 64
+"""Texts outside the exam, for the ranges of activations; the first 16 find the products with the largest error."""
+_NO_RANGES: Mapping[str, ActivationRange] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -98,9 +104,6 @@ def per_token(name: str, constant: Constant) -> Making:
     return Integers(f"{name}/quantized", f"{name}/scale", zero_point)
 
 
-Weights = Literal["int7", "uint8", "int8"]
-
-
 @dataclass(frozen=True)
 class Storage:
     limit: int
@@ -132,14 +135,6 @@ def symmetric(
     scale = np.where(largest == 0, np.float32(1), largest / np.float32(limit)).astype(np.float32)
     integers = np.clip(np.rint(matrix / scale), -limit, limit).astype(np.int8)
     return integers, scale.reshape(-1)
-
-
-MICROSOFT = "com.microsoft"
-PRODUCT = "MatMulIntegerToFloat"
-"""Operator of onnxruntime's own domain: an integer product that is scaled to floats before it is written."""
-NUM_CALIBRATION_TEXTS = 64
-"""Texts outside the exam, for the ranges of activations; the first 16 find the products with the largest error."""
-_NO_RANGES: Mapping[str, ActivationRange] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,10 @@
-"""Exams of classifiers: the label of a text, each of several labels, or which of two texts has the higher score.
+"""Exams of fine-tuned models: labels, scores and tags of texts, similarity of pairs, and answers to questions.
 
-Shapes: A answers, C labels, T texts.
+A classifier is asked for the label of a text, for each of several labels, or for which of two texts has the higher
+score; an encoder that was fine-tuned on pairs for the correlation of cosines with scores, or for matching texts; other
+models for the tags of words, or for the span of an answer.
 
-Exams of encoders that were fine-tuned on pairs: correlation of cosines with scores, or search for matching texts.
-
-Shapes: A answers, D second texts, H hidden, T texts.
-
-Exams of models that point into a text: tags of words, and answers to questions.
-
-Shapes: A answers, L tokens, T texts, W words of a text.
+Shapes: A answers, C labels, D second texts, H hidden, L tokens, T texts, W words of a text.
 """
 
 import math
@@ -49,6 +45,15 @@ from clozeline.records.finetune.scored_items import (
     ranked,
     spearman,
 )
+
+_DECIMALS = 5
+"""Decimals of cosines. Smaller differences are rounding and must not order pairs that are equally similar."""
+
+_WORD = re.compile(r"\S+")
+_QUESTION_WORDS = 8
+_SEARCH = SpanSearch(max_answer_tokens=30)
+_NO_ANSWER = -1
+_END_BITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +162,6 @@ def _label_sets(
         metric="micro F1" if true_A.any() else "label agreement",
         least_logit=math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else math.inf * (threshold - 0.5),
     )
-
-
-_DECIMALS = 5
-"""Decimals of cosines. Smaller differences are rounding and must not order pairs that are equally similar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,13 +302,6 @@ def _shares_of_correlation(score_A: Values, cosine_A: Values) -> npt.NDArray[np.
     without_A = np.nan_to_num(without_A)  # NaN if all remaining values are equal
     shares_A: npt.NDArray[np.float64] = correlation + (num_pairs - 1) * (without_A.mean() - without_A)
     return shares_A
-
-
-_WORD = re.compile(r"\S+")
-_QUESTION_WORDS = 8
-_SEARCH = SpanSearch(max_answer_tokens=30)
-_NO_ANSWER = -1
-_END_BITS = 32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""Export configuration of each family for optimum: inputs and outputs of its graph, their dynamic axes, an example.
+"""Export of a trained model to an fp32 ONNX graph by torch's exporter.
 
-optimum's `TasksManager` registers them and looks them up by family and task.
-
-Export of a trained model to an fp32 ONNX graph by torch's exporter, with the configurations of `TasksManager`.
+optimum's `TasksManager` registers the configurations here and looks them up by family and task: inputs and outputs of
+the graph, their dynamic axes, an example.
 """
 
 import logging
@@ -37,6 +36,9 @@ Axes = Mapping[str, Mapping[int, str]]
 """Dynamic axes of each tensor, with their names."""
 _NONE: Mapping[int, str] = MappingProxyType({})
 _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
+
+_EXAMPLE_TOKENS = 16
+"""Length of the traced texts in tokens, unless the model reads fewer."""
 
 
 class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no types
@@ -74,7 +76,10 @@ class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
 
     @property
     def outputs(self) -> Axes:
-        return {spec.name: dict(_named(spec)) for spec in self.computed}
+        return {
+            spec.name: {place: size for place, size in enumerate(spec.shape) if isinstance(size, str)}
+            for spec in self.computed
+        }
 
 
 class OfPairs(OfText):
@@ -131,17 +136,9 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig, computed
     return configuration
 
 
-def _named(spec: TensorSpec) -> Iterator[tuple[int, str]]:
-    return ((place, size) for place, size in enumerate(spec.shape) if isinstance(size, str))
-
-
 def _known_to_optimum(task: Task) -> str:
     """Return `task` if optimum has a task of this name, because it registers no other; else one that it has."""
     return task if task in TasksManager.get_all_tasks() else "feature-extraction"
-
-
-_EXAMPLE_TOKENS = 16
-"""Length of the traced texts in tokens, unless the model reads fewer."""
 
 
 def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
@@ -194,7 +191,9 @@ def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) 
             kwargs=example,
             input_names=list(configuration.inputs),
             output_names=list(configuration.outputs),
-            dynamic_shapes=_dynamic(configuration.inputs),
+            dynamic_shapes={
+                name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for name, axes in configuration.inputs.items()
+            },
             opset_version=opset,
             dynamo=True,
             optimize=False,
@@ -205,10 +204,6 @@ def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) 
     optimize_ir(program.model, should_fold=lambda node: False if node.op_type == "Transpose" else None)
     graph: ModelProto = program.model_proto
     return graph
-
-
-def _dynamic(inputs: Axes) -> dict[str, dict[int, Any]]:
-    return {name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for name, axes in inputs.items()}
 
 
 def _quiet() -> None:

@@ -1,6 +1,6 @@
-"""Architectures in config.json: which kind of model a folder holds, and which cannot be exported.
+"""A trained model folder of any family, opened for export: model, tokenizer, and the facts for the manifest.
 
-A trained model folder of any family, opened for export: model, tokenizer, and the facts for the manifest.
+The architecture in config.json tells which kind of model a folder holds. Some families cannot be exported.
 """
 
 import json
@@ -33,6 +33,18 @@ NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Families (`model_type` in config.json) that train here but cannot be exported, and why."""
+
+_PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
+
+_SAVE_TOGETHER = "save config and weights from the same model"
+_GET_WHOLE = (
+    "download or save the model again; if it was published without its head, import its encoder "
+    "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
+)
+"""What to do about missing weights."""
+_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+"""Tokenizer files, one JSON object each; the first is required."""
 
 
 def task_of(folder: Path) -> Task:
@@ -99,10 +111,6 @@ def damaged(file: Path, given: str, expected: str) -> ArtifactError:
         f"{file} is damaged: expected {expected}, got {given}",
         do="if a stage made it, run `dvc repro`, which restores it; otherwise download or save it again",
     )
-
-
-_PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
-"""Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -187,16 +195,6 @@ class TrainedModel:
         return None if margin is None else float(margin)
 
 
-_WHOLE = "save config and weights from the same model"
-_PUBLISHED_WHOLE = (
-    "download or save the model again; if it was published without its head, import its encoder "
-    "(`--task feature-extraction`), or fine-tune a head (docs/tasks.md)"
-)
-"""What to do about missing weights."""
-_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-"""Tokenizer files, one JSON object each; the first is required."""
-
-
 def open_trained(folder: Path, published: ImportParams | None = None, family: str | None = None) -> TrainedModel:
     """Open a model from `pretrain` or `finetune`, or a published model of the same families.
 
@@ -215,7 +213,7 @@ def open_trained(folder: Path, published: ImportParams | None = None, family: st
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
     # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
-    model = _model(folder, kind, family, _WHOLE if published is None else _PUBLISHED_WHOLE)
+    model = _model(folder, kind, family, _SAVE_TOGETHER if published is None else _GET_WHOLE)
     trained = TrainedModel(folder, task, model, _tokenizer(folder), published)
     _check_facts(trained)
     _check_fit(trained)

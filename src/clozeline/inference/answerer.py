@@ -1,10 +1,7 @@
-"""Search for the best spans of a context, given the logits of start and end tokens.
+"""Extractive question answering: find the span of a context that answers a question, or report no answer.
 
-Shapes: C tokens of the context in a window.
-
-Pairs of texts for clients that send plain strings: JSON, such as `{"question": "…", "context": "…"}`.
-
-Extractive question answering: find the span of a context that answers a question, or report no answer.
+The best spans are searched given the logits of start and end tokens. Clients may send a pair as a plain string, which
+is JSON: `{"question": "…", "context": "…"}`.
 
 Shapes: B texts of a batch, L tokens of a window, C tokens of its context.
 """
@@ -27,6 +24,15 @@ Logits = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 _SPARE_SPANS = 10
 """Number of additional spans to find, because several may become the same after alignment to words."""
+
+ENDS = "ends"
+"""Name of the output that stacks the start and the end logits on its last axis."""
+_CONTEXT = 1
+_NO_ANSWER = 0
+"""First token of a window, which start and end point at if there is no answer (Devlin et al. 2018, section 4.3)."""
+
+_QUESTION_TOKENS = 64
+_OVERLAP_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +126,7 @@ def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
         ) from error
 
 
-ENDS = "ends"
-"""Name of the output that stacks the start and the end logits on its last axis."""
-_CONTEXT = 1
-_NO_ANSWER = 0
-"""First token of a window, which start and end point at if there is no answer (Devlin et al. 2018, section 4.3)."""
 _USUAL = SpanSearch()
-_QUESTION_TOKENS = 64
-_OVERLAP_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ from clozeline.inference.open_model import AnyQuestion, OpenModel, Question, Rec
 from clozeline.inference.tokenization import Given, NotAPairError
 from clozeline.records.package import Manifest, ScoreFunction
 
+_RELEVANT = ("relevant", "entailment", "equivalent", "duplicate", "paraphrase", "similar", "yes", "true", "1")
+"""Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets."""
+
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
@@ -20,10 +23,6 @@ class LabelScore:
     label: str
     score: float
     """Score by the model's score function: a probability, 0-1, or the logit of a regression."""
-
-
-_RELEVANT = ("relevant", "entailment", "equivalent", "duplicate", "paraphrase", "similar", "yes", "true", "1")
-"""Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets."""
 
 
 class Classifier(OpenModel):

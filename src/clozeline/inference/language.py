@@ -1,14 +1,10 @@
-"""Embedding: a vector for each text, or for each of its tokens.
+"""Models that embed texts, and language models, which also name the likeliest tokens at some positions.
 
-Shapes: H hidden, L tokens of a text, T texts.
+An embedding is a vector for each text, or for each of its tokens. The graph itself names the likeliest tokens. A masked
+language model gives them for the masks of a text.
 
-Language models: the likeliest tokens at some positions, named by the graph itself, beside embeddings.
-
-Shapes: K likeliest tokens that the graph gives, P predicted positions, X is K or the size of the vocabulary.
-
-Masked language model: tokens for the masks of a text, and embeddings.
-
-Shapes: H hidden, K likeliest tokens that the graph gives for a mask, M masks, T texts, V vocabulary; X is K or V.
+Shapes: H hidden, L tokens of a text, T texts, M masks, P predicted positions, V vocabulary; K likeliest tokens that the
+graph gives; X is K or V.
 """
 
 from collections.abc import Sequence
@@ -33,6 +29,13 @@ from clozeline.system.errors import ArtifactError, ParamsError
 
 HIDDEN = "last_hidden_state"
 """Output with the vector of each token, [B, L, H], under transformers' name for it."""
+
+TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
+"""Outputs with the likeliest tokens of each predicted position and their probabilities, best first: [P, K]."""
+TOP = "top"
+"""Name of the output that stacks both on its last axis; token ids are too small to be rounded in float32."""
+
+_MASK = "[MASK]"
 
 
 class Embedder(OpenModel):
@@ -117,12 +120,6 @@ class Embedder(OpenModel):
         return [{"embedding": embedding_H.tolist()} for embedding_H in self.embed(texts, truncate=truncate)]
 
 
-TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
-"""Outputs with the likeliest tokens of each predicted position and their probabilities, best first: [P, K]."""
-TOP = "top"
-"""Name of the output that stacks both on its last axis; token ids are too small to be rounded in float32."""
-
-
 class LanguageModel(Embedder):
     """A model whose graph gives the likeliest tokens."""
 
@@ -143,9 +140,6 @@ def named(rows_K2: Rows, top_k: int, but: Sequence[int] = ()) -> list[tuple[int,
     """Return the first `top_k` tokens that the graph gives with their probabilities, without the ids `but`."""
     found = [(int(token_id), float(score)) for token_id, score in rows_K2[: top_k + len(but)]]
     return [one for one in found if one[0] not in but][:top_k]
-
-
-_MASK = "[MASK]"
 
 
 @dataclass(frozen=True, slots=True)

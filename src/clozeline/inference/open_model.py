@@ -1,18 +1,9 @@
-"""`Question`: one inference job, run either by a library call or by the workers of a server.
+"""Operations of every kind of model on an open package: tokenize, batch, run the ONNX graph, rank its logits.
 
-Batches of texts of similar length: on a CPU, padding costs as much as text.
+A batch holds texts of similar length: on a CPU, padding costs as much as text. A `Question` is one inference job, run
+either by a library call or by the workers of a server.
 
-Shapes: B texts of a batch, L tokens of the longest.
-
-The ONNX graph of a package, opened in ONNX Runtime.
-
-Shapes: B texts of a batch, L tokens of the longest.
-
-Operations of every kind of model on an open package: tokenize, batch, run the graph.
-
-Conversion of logits to the likeliest answers and their probabilities.
-
-Shapes: V classes or vocabulary; T tokens, C tags.
+Shapes: B texts of a batch, L tokens of the longest; V classes or vocabulary; T tokens, C tags.
 """
 
 from abc import ABC, abstractmethod
@@ -32,6 +23,19 @@ from clozeline.system.errors import DataError
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 Rows = npt.NDArray[np.float32]
 """Part of a graph's output for one text, such as `embedding_H`, `logits_C`, or `logits_MV` of its masks."""
+
+BATCH_TOKENS = 512
+"""Tokens of a batch, including padding. Measured on 2 AVX2 cores: 256-512 is best, 4096 takes 1.6 times as long."""
+
+MASKS_ONLY = "masks_only"
+"""Input [1] of a masked language model: whether only outputs at masks are requested."""
+_OF_EVERY_POSITION = frozenset({"sentence_embedding", "last_hidden_state"})
+"""Outputs that need the last layer at every position."""
+
+AnswerT = TypeVar("AnswerT")
+Records = list[dict[str, Any]]
+
+_PARTS_PER_ANSWER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,6 @@ class Question(Generic[AnswerT_co]):
 
 
 AnyQuestion = Question[Any]
-
-
-BATCH_TOKENS = 512
-"""Tokens of a batch, including padding. Measured on 2 AVX2 cores: 256-512 is best, 4096 takes 1.6 times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,6 @@ def _types(
         if types_L is not None:
             types_of_row_L[: len(types_L)] = types_L
     return types_BL
-
-
-MASKS_ONLY = "masks_only"
-"""Input [1] of a masked language model: whether only outputs at masks are requested."""
-_OF_EVERY_POSITION = frozenset({"sentence_embedding", "last_hidden_state"})
-"""Outputs that need the last layer at every position."""
 
 
 class GraphSession:
@@ -176,10 +170,6 @@ def _options(num_threads: int) -> onnxruntime.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(num_threads > 1)))
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
-
-
-AnswerT = TypeVar("AnswerT")
-Records = list[dict[str, Any]]
 
 
 class OpenModel(ABC):
@@ -277,9 +267,6 @@ def without_padding(batch: TextBatch, values: npt.NDArray[np.float32]) -> list[R
     """Return each text's part of an output for each token."""
     lengths_B = batch.attention_mask_BL.sum(axis=1).tolist()
     return [of_text[:length] for of_text, length in zip(values, lengths_B, strict=True)]
-
-
-_PARTS_PER_ANSWER = 16
 
 
 def likeliest(logits_V: npt.NDArray[np.float32], top_k: int) -> list[tuple[int, float]]:

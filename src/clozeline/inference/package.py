@@ -1,8 +1,7 @@
-"""Table of the kinds of model: everything that differs between kinds, from export to HTTP, is in one row.
+"""Opening of a package (`dist/<model>/`), with its files checked against the manifest; the kinds of model.
 
-Objects that need torch or a web server are named as `module:name` and imported on use, because inference needs neither.
-
-Opening of a package (`dist/<model>/`), with its files checked against the manifest.
+Everything that differs between kinds of model, from export to HTTP, is in one row of a table. Objects that need torch
+or a web server are named as `module:name` and imported on use, because inference needs neither.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +25,8 @@ from clozeline.system.errors import ArtifactError, ClozelineError
 _TENSORS = "clozeline.serving.http.open_inference"
 _HOUSE = "clozeline.serving.http"
 """No stage imports these modules, because no output of a stage depends on them."""
+
+_RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,6 @@ def kind_of(task: str) -> ModelKind:
 def resolved(name: str) -> Any:
     """Import the object that a row names as `module:name`."""
     return resolve_name(name)
-
-
-_RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
 
 
 def load(

@@ -1,8 +1,6 @@
-"""Grouping of tagged tokens into entities, as in transformers' token-classification pipeline.
+"""Tagging: the entities of a text, with their types and positions.
 
-Shapes: T tokens of a text, C tags.
-
-Tagging: the entities of a text, with their types and positions.
+Tagged tokens are grouped into entities as in transformers' token-classification pipeline.
 
 Shapes: C tags, L tokens of a window, T of them without special tokens.
 """

@@ -1,9 +1,10 @@
-"""Cache of the token ids of words, from which a text is tokenized in a sixth of the time.
+"""Tokenization with the tokenizer of the package, without padding, which open_model.py adds; and errors of inference.
 
-It works for tokenizers that encode words independently (word_cuts.py). Other tokenizers, and texts with a special token
-that may absorb its neighbours, bypass the cache.
+A cache of the ids of words tokenizes a text in a sixth of the time. It works for tokenizers that encode words
+independently (records/word_cuts.py). Other tokenizers, and texts with a special token that may absorb its neighbours,
+bypass it.
 
-Errors of inference, a class for each fault, so that a server can name the fault to its clients.
+Each fault has an error class, so that a server can name the fault to its clients:
 
 DataError
 ├── TextError             a fault of one of the texts; `number` says which
@@ -15,8 +16,6 @@ DataError
 └── TargetError           a target is not one token of the vocabulary
 ArtifactError
 └── NotANumberError       the graph gave NaN or infinity: a fault of the model, not of the client
-
-Tokenization with the tokenizer of the package, without padding, which `batching` adds.
 """
 
 import re
@@ -51,6 +50,10 @@ _MOST_IDS = 8
 _MOST_NEW_WORDS = 16
 """Number of new words that one text adds. A text with more is encoded as a whole, which is faster."""
 _PROBES = ("a", "a b")
+
+Given = str | tuple[str, str]
+"""One text, or a pair of texts."""
+_MAX_CUTTERS = 4
 
 
 @dataclass(frozen=True)
@@ -204,11 +207,6 @@ class TargetError(DataError):
 
 class NotANumberError(ArtifactError):
     """The graph gave NaN or infinity."""
-
-
-Given = str | tuple[str, str]
-"""One text, or a pair of texts."""
-_MAX_CUTTERS = 4
 
 
 def each_text(given: Sequence[Given]) -> list[str]:

@@ -1,1 +1,1 @@
-"""lab"""
+"""Models compared: contests, BLiMP, GLUE, search, ablations and sweeps."""

@@ -1,17 +1,15 @@
-"""Masking units: a token, a whole word, or a span is hidden as one.
-
-A unit gives each token a number; the token is a target if its number is below the unit's threshold for the rate. The
-numbers do not depend on the rate, so everything hidden at a low rate is hidden at a higher one too.
-
-Shapes: N tokens; K possible starts of a span that covers a token.
-
-Masking of tokens as a pure function of their identity: (seed, epoch, document, position).
+"""Masking of tokens as a pure function of their identity: (seed, epoch, document, position).
 
 The module knows nothing of batches, workers, or ranks, so none of them can change a mask. With `final_mask_rate` the
 rate follows the share of the budget that is done, so `batch_tokens` and `steps` decide how many tokens of one fixed
 order are hidden.
 
-Shapes: N tokens, rows whole and in reading order where a masking unit is more than a token; V vocabulary.
+A masking unit is a token, a whole word, or a span, which is hidden as one. A unit gives each token a number; the token
+is a target if its number is below the unit's threshold for the rate. The numbers do not depend on the rate, so
+everything hidden at a low rate is hidden at a higher one too.
+
+Shapes: N tokens, rows whole and in reading order where a masking unit is more than a token; V vocabulary; K possible
+starts of a span that covers a token.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,6 +40,8 @@ from clozeline.system.errors import ParamsError
 MOST_SPAN_TOKENS = 10
 _NEW_SEGMENT = 2**40
 """Farther than any position, so that positions restart after a special token."""
+
+_MEAN_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,6 @@ UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = MappingP
 
 
 __all__ = ["Ids", "Masked", "Masker", "Vocabulary", "evaluation_folds", "mean_rate"]
-
-_MEAN_STEPS = 1000
 
 
 @dataclass(frozen=True)

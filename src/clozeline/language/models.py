@@ -1,6 +1,6 @@
-"""Regularization on top of a model's own dropout. It acts in training only and is never saved.
+"""Language models, which predict masked, next or replaced tokens: building, loading, saving and running them.
 
-Language models, which predict masked, next or replaced tokens: building, loading, saving and running them.
+Regularization on top of a model's own dropout acts in training only and is never saved.
 
 Shapes: B rows, L longest row, T targets, H hidden, V vocabulary.
 """
@@ -26,6 +26,12 @@ from clozeline.language.objectives import TargetBatch
 from clozeline.params.model import ModelParams, is_own
 from clozeline.system.errors import ArtifactError, ParamsError
 
+_LOG = logging.getLogger(__name__)
+
+_SKIPPABLE = [name for name, family in FAMILIES.items() if family.is_pre_norm]
+
+LanguageModel: TypeAlias = AnyModel | ReplacedTokenPair
+
 
 def regularize(model: Any, params: ModelParams) -> None:
     """Set head dropout and stochastic depth on `model`, whether it is new or loaded.
@@ -46,14 +52,6 @@ def regularize(model: Any, params: ModelParams) -> None:
     layers: Any = model.encoder.layers
     for number, layer in enumerate(layers, start=1):
         layer.skip_rate = params.stochastic_depth * number / len(layers)
-
-
-_SKIPPABLE = [name for name, family in FAMILIES.items() if family.is_pre_norm]
-
-
-_LOG = logging.getLogger(__name__)
-
-LanguageModel: TypeAlias = AnyModel | ReplacedTokenPair
 
 
 def build(params: ModelParams, head: LanguageHead, ids: TokenIds, seed: int) -> LanguageModel:

@@ -1,14 +1,10 @@
-"""Rows for training and evaluation, cut from token shards.
+"""Objectives of a language model: predict hidden tokens, the next token, or which tokens were replaced.
 
-Objectives of a language model: predict hidden tokens, the next token, or which tokens were replaced.
+Rows for training and evaluation are cut from token shards. All objectives give the same kind of batch, so that code
+which only moves batches need not know the objective. Frequencies of tokens are the knowledge of a model that ignores
+context.
 
-All give the same kind of batch, so that code which only moves batches need not know the objective.
-
-Shapes: B rows, L longest row, N content tokens, T targets.
-
-Frequencies of tokens: the knowledge of a model that ignores context.
-
-Shapes: V vocabulary.
+Shapes: B rows, L longest row, N content tokens, T targets, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +27,8 @@ from clozeline.language.order import Block
 from clozeline.language.shards import NUM_BOUNDARY_TOKENS, Boundary, Rows, RowTokens, TokenShards, gather
 from clozeline.params.pretraining import MaskingParams
 from clozeline.records.reading.tokens import TokensInfo
+
+_CHUNK_TOKENS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -326,9 +324,6 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     }
 )
 """The values of `pretrain.objective`. A head has the objective of its name, which judges every model with this head."""
-
-
-_CHUNK_TOKENS = 1 << 18
 
 
 def token_counts(shards: TokenShards, vocabulary: Vocabulary) -> NDArray[np.int64]:

@@ -117,13 +117,11 @@ def _windows(blocks: Sequence[Block], seed: int, epoch: int) -> list[list[int]]:
     num_tokens = np.array([block.num_tokens for block in blocks], dtype=np.int64)
     if num_tokens.sum() <= WINDOW_TOKENS:
         return []
-    order = _random(seed, epoch, _WHICH_BLOCKS).permutation([n for n, block in enumerate(blocks) if _length(block)])
+    order = _random(seed, epoch, _WHICH_BLOCKS).permutation(
+        [n for n, block in enumerate(blocks) if block.rows.stop > block.rows.start]
+    )
     window_of = (np.cumsum(num_tokens[order]) - num_tokens[order]) // WINDOW_TOKENS
     return [order[window_of == window].tolist() for window in np.unique(window_of)]
-
-
-def _length(block: Block) -> int:
-    return int(block.rows.stop - block.rows.start)
 
 
 def _random(seed: int, epoch: int, stream: int) -> np.random.Generator:

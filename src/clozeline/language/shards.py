@@ -1,13 +1,11 @@
-"""Token shards: the tokens of a corpus on disk, documents back to back, read through memory maps.
+"""Token shards: the tokens of a corpus on disk, documents back to back, read through memory maps; and their rows.
 
-Shapes: D documents, N tokens, S spans.
+A shard ends between two documents, never inside one, and a row never crosses a document. Special tokens are not stored:
+the reader of a batch adds them at the ends of its rows. The contents of a shard depend only on the documents and on
+`shard_tokens`.
 
-A shard ends between two documents, never inside one. Special tokens are not stored: the reader of a batch adds them at
-the ends of its rows. The contents of a shard depend only on the documents and on `shard_tokens`.
-
-Rows of documents: a row never crosses a document.
-
-Shapes: R rows of a split; B rows of a batch, L its longest row; N content tokens or targets of a batch.
+Shapes: D documents, N tokens, S spans; R rows of a split, B rows of a batch, L its longest row. Of a batch, N is its
+content tokens or targets.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 
 from clozeline.language.draws import Ids
@@ -29,7 +26,13 @@ from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
 
 _READ_BYTES = 1 << 22
-TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+TokenArray = NDArray[np.uint16] | NDArray[np.uint32]
+
+NUM_BOUNDARY_TOKENS = 2
+"""[CLS] before a row and [SEP] after it."""
+
+_DOCUMENTS_AT_A_TIME = 1 << 13
+"""Number of documents processed at a time. Arrays as long as the corpus lie in files."""
 
 
 class TokenShards:
@@ -50,9 +53,9 @@ class TokenShards:
         self._starts = [0, *np.cumsum([shard.num_tokens for shard in shards], dtype=np.int64).tolist()]
         parts = (_read_offsets(paths.offsets, shard) for paths, shard in pairs)
         ends = (part[1:] + np.uint64(start) for part, start in zip(parts, self._starts, strict=False))
-        self.offsets: npt.NDArray[np.uint64] = DiskArrays().joined(chain([np.zeros(1, np.uint64)], ends), np.uint64)
+        self.offsets: NDArray[np.uint64] = DiskArrays().joined(chain([np.zeros(1, np.uint64)], ends), np.uint64)
         sizes = (_read_array(paths.document_bytes, shard.num_documents, np.dtype(np.uint32)) for paths, shard in pairs)
-        self.document_bytes: npt.NDArray[np.uint32] = DiskArrays().joined(sizes, np.uint32)
+        self.document_bytes: NDArray[np.uint32] = DiskArrays().joined(sizes, np.uint32)
 
     @classmethod
     def open(cls, folder: Path, split: str) -> Self:
@@ -142,9 +145,9 @@ def _map_tokens(path: Path, num_tokens: int, dtype: np.dtype[Any]) -> TokenArray
     return np.memmap(path, dtype=dtype, mode="r")
 
 
-def _read_array(path: Path, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _read_array(path: Path, length: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ArtifactError(
             f"{path}, an array of {length:,} numbers, is missing or damaged: {error}", do=REBUILD
@@ -156,7 +159,7 @@ def _read_array(path: Path, length: int, dtype: np.dtype[Any]) -> npt.NDArray[An
     return array
 
 
-def _read_offsets(path: Path, shard: ShardInfo) -> npt.NDArray[np.uint64]:
+def _read_offsets(path: Path, shard: ShardInfo) -> NDArray[np.uint64]:
     offsets = _read_array(path, shard.num_documents + 1, np.dtype(np.uint64))
     if offsets[0] != 0 or offsets[-1] != shard.num_tokens or np.any(offsets[1:] < offsets[:-1]):
         raise ArtifactError(
@@ -172,13 +175,6 @@ def _expect_sha256(path: Path, expected: str) -> None:
         raise ArtifactError(
             f"{path} was changed after it was written: its sha256 is {given}, not {expected}", do=REBUILD
         )
-
-
-NUM_BOUNDARY_TOKENS = 2
-"""[CLS] before a row and [SEP] after it."""
-
-_DOCUMENTS_AT_A_TIME = 1 << 13
-"""Number of documents processed at a time. Arrays as long as the corpus lie in files."""
 
 
 @dataclass(frozen=True)

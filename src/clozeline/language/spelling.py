@@ -1,10 +1,9 @@
-"""The two ends of a token, which decide whether it can continue a word and be continued.
+"""Spelling of a tokenizer's tokens: the id of each token text, and which tokens continue the preceding word.
 
-The tokenizer's own marks define a word (`##`, `</w>`). Where they show only spaces (byte-level BPE, SentencePiece), a
-word is a run of letters and digits, so neither punctuation nor a space that is a token of its own belongs to a word. In
-scripts written without spaces every token is a word.
-
-Spelling of a tokenizer's tokens: the id of each token text, and which tokens continue the preceding word.
+The two ends of a token decide whether it can continue a word and be continued. The tokenizer's own marks define a word
+(`##`, `</w>`). Where they show only spaces (byte-level BPE, SentencePiece), a word is a run of letters and digits, so
+neither punctuation nor a space that is a token of its own belongs to a word. In scripts written without spaces every
+token is a word.
 
 Shapes: N tokens, V vocabulary.
 """
@@ -41,6 +40,8 @@ _WITHOUT_SPACES = (
     (0xFF66, 0xFF9F),
     (0x20000, 0x3FFFF),
 )
+
+_TOKENIZER_FILE = "tokenizer.json"
 
 
 class Ends(NamedTuple, Generic[Flag]):
@@ -128,9 +129,6 @@ def _is_letter(character: str) -> bool:
     if not (character.isalnum() or unicodedata.category(character).startswith("M")):
         return False
     return not any(first <= ord(character) <= last for first, last in _WITHOUT_SPACES)
-
-
-_TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,5 @@
-"""params"""
+"""params.yaml: its schema, its defaults, how it is read and edited."""
+
+from clozeline.params.reading import read_params
+
+__all__ = ["read_params"]

@@ -1,6 +1,6 @@
-"""Sections `export` and `release`: how models are packaged, and which gates they have to meet.
+"""Sections `export`, `release` and `imports`: how models are packaged, and which gates they have to meet.
 
-Section `imports`: published models as `clozeline import` resolved them.
+`imports` has the published models as `clozeline import` resolved them.
 """
 
 import re
@@ -12,6 +12,17 @@ from pydantic_core import PydanticCustomError
 from clozeline.params.schema import Count, Positive, Section, Share
 
 _RUNG: Final = re.compile(r"(\S+)(?: exact ([\d.]+))?( embeddings fp32)?")
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+PublishedTask = Literal[
+    "fill-mask",
+    "text-generation",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+]
+PoolingName = Literal["mean", "cls", "max"]
 
 
 class RungParams(Section):
@@ -87,18 +98,6 @@ class ReleaseParams(Section):
     beat_baseline: bool
     """Hold a task's first version, unless it beats its simple baseline. It must always beat the trivial answer. Both
     must be beaten by more than the 95 % interval."""
-
-
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-PublishedTask = Literal[
-    "fill-mask",
-    "text-generation",
-    "text-classification",
-    "token-classification",
-    "question-answering",
-    "feature-extraction",
-]
-PoolingName = Literal["mean", "cls", "max"]
 
 
 class ImportParams(Section):

@@ -1,9 +1,8 @@
-"""Change values in the text of params.yaml: comments, order and layout stay.
+"""Edits of params: in the text of params.yaml, and as attributes of its defaults.
 
-`clozeline run --set` and `--config` change the file itself, as `dvc exp run --set-param` does. So params.yaml stays the
-one record of what a run was made with.
-
-Params that can be edited: the defaults of params.yaml as attributes, each assignment checked at once.
+In the text, values change, and comments, order and layout stay. `clozeline run --set` and `--config` change the file
+itself, as `dvc exp run --set-param` does. So params.yaml stays the one record of what a run was made with. An
+assignment to an attribute is checked at once.
 """
 
 import re
@@ -45,6 +44,10 @@ Change = tuple[str, Any]
 """Dotted key, and its new value."""
 _ALIAS: Final = re.compile(r"\s*:\s+(\*[\w-]+)")
 _COMMENT: Final = re.compile(r" +(?=#)")
+
+_NAME: Final = Path("config")
+"""How messages call the params."""
+Place = tuple[str, ...]
 
 
 def assignments(settings: Sequence[str]) -> list[Change]:
@@ -214,11 +217,6 @@ def _end_of(node: Node) -> int:
         key, value = last if isinstance(last, tuple) else (last, last)
         return max(int(key.end_mark.index), _end_of(value))
     return int(node.end_mark.index)
-
-
-_NAME: Final = Path("config")
-"""How messages call the params."""
-Place = tuple[str, ...]
 
 
 class Knobs(MutableMapping[str, Any]):

@@ -1,7 +1,4 @@
-"""Subsection `pretrain.model`: family, size and head of the encoder.
-
-Optimizer and learning rate, shared by `pretrain` and every task of `finetune`.
-"""
+"""Subsection `pretrain.model` (family, size and head of the encoder); optimizer and learning rate of any training."""
 
 import re
 from decimal import Decimal
@@ -27,7 +24,7 @@ FAMILY_NAMES = (  # rows of clozeline/encoder/families/, which takes seconds to 
 CAUSAL_FAMILIES = ("modernbert", "bert", "roberta", "xlm-roberta", "electra", "big_bird")
 """Those with a form for the objective `clm`."""
 Size = Literal["mini", "tiny", "small", "base", "large"]
-"""The rows of clozeline/encoder/sizes.py."""
+"""The rows of SIZES in clozeline/encoder/architecture.py."""
 SIZE_NAMES: tuple[str, ...] = get_args(Size)
 OWN_ENCODER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`package.module:build`: an encoder of your own (clozeline/encoder/own.py)."""
@@ -140,7 +137,7 @@ def _product(factor: float, rate: float) -> float:
 
 class ScheduleParams(Section):
     decay: Literal["cosine", "linear", "polynomial", "constant", "wsd"]
-    """The rows of clozeline/training/schedule.py; wsd: warm-up, stable, decay (Hägele et al. 2024)."""
+    """The rows of DECAYS in clozeline/training/optimizers.py; wsd: warm-up, stable, decay (Hägele et al. 2024)."""
     warmup_fraction: Share
     """Share of the steps, at the beginning, over which the rate rises to its peak."""
     initial_fraction: BelowOne

@@ -1,7 +1,4 @@
-"""Sections `pretrain` and `evaluate`.
-
-Recipes: named sets of values that are laid over the section `pretrain`.
-"""
+"""Sections `pretrain` and `evaluate`; and recipes, named sets of values that are laid over `pretrain`."""
 
 from collections.abc import Collection, Iterator, Mapping
 from operator import ge, le
@@ -31,6 +28,9 @@ BUDGETS: Final = ("steps", "tokens", "epochs")
 Setting = str | int | float | bool | None
 _FREE: Final = {"dropout", "attention_dropout", "head_dropout", "stochastic_depth", "initializer_range"}
 """Fields of `model` that a training that continues may change."""
+
+WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None, "replay_fraction": None})
+"""Values of the fields that need `start`, for random weights instead."""
 
 
 def architecture_of(objective: str, model: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -165,10 +165,6 @@ class PretrainParams(Section):
     @property
     def architecture(self) -> dict[str, Setting]:
         return architecture_of(self.objective, self.model.model_dump())
-
-
-WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None, "replay_fraction": None})
-"""Values of the fields that need `start`, for random weights instead."""
 
 
 class EvaluateParams(Section):

@@ -1,10 +1,8 @@
-"""Defaults of all knobs: the params.yaml of our own project, which the package carries. Others state their changes.
+"""Read params.yaml over the defaults of all knobs, and explain what is wrong with it.
 
-Read params.yaml, and explain what is wrong with it.
-
-Params written as YAML: keys in their order, every alias written out.
-
-Translation of names in errors: from the fields that a room was given to the names that the caller knows.
+The defaults are the params.yaml of our own project, which the package carries; other projects state their changes.
+Written as YAML, params have their keys in order and every alias written out. An error of a room names the fields that
+it was given; here they become the names that the caller knows.
 """
 
 import difflib
@@ -36,6 +34,49 @@ FILE: Final = _HERE / "defaults.yaml"
 _FILES_BESIDE: Final = ("recipes", "presets")
 """Sections that the package has in a file of their own."""
 _LAID_OVER: Final = ("recipes", "finetune_defaults")
+
+_EXPECTED: Final = {
+    "missing": "a value for this key",
+    "dict_type": "a section: indented lines of `key: value`",
+    "model_type": "a section: indented lines of `key: value`",
+    "model_attributes_type": "a section: indented lines of `key: value`",
+    "union_tag_not_found": f"a kind of task: {', '.join(SECTIONS)}",
+    "union_tag_invalid": f"a kind of task: {', '.join(SECTIONS)}",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list: [one, two]",
+    "list_type": "a list: [one, two]",
+}
+"""Replacements for pydantic messages that mention its internals."""
+_SHOWN_CHARACTERS: Final = 160
+_AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
+_NOTHING: Final = ("missing", "union_tag_not_found")
+
+_LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
+"""Sections that other sections are made of."""
+
+Error = TypeVar("Error", bound=ClozelineError)
+_QUOTED_KEY = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
+"""Pattern of a key in back quotes, alone or with its value."""
+_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "algorithm": "tokenize.algorithm",
+        "existing": "tokenize.existing",
+        "vocab_size": "tokenize.vocab_size",
+        "family": "pretrain.model.family",
+        "max_position_embeddings": "pretrain.model.max_position_embeddings",
+        "objective": "pretrain.objective",
+        "models": "export.models",
+        "opset": "export.opset",
+    }
+)
+"""Keys that rooms advise to change although they belong to another stage's section."""
 
 
 def default_tree() -> Any:
@@ -83,30 +124,6 @@ def _completed(own: Mapping[str, Any], default: dict[str, Any], kind: type[BaseM
         if inner and isinstance(given, Mapping) and isinstance(usual, Mapping):
             result[name] = _completed(given, dict(usual), inner)
     return result
-
-
-_EXPECTED: Final = {
-    "missing": "a value for this key",
-    "dict_type": "a section: indented lines of `key: value`",
-    "model_type": "a section: indented lines of `key: value`",
-    "model_attributes_type": "a section: indented lines of `key: value`",
-    "union_tag_not_found": f"a kind of task: {', '.join(SECTIONS)}",
-    "union_tag_invalid": f"a kind of task: {', '.join(SECTIONS)}",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "tuple_type": "a list: [one, two]",
-    "list_type": "a list: [one, two]",
-}
-"""Replacements for pydantic messages that mention its internals."""
-_SHOWN_CHARACTERS: Final = 160
-_AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
-_NOTHING: Final = ("missing", "union_tag_not_found")
 
 
 def read_params(path: Path) -> Params:
@@ -350,10 +367,6 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
-_LAYERS: Final = {"recipes", "presets", "finetune_defaults"}
-"""Sections that other sections are made of."""
-
-
 def write_complete(params: Params, path: Path) -> None:
     """Write the params as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
 
@@ -393,24 +406,6 @@ def _yaml(*, on_one_line: bool) -> YAML:
     return yaml
 
 
-Error = TypeVar("Error", bound=ClozelineError)
-_NAME = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
-"""Pattern of a key in back quotes, alone or with its value."""
-_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "algorithm": "tokenize.algorithm",
-        "existing": "tokenize.existing",
-        "vocab_size": "tokenize.vocab_size",
-        "family": "pretrain.model.family",
-        "max_position_embeddings": "pretrain.model.max_position_embeddings",
-        "objective": "pretrain.objective",
-        "models": "export.models",
-        "opset": "export.opset",
-    }
-)
-"""Keys that rooms advise to change although they belong to another stage's section."""
-
-
 def renamed(
     error: Error,
     name_of: Callable[[str], str | None],
@@ -425,7 +420,7 @@ def renamed(
         advised: like `name_of`, for the advice; None: the same function.
     """
     advised = advised or name_of
-    changed = [found.end() for found in _NAME.finditer(error.do) if advised(found[1])]
+    changed = [found.end() for found in _QUOTED_KEY.finditer(error.do) if advised(found[1])]
     end = changed[-1] if changed else 0
     return type(error)(
         _renamed(error.problem, name_of),
@@ -451,7 +446,7 @@ def with_keys(text: str, path: Path, place: str, section: BaseModel) -> str:
 
 
 def _renamed(text: str, name_of: Callable[[str], str | None]) -> str:
-    return _NAME.sub(lambda found: f"`{name_of(found[1]) or found[1]}{found[2] or ''}`", text)
+    return _QUOTED_KEY.sub(lambda found: f"`{name_of(found[1]) or found[1]}{found[2] or ''}`", text)
 
 
 def _keys_of(path: Path, place: str, section: BaseModel) -> Callable[[str], str | None]:

@@ -1,20 +1,7 @@
-"""Part of the section `finetune` that all kinds of task share.
+"""Sections `finetune` and `finetune_defaults`: one entry for each task, their defaults, and a table of their kinds.
 
-Tasks of the kind `classification`, and the knobs of every task with labelled texts.
-
-Tasks of the kind `question_answering`.
-
-Tasks of the kind `similarity`.
-
-Tasks of the kind `tagging`.
-
-Tasks of the kind `zero_shot`.
-
-Table of the kinds of task, as params.yaml knows them. Their behaviour is in clozeline/tasks/kinds.py.
-
-Sections `finetune` and `finetune_defaults`: one entry for each task, and the defaults of tasks.
-
-Layers of a task: shared defaults, overlaid by those of its kind, by its preset, and by its own values.
+The behaviour of the kinds is in clozeline/tasks/kinds.py. The layers of a task are shared defaults, overlaid by those
+of its kind, by its preset, and by its own values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,6 +25,22 @@ from clozeline.params.schema import (
     Share,
     UnknownKeyError,
 )
+
+_METRICS = {False: ("accuracy", "macro_f1", "matthews", "f1"), True: ("micro_f1", "macro_f1")}
+"""Metrics by `multi_label`; null stands for the first."""
+
+BLANK = "[MASK]"
+"""The blank of a prompt, whatever the tokenizer calls its mask."""
+
+SHARED = "shared"
+PRESET = "preset"
+"""Key of a task for the name of a row of `presets`."""
+_DATA = "data"
+"""Key that DVC reads from the task itself, before any layers are merged."""
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_WATCHED = ("corpus.lock", "requirements.lock")
+"""Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed."""
 
 
 class HubParams(Section):
@@ -135,10 +138,6 @@ class FinetuneParams(Section):
     def instead_of_first_token(self) -> str:
         """What to set, and why, if the encoder is causal and this task reads its first token; empty if it does not."""
         return ""
-
-
-_METRICS = {False: ("accuracy", "macro_f1", "matthews", "f1"), True: ("micro_f1", "macro_f1")}
-"""Metrics by `multi_label`; null stands for the first."""
 
 
 class LabelledParams(FinetuneParams):
@@ -339,10 +338,6 @@ class TaggingParams(FinetuneParams):
         return "objective `mlm`, because a causal model has not read the words after the one that it tags"
 
 
-BLANK = "[MASK]"
-"""The blank of a prompt, whatever the tokenizer calls its mask."""
-
-
 class EntailmentParams(Section):
     """A classifier of pairs of texts with a label `entailment`."""
 
@@ -440,11 +435,6 @@ __all__ = [
 ]
 
 
-SHARED = "shared"
-PRESET = "preset"
-"""Key of a task for the name of a row of `presets`."""
-_DATA = "data"
-"""Key that DVC reads from the task itself, before any layers are merged."""
 _INHERITED = {
     "zero_shot": (
         "classification",
@@ -456,9 +446,6 @@ _INHERITED = {
     )
 }
 """Kind → kind whose defaults lie under its own, and the keys that it takes of them."""
-_NONE: Mapping[str, Any] = MappingProxyType({})
-_WATCHED = ("corpus.lock", "requirements.lock")
-"""Files that DVC may watch for a task with records on the hub, which has no file of its own; the first is proposed."""
 
 
 def whole_task(

@@ -1,1 +1,1 @@
-"""Readers of records in data files and on the hub, for raw text and for labelled tasks."""
+"""Files that one room writes and another reads, as typed records; formats of data files; published checkpoints."""

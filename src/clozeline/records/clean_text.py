@@ -1,7 +1,7 @@
-"""data/clean: a Parquet file for each split, with a text in each row. Of much text, a split is a folder of such files,
-each with a range of keys.
+"""data/clean, the texts of each split, and metrics/preprocess.json, the fate of every raw text.
 
-metrics/preprocess.json: the fate of every raw text.
+A split is a Parquet file with a text in each row. Of much text, it is a folder of such files, each with a range of
+keys.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,7 @@
-"""reports/examples/examples.json: rows of text with hidden tokens, and the encoder's predictions of them.
+"""Figures and examples of an evaluation: how well the encoder predicts hidden tokens, beside the unigram baseline.
 
-metrics/evaluate.json: how well the encoder predicts hidden tokens, beside the unigram baseline.
-
-plots/evaluate/*.csv: the encoder's loss by groups of tokens, one row for each group with targets.
+metrics/evaluate.json has the figures. plots/evaluate/*.csv have the loss by groups of tokens, one row for each group
+with targets. reports/examples/examples.json has rows of text with hidden tokens, and the encoder's predictions of them.
 """
 
 import math
@@ -16,6 +15,9 @@ from pydantic import TypeAdapter
 from clozeline.records.record import MetricFile
 
 FILE = "examples.json"
+
+NATS_PER_UNKNOWN_BYTE: Final = math.log(256)
+"""Charge for an unknown token in `nats_per_byte`, as if its bytes were spelled in equally likely bytes."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,6 @@ class ClozeExample:
 def write_examples(folder: Path, examples: Sequence[ClozeExample]) -> None:
     content = TypeAdapter(Sequence[ClozeExample]).dump_json(examples, indent=1)
     (folder / FILE).write_bytes(content + b"\n")
-
-
-NATS_PER_UNKNOWN_BYTE: Final = math.log(256)
-"""Charge for an unknown token in `nats_per_byte`, as if its bytes were spelled in equally likely bytes."""
 
 
 class TextFigures(MetricFile):

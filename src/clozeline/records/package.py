@@ -1,8 +1,7 @@
-"""Evidence that an INT8 graph is fit to be served, measured at export and kept in the manifest.
+"""The record of a package: manifest.json in `dist/<model>/`, and metrics/export/<model>.json beside it.
 
-manifest.json of a package (`dist/<model>/`): inputs and outputs, how the graphs were made, a hash of each file.
-
-metrics/export/<model>.json: parity, INT8 quality and sizes of an exported model.
+The manifest has inputs and outputs, how the graphs were made, a hash of each file, and the evidence, measured at
+export, that an INT8 graph is fit to be served. The metrics have parity, INT8 quality and sizes.
 """
 
 import hashlib
@@ -16,6 +15,25 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from clozeline.records.record import MetricFile, Record, unusable
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
+
+Precision = Literal["int8", "fp32"]
+LastLayer = Literal["every position", "first position", "masked positions"]
+Task = str
+"""Kind of model by its name on the model hub: the name of a row in inference/package.py."""
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
+"""From logits to scores: `softmax` for exclusive labels, `sigmoid` for independent ones, `none` for raw logits."""
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+MAX_LENGTH_TOKENS = 2**20
+"""Upper bound of `max_length`. No encoder reads more; a larger value is a mistake, such as a library's "no limit"."""
+
+CONFIG = "config.json"
+"""Configuration as transformers saves it, for clients that load the package as a transformers model."""
+
+CARD = "README.md"
+"""The model card: data, figures and limits, for people and for the model hub."""
+
+SBOM = "sbom.cdx.json"
+"""Bill of materials in CycloneDX: files, base model, Python packages that serve. Older packages have none."""
 
 
 class QuantizationScheme(Record):
@@ -141,17 +159,6 @@ class Rung(GraphEvidence):
     """Largest difference of a logit from the same graph with 32-bit sums, on the processor of the export."""
 
 
-Precision = Literal["int8", "fp32"]
-LastLayer = Literal["every position", "first position", "masked positions"]
-Task = str
-"""Kind of model by its name on the model hub: the name of a row in inference/package.py."""
-ScoreFunction = Literal["softmax", "sigmoid", "none"]
-"""From logits to scores: `softmax` for exclusive labels, `sigmoid` for independent ones, `none` for raw logits."""
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-MAX_LENGTH_TOKENS = 2**20
-"""Upper bound of `max_length`. No encoder reads more; a larger value is a mistake, such as a library's "no limit"."""
-
-
 def _file_name(name: str) -> str:
     if name != Path(name).name or "\\" in name:
         raise ValueError("the name of a file inside the package, without a folder")
@@ -172,15 +179,6 @@ class PackageFiles(NamedTuple):
 
 FILES = PackageFiles()
 GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": FILES.int8})
-
-CONFIG = "config.json"
-"""Configuration as transformers saves it, for clients that load the package as a transformers model."""
-
-CARD = "README.md"
-"""The model card: data, figures and limits, for people and for the model hub."""
-
-SBOM = "sbom.cdx.json"
-"""Bill of materials in CycloneDX: files, base model, Python packages that serve. Older packages have none."""
 
 
 def data_file(graph: str) -> str:
@@ -306,7 +304,8 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
     """
     for name in manifest.files if names is None else names:
         expected = manifest.files.get(name)
-        given = _record_if_file(_inside(folder, name))
+        path = _inside(folder, name)
+        given = record_of(path) if path.is_file() else None
         if expected is None:
             raise ArtifactError(
                 f"{folder / FILES.manifest} does not list {name}, but {', '.join(manifest.files) or 'no files'}",
@@ -340,10 +339,6 @@ def _inside(folder: Path, name: str) -> Path:
             do="copy the file there (in a DVC checkout: `dvc config cache.type copy`, then `dvc checkout --relink`)",
         )
     return path
-
-
-def _record_if_file(path: Path) -> FileRecord | None:
-    return record_of(path) if path.is_file() else None
 
 
 class ExportMetrics(MetricFile):

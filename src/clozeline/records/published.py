@@ -1,11 +1,11 @@
-"""Access to the Hugging Face hub, announced by one log line instead of one per failed attempt.
-
-Inspection of foreign models and tokenizers before transformers opens them.
+"""Published models as they are imported: access to the hub, inspection of their files, and the files that each has.
 
 Settings in a folder or in a hub repository can decide which code runs (CVE-2026-4372 was a field of config.json), and
-weights can be a pickle, which is a program. Every function that opens such files inspects them here first.
+weights can be a pickle, which is a program. Every function that opens such files with transformers inspects them here
+first.
 
-Published models as they are imported: which files they have, resolved to a commit and to hashes.
+Files are resolved to a commit and to hashes. Access to the hub is announced by one log line instead of one per failed
+attempt.
 """
 
 import hashlib
@@ -27,6 +27,62 @@ _CLIENT = logging.getLogger("huggingface_hub")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _COMMON = ("config.json", "tokenizer_config.json", "tokenizer.json")
 """Files of which every model or tokenizer has one."""
+
+_SETTINGS: Final = ("config.json", "tokenizer_config.json")
+_ADAPTER: Final = "adapter_config.json"
+_WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES: Final = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+_REFUSED_KEYS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "auto_map": (
+            "custom code, which would run here",
+            "save it with a class that transformers itself has, and delete `auto_map`",
+        ),
+        "configuration_files": ("another file in its place", "rename that file to config.json"),
+        "_attn_implementation_internal": ("code of the hub to run for attention", "delete that line"),
+        "_experts_implementation_internal": ("code of the hub to run for experts", "delete that line"),
+        "quantization_config": (
+            "quantized weights, which are neither trained nor evaluated here",
+            "save it in single precision (`model.dequantize().save_pretrained(FOLDER)`)",
+        ),
+    }
+)
+"""Refused keys, at any depth: what each requires, and what to do."""
+_USUAL_CLASS: Final = "AutoModelForMaskedLM"
+"""Class with which a model is converted if its config.json names none."""
+_ATTENTION: Final = ("_attn_implementation", "attn_implementation")
+_OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+"""Implementations in transformers itself; any other name is that of a kernel to fetch from the hub."""
+
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+"""List of the shards of weights that are not in one file."""
+TOKENIZER: Final = "tokenizer.json"
+POOLING: Final = "1_Pooling/config.json"
+READ: Final = (
+    "config.json",
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    POOLING,
+    "README.md",
+)
+"""Files that an import reads, where a model has them, beside the weights."""
+VOCABULARIES: Final = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+"""Files that the tokenizer is made from if there is no `TOKENIZER`."""
+
+_GET_IT_AGAIN: Final = "download or save the model again"
 
 
 @contextmanager
@@ -124,33 +180,6 @@ def fetched_file(
         raise FileNotFoundError(str(error)) from error
 
 
-_SETTINGS: Final = ("config.json", "tokenizer_config.json")
-_ADAPTER: Final = "adapter_config.json"
-_WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
-_PICKLES: Final = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
-_REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "auto_map": (
-            "custom code, which would run here",
-            "save it with a class that transformers itself has, and delete `auto_map`",
-        ),
-        "configuration_files": ("another file in its place", "rename that file to config.json"),
-        "_attn_implementation_internal": ("code of the hub to run for attention", "delete that line"),
-        "_experts_implementation_internal": ("code of the hub to run for experts", "delete that line"),
-        "quantization_config": (
-            "quantized weights, which are neither trained nor evaluated here",
-            "save it in single precision (`model.dequantize().save_pretrained(FOLDER)`)",
-        ),
-    }
-)
-"""Refused keys, at any depth: what each requires, and what to do."""
-_CLASS: Final = "AutoModelForMaskedLM"
-"""Class with which a model is converted if its config.json names none."""
-_ATTENTION: Final = ("_attn_implementation", "attn_implementation")
-_OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
-"""Implementations in transformers itself; any other name is that of a kernel to fetch from the hub."""
-
-
 def inspect_settings(name: str, revision: str | None = None) -> None:
     """Inspect a tokenizer, or a model whose weights are not loaded.
 
@@ -219,8 +248,8 @@ def _check_entry(file: str, key: str, value: Any) -> None:
     is_kernel = key in _ATTENTION and value not in _OWN_ATTENTION
     if is_kernel:
         asks_for, do = "a kernel of the hub, which would run here", "delete that line"
-    elif key in _REFUSED and value is not None:
-        asks_for, do = _REFUSED[key]
+    elif key in _REFUSED_KEYS and value is not None:
+        asks_for, do = _REFUSED_KEYS[key]
     else:
         return
     raise ArtifactError(f"{file} requires {asks_for} (`{key}: {json.dumps(value)[:200]}`)", do=do)
@@ -240,48 +269,16 @@ def _class_in(config: Path | None) -> str:
     facts = _read(config) if config else None
     named = facts.get("architectures") if isinstance(facts, dict) else None
     first = named[0] if isinstance(named, list) and named else None
-    return first if isinstance(first, str) and first.isidentifier() else _CLASS
+    return first if isinstance(first, str) and first.isidentifier() else _USUAL_CLASS
 
 
-def _refuse_pickle(where: str, given: str, class_name: str = _CLASS) -> None:
+def _refuse_pickle(where: str, given: str, class_name: str = _USUAL_CLASS) -> None:
     raise ArtifactError(
         f"{where} has no weights that can be read without running code, only {given}: a pickle is a program",
         do="if you trust it, convert it with its tokenizer, and use the folder NEW: "
         f'`python -c "from transformers import {class_name}, AutoTokenizer; '
         f"[it.from_pretrained('{where}').save_pretrained('NEW') for it in ({class_name}, AutoTokenizer)]\"`",
     )
-
-
-WEIGHTS: Final = "model.safetensors"
-INDEX: Final = "model.safetensors.index.json"
-"""List of the shards of weights that are not in one file."""
-TOKENIZER: Final = "tokenizer.json"
-POOLING: Final = "1_Pooling/config.json"
-READ: Final = (
-    "config.json",
-    TOKENIZER,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    POOLING,
-    "README.md",
-)
-"""Files that an import reads, where a model has them, beside the weights."""
-VOCABULARIES: Final = (
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "spiece.model",
-    "spm.model",
-    "sentencepiece.bpe.model",
-)
-"""Files that the tokenizer is made from if there is no `TOKENIZER`."""
-
-
-_AGAIN: Final = "download or save the model again"
 
 
 @dataclass(frozen=True)
@@ -319,7 +316,7 @@ class Published:
         sizes |= self._sizes(*shards)
         if missing := [shard for shard in shards if shard not in sizes]:
             raise ArtifactError(
-                f"{INDEX} of {self.name} names {len(shards)} files, and {missing[0]} does not exist", do=_AGAIN
+                f"{INDEX} of {self.name} names {len(shards)} files, and {missing[0]} does not exist", do=_GET_IT_AGAIN
             )
         return sizes
 
@@ -330,7 +327,7 @@ class Published:
             return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(
-                f"{INDEX} of {self.name} has no `weight_map` with the file of each weight: {error!r}", do=_AGAIN
+                f"{INDEX} of {self.name} has no `weight_map` with the file of each weight: {error!r}", do=_GET_IT_AGAIN
             ) from error
 
     def _sizes(self, *names: str) -> dict[str, int]:

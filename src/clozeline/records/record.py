@@ -1,7 +1,4 @@
-"""Base classes of the records that rooms exchange as files.
-
-dvc.lock: inputs, params and outputs of each stage, by hash.
-"""
+"""Base classes of the records that rooms exchange as files; and dvc.lock: what each stage read and wrote, by hash."""
 
 import hashlib
 import json
@@ -16,6 +13,8 @@ from ruamel.yaml.error import MarkedYAMLError
 
 from clozeline.system.errors import ArtifactError
 from clozeline.system.files import replacing_file
+
+CODE_FOLDER = "src/"
 
 
 class Record(BaseModel):
@@ -60,9 +59,6 @@ def unusable(path: Path, error: ValidationError, *, do: str) -> ArtifactError:
         f"{path} cannot be used: {key}: {str(fault['input'])[:80]!r}: {fault['msg'].removeprefix('Value error, ')}",
         do=do,
     )
-
-
-CODE_FOLDER = "src/"
 
 
 class _Record(BaseModel):

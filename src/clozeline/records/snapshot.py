@@ -1,10 +1,10 @@
-"""manifest.json of `data/raw`: the source of a snapshot, and its files in the order in which they were first seen.
+"""What a snapshot of raw text holds (manifest.json of `data/raw`), and what must not come back (forgotten.lock).
 
-forgotten.lock: texts that must not come back, known only by keyed hashes.
+The manifest names the source of a snapshot, and its files in the order in which they were first seen.
 
-A tombstone matches by words, whatever the case, punctuation and white space around them, so that one form of the text
-also finds another: raw, cleaned, or inside a longer text. Without the key, which stays out of git, nobody can find out
-by guessing whether a text is among them.
+Forgotten texts are known only by keyed hashes. A tombstone matches by words, whatever the case, punctuation and white
+space around them, so that one form of the text also finds another: raw, cleaned, or inside a longer text. Without the
+key, which stays out of git, nobody can find out by guessing whether a text is among them.
 """
 
 import re
@@ -24,6 +24,26 @@ from clozeline.system.errors import ArtifactError
 from clozeline.system.files import replacing_file
 
 MANIFEST = "manifest.json"
+
+FORGOTTEN_LOCK: Final = "forgotten.lock"
+KEY_FILE: Final = "forgotten.key"
+MIN_WORDS: Final = 8
+"""Fewest words of a text that can be forgotten: fewer would be cut out of texts that have nothing to do with it."""
+_KEY_BYTES: Final = 32
+_FIRST_BYTES: Final = 1
+_START_BYTES: Final = 2
+"""Few, so that the hashes of the first word and of the first words, which are easier to guess, say little."""
+_MOST_KNOWN: Final = 2**17
+_UNSEEN: Final = "\u00ad\u200b-\u200d\u2060\ufeff"
+_WITHOUT_SPACES: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""Characters of Chinese, Japanese and Korean: each counts as a word."""
+_WORD: Final = re.compile(
+    rf"[{_WITHOUT_SPACES}]|[^\W{_WITHOUT_SPACES}](?:[^\W{_WITHOUT_SPACES}]|[\u0300-\u036f{_UNSEEN}])*"
+)
+_ASCII_WORD: Final = re.compile(r"\w+")
+_NOT_SEEN: Final = re.compile(f"[{_UNSEEN}]")
+_END: Final = re.compile("[.,;:!?\u2026\"'\u201d\u2019\u00bb)\\]]*")
+"""Punctuation that belongs to the word before it."""
 
 
 class SnapshotFile(Record):
@@ -133,27 +153,6 @@ def _unusable(folder: Path, given: str) -> ArtifactError:
         f"{folder} is not a complete snapshot: {given}",
         do="restore it (`dvc checkout` or `dvc pull`), or take it again: `dvc repro -f snapshot`",
     )
-
-
-FORGOTTEN_LOCK: Final = "forgotten.lock"
-KEY_FILE: Final = "forgotten.key"
-MIN_WORDS: Final = 8
-"""Fewest words of a text that can be forgotten: fewer would be cut out of texts that have nothing to do with it."""
-_KEY_BYTES: Final = 32
-_FIRST_BYTES: Final = 1
-_START_BYTES: Final = 2
-"""Few, so that the hashes of the first word and of the first words, which are easier to guess, say little."""
-_MOST_KNOWN: Final = 2**17
-_UNSEEN: Final = "\u00ad\u200b-\u200d\u2060\ufeff"
-_WITHOUT_SPACES: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Characters of Chinese, Japanese and Korean: each counts as a word."""
-_WORD: Final = re.compile(
-    rf"[{_WITHOUT_SPACES}]|[^\W{_WITHOUT_SPACES}](?:[^\W{_WITHOUT_SPACES}]|[\u0300-\u036f{_UNSEEN}])*"
-)
-_ASCII_WORD: Final = re.compile(r"\w+")
-_NOT_SEEN: Final = re.compile(f"[{_UNSEEN}]")
-_END: Final = re.compile("[.,;:!?\u2026\"'\u201d\u2019\u00bb)\\]]*")
-"""Punctuation that belongs to the word before it."""
 
 
 class Tombstone(Record):

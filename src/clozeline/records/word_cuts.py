@@ -1,7 +1,7 @@
 """Tokenizers that encode words independently, and how each splits a text into words.
 
 The ids of a text are then those of its words, in order. Two word caches rely on this: training cuts millions of texts
-by the class of each byte (tokenizing/word_cache.py), a server cuts one text by a pattern (inference/known_words.py).
+by the class of each byte (tokenizing/encoding.py), a server cuts one text by a pattern (inference/tokenization.py).
 """
 
 import json

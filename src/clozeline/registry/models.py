@@ -109,11 +109,11 @@ def resolve(uri: str) -> Path:
 
 def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
     """Return the package of `uri` and its version; raises the same errors as `resolve`."""
-    from clozeline.registry import versions
+    from clozeline.registry import own_database
 
     workspace = workspace or Workspace(Path.cwd())
     _check_there_is_one(uri, tracking_uri(workspace))
-    found = versions.package(tracking_uri(workspace), uri)
+    found = own_database.package(tracking_uri(workspace), uri)
     if found is None:
         from clozeline.registry.versions import fetch_package
 
@@ -145,11 +145,11 @@ def check_registered(folder: Path, version: Registered) -> None:
 
 def live_version(uri: str, workspace: Workspace | None = None) -> Registered:
     """Return the current version behind `uri` without fetching files; raises the same errors as `resolve`."""
-    from clozeline.registry import versions
+    from clozeline.registry import own_database
 
     address = tracking_uri(workspace or Workspace(Path.cwd()))
     _check_there_is_one(uri, address)
-    found = versions.live(address, uri)
+    found = own_database.live(address, uri)
     if found is not None:
         return found
     from clozeline.registry.versions import Registry, find_version
@@ -167,9 +167,9 @@ def champions(workspace: Workspace | None = None) -> list[str]:
     workspace = workspace or Workspace(Path.cwd())
     if not (os.environ.get("MLFLOW_TRACKING_URI") or (workspace.mlflow / "mlflow.db").exists()):
         return []
-    from clozeline.registry import versions
+    from clozeline.registry import own_database
 
-    names = versions.names_with(tracking_uri(workspace), CHAMPION)
+    names = own_database.names_with(tracking_uri(workspace), CHAMPION)
     if names is None:
         from clozeline.registry.versions import Registry
 

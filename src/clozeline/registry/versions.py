@@ -7,9 +7,7 @@ result: a change counts only if that champion was still the champion. The aliase
 which is the audit record too. A lock in MLflow would need a lease, and a holder that stalls for longer than its lease
 writes all the same.
 
-A server only asks which version is live and where its files are. If the database has the known schema and the files are
-on this machine, the answer comes from there without importing MLflow, which takes two seconds. Everything else is left
-to MLflow: its errors are translated into Clozeline's, and a call is tried again while its database is busy.
+MLflow's errors are translated into Clozeline's, and a call is tried again while its database is busy.
 """
 
 import getpass
@@ -22,7 +20,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, Self
@@ -53,13 +50,12 @@ from clozeline.registry.models import (
     Registered,
     check_registered,
 )
+from clozeline.registry.own_database import MODEL_URI, package_in
 from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.files import remove_folder, replacing_folder
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import local_path, present
 from clozeline.tracking.mlflow import (
-    Tables,
-    ask,
     check_allowed,
     every,
     files_are_gone,
@@ -85,7 +81,6 @@ ANY: Final = "any"
 _NOT_BY_HAND: Final = timedelta(minutes=10)
 """Time after a change during which a differing alias counts as still being written."""
 _BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
-MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 
 
 @contextmanager
@@ -570,39 +565,6 @@ class Registry:
 
 def _registered(version: ModelVersion) -> Registered:
     return Registered.of(version.name, str(version.version), version.run_id or "", version.source or "", version.tags)
-
-
-def names_with(tracking_uri: str, alias: str) -> list[str] | None:
-    """Return the names of our models that have `alias`; None: ask MLflow."""
-    names = ask(tracking_uri, lambda tables: tables.names_with(alias))
-    return None if names is None else [name for name in names if name.startswith(MODEL_PREFIX)]
-
-
-def live(tracking_uri: str, uri: str) -> Registered | None:
-    """Return the version behind `uri`; None: ask MLflow, which also reports what is wrong."""
-    named = MODEL_URI.fullmatch(uri)
-    return ask(tracking_uri, partial(_live, named)) if named else None
-
-
-def _live(named: re.Match[str], tables: Tables) -> Registered | None:
-    name, alias = named["name"], named["alias"]
-    number = tables.number_at(name, alias) if alias else int(named["version"])
-    found = tables.version(name, number) if number is not None else None
-    return Registered.of(name, str(number), found.run_id, found.address, found.tags) if found else None
-
-
-def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
-    """Return the package behind `uri`, without copying it; None: it is not on this machine, or MLflow must be asked."""
-    found = live(tracking_uri, uri)
-    model = local_path(present(found.address, tracking_uri)) if found else None
-    folder = package_in(model) if model else None
-    return FetchedPackage(folder, found) if found and folder else None
-
-
-def package_in(model: Path) -> Path | None:
-    """Return the package folder inside an MLflow model; None if it has no manifest."""
-    manifest = next(model.glob(f"**/{FILES.manifest}"), None)
-    return manifest.parent if manifest else None
 
 
 def find_version(registry: Registry, uri: str) -> Registered:

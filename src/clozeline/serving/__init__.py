@@ -1,1 +1,1 @@
-"""serving"""
+"""Packages served over HTTP on CPUs, in six dialects. Needs neither torch nor transformers."""

@@ -1,0 +1,1 @@
+"""The functions that DVC runs: one file for each stage of dvc.yaml."""

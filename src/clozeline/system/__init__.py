@@ -1,1 +1,1 @@
-"""system"""
+"""What the machine gives: errors, files, hashes, processes, cores, progress."""

@@ -1,8 +1,6 @@
-"""Memory-mapped arrays, so that memory use does not grow with the corpus.
+"""Memory-mapped arrays, so that memory use does not grow with the corpus; and the return of memory that Arrow freed.
 
 Allocated memory has to stay resident; the kernel can write back and drop the pages of a file.
-
-Make Arrow return freed memory to the system.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,18 +1,12 @@
-"""Locked temporary folders beside the file being written. An unlocked one is debris of a killed writer.
+"""Files and folders: atomic writes, temporary folders, locks between processes, links, and CSV tables.
 
-The lock is a kernel file lock (flock): it ends with its process, and every container that shares the file system sees
-it. A process id would mean another process in another container.
+A write goes to a file or folder beside the target, which is then renamed: a reader sees the old content or the new,
+never a part. A temporary folder is locked while it is written; an unlocked one is debris of a killed writer.
 
-Atomic writes: write beside the target, then rename. A reader sees the old content or the new, never a part.
-
-Files that two folders share.
-
-Locks between processes: kernel file locks (flock), which end with their process.
-
-CSV tables for plots and reports.
+A lock is a kernel file lock (flock): it ends with its process, and every container that shares the file system sees it.
+A process id would mean another process in another container.
 """
 
-import contextlib
 import csv
 import ctypes
 import errno
@@ -32,22 +26,27 @@ from clozeline.system.errors import StorageError
 _NAME: Final = re.compile(r"\..+\.\d+\.[0-9a-f]{8}\.partial")
 _LOCK: Final = ".held"
 
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AT_FDCWD = -100  # <linux/fcntl.h>
+_RENAME_EXCHANGE = 2  # <linux/fs.h>
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
-@contextlib.contextmanager
+
+@contextmanager
 def held_beside(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; remove it after the block. Remove the debris of killed writers first.
 
     On a file system without locks no debris is removed.
     """
-    with contextlib.suppress(OSError):  # the parent folder is missing or unreadable
+    with suppress(OSError):  # the parent folder is missing or unreadable
         for left in [entry for entry in path.parent.iterdir() if _NAME.fullmatch(entry.name)]:
-            with contextlib.suppress(OSError):  # locked by another writer, or already removed
+            with suppress(OSError):  # locked by another writer, or already removed
                 _remove_abandoned(left)
     folder, lock = _made(path)
     try:
         yield folder
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             _remove(folder)
         os.close(lock)
 
@@ -57,9 +56,9 @@ def _made(path: Path) -> tuple[Path, int]:
     while True:
         folder = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
         folder.mkdir(parents=True)
-        with contextlib.suppress(FileNotFoundError):  # another writer removed it before it was locked
+        with suppress(FileNotFoundError):  # another writer removed it before it was locked
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if (folder / _LOCK).exists():
                 return folder, lock
@@ -91,12 +90,6 @@ def _remove(folder: Path) -> None:
         elif entry.name != _LOCK:
             entry.unlink()
     shutil.rmtree(folder)
-
-
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_AT_FDCWD = -100  # <linux/fcntl.h>
-_RENAME_EXCHANGE = 2  # <linux/fs.h>
-_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager

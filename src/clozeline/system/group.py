@@ -1,8 +1,7 @@
-"""Processes that do one stage together, started by `torchrun`, and what they tell each other.
+"""Processes that do one stage together, started by `torchrun`: what they tell each other, and whether they match.
 
-Checks, before the first step, that machines which work together have the same programs, inputs and folder.
-
-Machines are named as `NAME (process RANK)`.
+Before the first step, machines that work together are checked for the same programs, inputs and folder. Messages name
+them as `NAME (process RANK)`.
 """
 
 import os
@@ -26,6 +25,8 @@ from clozeline.system.machine import available_cores
 Value = TypeVar("Value")
 _LONGEST_WRITE = timedelta(hours=6)
 """Time that the others wait for the first process, which compares texts and writes files at the end of a stage."""
+
+_PACKAGES = ("clozeline", "torch", "transformers")
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,6 @@ def leave() -> None:
 
 ALONE = Group.alone()
 """One process on the CPU."""
-
-
-_PACKAGES = ("clozeline", "torch", "transformers")
 
 
 def check_versions(group: Group) -> None:

@@ -1,13 +1,7 @@
-"""Number of cores this process may use, which a container can limit.
+"""The machine: cores and memory that this process may use, kills for lack of memory, the processor, and the heap.
 
-Memory that this process may use in total, and may still allocate, which a container can limit; and kills for lack
-of it.
-
-Name of the processor and its vector instructions. Timings are valid for equal processors only.
-
-Make the C library return freed memory to the system.
-
-Python's search for reference cycles, made rare.
+A container can limit cores and memory. Timings are valid for equal processors only, so the name and the vector
+instructions of the processor go with them.
 """
 
 import atexit
@@ -23,6 +17,22 @@ MOST = "CLOZELINE_CORES"
 """Environment variable with the most cores that a process uses; machines with different numbers then do the same."""
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
+
+_VERSIONS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Files of control groups, versions 2 and 1: limit, usage, and the droppable page cache counted in the usage."""
+_MEMINFO = Path("/proc/meminfo")
+_VMSTAT = Path("/proc/vmstat")
+
+_VECTORS = ("avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "asimddp", "asimd")
+
+_M_ARENA_MAX = -8
+"""M_ARENA_MAX of glibc's malloc.h."""
+
+_MOST_NEW_OBJECTS = 10_000
+"""Python's own limit is 700. A limit of 100,000 saves no more."""
 
 
 def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
@@ -83,15 +93,6 @@ def _quota(folder: Path) -> float | None:
     return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
-_VERSIONS = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""Files of control groups, versions 2 and 1: limit, usage, and the droppable page cache counted in the usage."""
-_MEMINFO = Path("/proc/meminfo")
-_VMSTAT = Path("/proc/vmstat")
-
-
 def available_bytes(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     """Return the smallest of the machine's memory and the limits of this process's control groups."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -136,9 +137,6 @@ def _figure(file: Path, name: str) -> int | None:
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)
 
 
-_VECTORS = ("avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "asimddp", "asimd")
-
-
 def processor(facts: Path = Path("/proc/cpuinfo")) -> str:
     """Return the name and the vector and INT8 instruction sets that the kernel reports."""
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
@@ -147,10 +145,6 @@ def processor(facts: Path = Path("/proc/cpuinfo")) -> str:
     vectors = [name for name in _VECTORS if name in flags]
     name = values.get("model name", platform.processor() or platform.machine())
     return ", ".join([name, *vectors])
-
-
-_M_ARENA_MAX = -8
-"""M_ARENA_MAX of glibc's malloc.h."""
 
 
 def give_back_freed() -> None:
@@ -165,10 +159,6 @@ def share_one_heap() -> None:
     choose = getattr(ctypes.CDLL(None), "mallopt", None)
     if choose is not None:
         choose(_M_ARENA_MAX, 1)
-
-
-_MOST_NEW_OBJECTS = 10_000
-"""Python's own limit is 700. A limit of 100,000 saves no more."""
 
 
 def collect_rarely() -> None:

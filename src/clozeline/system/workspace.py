@@ -1,8 +1,7 @@
-"""Files of a project that no cache holds (runs, logs, locks), and default settings for the tools that it starts.
+"""Files of a project that no cache holds (runs, logs), its lock, and default settings for the tools that it starts.
 
-Lock that allows one run at a time in a project folder: a kernel file lock (flock), which ends with its holder.
-
-DVC's own locks cannot tell a holder in another container from a dead one; the kernel can.
+The lock allows one run at a time. It is a kernel file lock (flock), which ends with its holder: DVC's own locks cannot
+tell a holder in another container from a dead one; the kernel can.
 """
 
 import fcntl
@@ -16,6 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from clozeline.system.errors import TransientError
+
+_LOG = logging.getLogger(__name__)
 
 # No tool sends telemetry unless the user enables it, and a first start may take long on a slow processor.
 _QUIET_TOOLS = {
@@ -140,9 +141,6 @@ def reach_this_machine_directly() -> None:
 def tracking_uri(workspace: Workspace) -> str:
     """Return the address of MLflow: the environment's, or the project's own database."""
     return os.environ.get("MLFLOW_TRACKING_URI") or workspace.defaults()["MLFLOW_TRACKING_URI"]
-
-
-_LOG = logging.getLogger(__name__)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""The kinds of fine-tuning: data, heads, training, scores and baselines."""

@@ -1,0 +1,1 @@
+"""From clean text to a vocabulary and to token shards."""

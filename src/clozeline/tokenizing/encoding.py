@@ -1,17 +1,11 @@
-"""Ids of single words, many words at once.
+"""Encode a partition of clean text into files of ids. Memory holds a few batches, and two numbers of each document.
 
-Shapes: W words, N their tokens; D words or texts.
+Each distinct word is encoded once, many words at a time. Text repeats its words, but `tokenizers` normalizes and splits
+every occurrence again. If a tokenizer always cuts at spaces, whatever their context, the ids of a text are the ids of
+its words back to back, and words can be looked up.
 
-Encode each distinct word once: the ids of whole texts, many times faster.
-
-Text repeats its words, but `tokenizers` normalizes and splits every occurrence again. If a tokenizer always cuts at
-spaces, whatever their context, the ids of a text are the ids of its words back to back, and words can be looked up.
-
-Shapes: D texts, N their tokens, W words of all texts, U distinct words, K words of the cache by their hashes.
-
-Encode a partition of clean text into files of ids. Memory holds a few batches, and two numbers of each document.
-
-Shapes: D documents of a batch, N their tokens, V vocabulary.
+Shapes: D documents or texts of a batch, N their tokens, W words of all texts, U distinct words, K words of the cache by
+their hashes, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +41,22 @@ from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 _WORDS_AT_A_TIME = 1024
 """Words encoded at a time: the encoding of a word takes a hundred times the memory of its ids."""
 _JOINED_WORDS = 64
+
+Cut = Callable[[Any], CutTexts]
+"""Function that cuts an Arrow array of texts."""
+
+_MOST_WORDS = 2**17
+_MOST_WORD_BYTES = 2**22
+"""Largest number and size of the words kept between batches; above either, the cache is emptied."""
+
+_AT_BLANKS = ByteClasses.of(blanks=WORD_BLANKS)
+_AT_PUNCTUATION = ByteClasses.of(blanks=PUNCTUATION_BLANKS, alone=PUNCTUATION)
+
+Item = TypeVar("Item")
+_USES: Final = "uses.npy"
+"""File of a count's `uses_V`."""
+FILES_OF_COUNTS: Final = (_USES, "documents.npy")
+"""Files of an encoded partition that decide counts and shards."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +104,7 @@ def _flat(ids: list[list[int]]) -> npt.NDArray[np.uint32]:
     return np.fromiter(chain.from_iterable(ids), np.uint32, sum(map(len, ids)))
 
 
-Cut = Callable[[Any], CutTexts]
-"""Function that cuts an Arrow array of texts."""
 Encode = Callable[[Tokenizer, Sequence[str]], EncodedWords]
-
-_MOST_WORDS = 2**17
-_MOST_WORD_BYTES = 2**22
-"""Largest number and size of the words kept between batches; above either, the cache is emptied."""
 
 
 class WordCache:
@@ -176,10 +180,6 @@ class WordCache:
         self._ordinal_K = np.insert(self._ordinal_K, at_K[is_new_K], len(self) + first_K[is_new_K])
 
 
-_AT_BLANKS = ByteClasses.of(blanks=WORD_BLANKS)
-_AT_PUNCTUATION = ByteClasses.of(blanks=PUNCTUATION_BLANKS, alone=PUNCTUATION)
-
-
 def _cut_at_blanks_unless_marked(texts_D: Any) -> CutTexts:
     return _AT_BLANKS.cut(texts_D, pc.match_substring(texts_D, MARK).to_numpy(zero_copy_only=False))
 
@@ -207,13 +207,6 @@ _WAYS: Mapping[word_cuts.Cut | None, tuple[Cut, Encode]] = {
     "before blanks": (_cut_before_blanks, encode_each),
     None: (_whole, encode_each),
 }
-
-
-Item = TypeVar("Item")
-_USES: Final = "uses.npy"
-"""File of a count's `uses_V`."""
-FILES_OF_COUNTS: Final = (_USES, "documents.npy")
-"""Files of an encoded partition that decide counts and shards."""
 
 
 @dataclass

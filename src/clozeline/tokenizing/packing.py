@@ -1,6 +1,6 @@
 """Pack a file of clean text into token shards: each partition is encoded, then each shard is put together.
 
-Keys of documents, by which a text is known in every snapshot, whatever its place and its tokens.
+A document has a key, by which its text is known in every snapshot, whatever its place and its tokens.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,15 @@
-"""From encoded partitions to token shards: the lengths of all documents decide where each shard begins, then each shard
-is put together by itself.
+"""From partitions of clean text to token shards.
+
+A partition is a run of row groups of a file, and each is a task. The content of the files decides them, never the
+number of workers. The lengths of all encoded documents decide where each shard begins; then each shard is put together
+by itself.
 
 Shapes: D documents, N their tokens.
-
-Partitions of a split of clean text: runs of row groups of a file, each of them a task.
-
-The content of the files decides them, never the number of workers.
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,6 +27,9 @@ from clozeline.system.files import link_or_copy
 _CHUNK_BYTES = 1 << 20
 _SPLIT: Final = "any"
 """In the name of a shard's files as its task writes them."""
+
+_PARTITION_BYTES = 8_000_000
+"""Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
 
 
 @dataclass(frozen=True)
@@ -205,10 +206,6 @@ def _save(path: Path, array: npt.NDArray[Any]) -> str:
     return sha256_of(path)
 
 
-_PARTITION_BYTES = 8_000_000
-"""Least size of a partition in bytes of text: large beside the two row groups that a process reads anyway."""
-
-
 @dataclass(frozen=True)
 class Partition:
     path: Path
@@ -261,5 +258,5 @@ def _partition(path: Path, places: range, groups: list[RowGroup]) -> Partition:
         num_rows=sum(group.num_rows for group in groups),
         text_bytes=sum(group.text_bytes for group in groups),
         doc_ids=(min(bounds), max(bounds)) if len(bounds) == 2 * len(groups) else None,
-        digest=blake2b("".join(group.digest for group in groups).encode(), digest_size=16).hexdigest(),
+        digest=hashlib.blake2b("".join(group.digest for group in groups).encode(), digest_size=16).hexdigest(),
     )

@@ -1,19 +1,15 @@
-"""Reproducible training of a Unigram vocabulary (Kudo 2018, "Subword Regularization", section 3.2).
-
-The trainer of `tokenizers` sums floats in the order in which its threads finish, and walks over hash maps with a seed
-of each process: ties fall differently, and two runs give two vocabularies. This trainer works on arrays in a fixed
-order.
-
-Candidates are the pieces of a larger BPE vocabulary instead of all frequent substrings. Then two rounds of expectation
-maximization alternate with a pruning of the pieces whose loss costs the least likelihood, until few enough are left.
-
-Shapes: W distinct words, V candidate pieces, E edges: occurrences of a piece in a word.
-
-Training of a vocabulary from text: a table of algorithms.
+"""Training of a vocabulary from text: a table of algorithms, and our own trainer of Unigram.
 
 The same text gives the same vocabulary for any number of threads. `tokenizers` alone does not promise that, because it
 walks over hash maps that are seeded differently in each process. Where that walk decides something, this module decides
 it beforehand (which characters are kept, which ids they get) or restores a fixed order afterwards.
+
+For Unigram (Kudo 2018, "Subword Regularization", section 3.2) that is not enough: the trainer of `tokenizers` also sums
+floats in the order in which its threads finish. Ours works on arrays in a fixed order. Candidates are the pieces of a
+larger BPE vocabulary instead of all frequent substrings. Then two rounds of expectation maximization alternate with a
+pruning of the pieces whose loss costs the least likelihood, until few enough are left.
+
+Shapes: W distinct words, V candidate pieces, E edges: occurrences of a piece in a word.
 """
 
 import logging
@@ -37,6 +33,8 @@ from clozeline.system.errors import DataError
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, special_token
 from clozeline.tokenizing.words import CountedText, CountedTexts, FrequentWords, TrainingText
 
+_LOG = logging.getLogger(__name__)
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -53,6 +51,21 @@ _WORST = -1e6
 """Natural logarithm that stands for impossible, so that products with it stay finite."""
 _SCORE_DIGITS = 6
 """Digits kept of the natural logarithms: an exponential may differ in its last bit between processors."""
+
+_SPECIAL = list(SPECIAL_TOKENS.values())
+_UNKNOWN = SPECIAL_TOKENS["unk_token"]
+_PREFIX = "##"
+_METASPACE = "▁"
+_CANDIDATES_PER_PIECE = 4
+"""Candidate pieces of Unigram for each piece that it keeps."""
+
+_CHARACTER_COVERAGE = 0.9999
+"""Share of the text's characters that the alphabet must cover; rarer characters become [UNK].
+
+SentencePiece keeps 0.9995 (Kudo & Richardson 2018), but WordPiece loses a whole word for one unknown character.
+"""
+_MOST_ALPHABET_SHARE = 0.25
+"""Largest share of the alphabet in the vocabulary. WordPiece holds a character twice, as `a` and `##a`."""
 
 
 @dataclass(frozen=True)
@@ -159,23 +172,6 @@ def _kept(pieces: Sequence[str], expected_V: Floats, probability_V: Floats, num_
     is_character_V = np.array([len(piece) == 1 for piece in pieces])
     loss_V[is_character_V] = np.inf
     return sorted(np.argsort(-loss_V, kind="stable")[:num_kept].tolist())
-
-
-_LOG = logging.getLogger(__name__)
-_SPECIAL = list(SPECIAL_TOKENS.values())
-_UNKNOWN = SPECIAL_TOKENS["unk_token"]
-_PREFIX = "##"
-_METASPACE = "▁"
-_CANDIDATES_PER_PIECE = 4
-"""Candidate pieces of Unigram for each piece that it keeps."""
-
-_CHARACTER_COVERAGE = 0.9999
-"""Share of the text's characters that the alphabet must cover; rarer characters become [UNK].
-
-SentencePiece keeps 0.9995 (Kudo & Richardson 2018), but WordPiece loses a whole word for one unknown character.
-"""
-_MOST_ALPHABET_SHARE = 0.25
-"""Largest share of the alphabet in the vocabulary. WordPiece holds a character twice, as `a` and `##a`."""
 
 
 @dataclass(frozen=True)
@@ -285,8 +281,7 @@ def _untrained_unigram(params: TokenizeParams) -> Tokenizer:
 
 
 def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, text: TrainingText) -> Tokenizer:
-    """Choose the best pieces of a larger BPE vocabulary; unigram.py explains why the trainer of `tokenizers` is not
-    used."""
+    """Choose the best pieces of a larger BPE vocabulary. The docstring of this module says why not by `tokenizers`."""
     counted = text.counted(tokenizer)
     alphabet = [*_alphabet(tokenizer, params.vocab_size, counted), _METASPACE]
     pieces = Tokenizer(models.BPE())

@@ -1,12 +1,10 @@
-"""The most frequent words of a text, counted exactly, in memory that does not grow with it.
+"""The most frequent words of the text that a vocabulary is learned from, counted exactly, in memory that does not grow.
 
-A vocabulary is learned from words and their counts. Each partition is counted by itself; its words go into a file, in
-as many buckets by their hash as the text needs. All counts of a word meet in one bucket, so the most frequent words of
-the text are among the most frequent ones of the buckets.
+Each partition is counted by itself; its words go into a file, in as many buckets by their hash as the text needs. All
+counts of a word meet in one bucket, so the most frequent words of the text are among the most frequent ones of the
+buckets.
 
 Shapes: U distinct words, W words of some texts.
-
-The text that a vocabulary is learned from, and its counts over all partitions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,1 +1,1 @@
-"""tracking"""
+"""Runs in MLflow: written to the outbox first, and delivered from there."""

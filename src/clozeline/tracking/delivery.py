@@ -1,9 +1,7 @@
-"""What MLflow is told of a run of the outbox. Telling it twice, as after a kill, changes nothing.
+"""Delivery: a thread that nothing waits for brings MLflow up to date with the outbox.
 
-Brings MLflow up to date with the outbox, from a thread of its own that nothing waits for.
-
-Each step can be repeated without loss or doubles. `synced.json` in the folder of a run remembers what MLflow has; a
-delivery that was killed before it was written asks MLflow.
+Each step can be repeated, as after a kill, without loss or doubles. `synced.json` in the folder of a run remembers what
+MLflow has; a delivery that was killed before it was written asks MLflow.
 """
 
 import logging
@@ -24,12 +22,21 @@ from clozeline.tracking.mlflow import PARENT_RUN, experiment_id, prepare
 from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.tracking.stage_log import PREFIX
 
-WORKSPACE: Final = "clozeline.system.workspace"
+_LOG = logging.getLogger(__name__)
+
+WORKSPACE: Final = "clozeline.workspace"
 """Tag with the identity of the workspace that a run belongs to: others may use the same database."""
 OUTBOX_RUN: Final = "clozeline.outbox_run"
 """Tag with the name of a run in the outbox: by it a run is found again whose creation was not noted."""
 _PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 POINTS_PER_CALL: Final = 1000  # likewise
+
+_NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
+_MOST_ATTEMPTS: Final = 5
+"""Number of attempts at a step that fails while the server answers."""
+_LOOK_SECONDS: Final = 0.5
+_SYNCED: Final = "synced.json"
+Progress = Literal["done", "later", "no answer"]
 
 
 class MlflowRuns:
@@ -131,15 +138,6 @@ def close_killed(client: MlflowClient, experiment: str, workspace: str) -> None:
     open_runs = f"tags.`{WORKSPACE}` = '{workspace}' AND attributes.status = 'RUNNING'"
     for run in client.search_runs([experiment], filter_string=open_runs):
         client.set_terminated(run.info.run_id, status="KILLED")
-
-
-_LOG = logging.getLogger(__name__)
-_NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"}
-_MOST_ATTEMPTS: Final = 5
-"""Number of attempts at a step that fails while the server answers."""
-_LOOK_SECONDS: Final = 0.5
-_SYNCED: Final = "synced.json"
-Progress = Literal["done", "later", "no answer"]
 
 
 class Synced(Record):

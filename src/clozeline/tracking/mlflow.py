@@ -1,22 +1,16 @@
 """Every undocumented part of MLflow that is used; tests/tracking/test_mlflow_adapter.py checks each.
 
 All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. What is
-read from MLflow's tables, without importing MLflow, is in `mlflow_tables`; nothing writes them.
+read from MLflow's tables, without importing MLflow, is in addresses.py; nothing writes them.
 
-MLflow's database: created, or upgraded to the schema of the installed MLflow, before anything runs in parallel.
-
-Read-only queries on the registry's tables in a SQLite database of MLflow: importing MLflow takes two seconds.
-
-The rest of what the project knows of MLflow's internals is in `mlflow_adapter`, which imports MLflow.
+MLflow's database is created, or upgraded to the schema of the installed MLflow, before anything runs in parallel.
 """
 
-import contextlib
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -46,6 +40,16 @@ _ENDPOINT: Final = re.compile(r"endpoint (/\S+) ")
 _WRITTEN_TWICE: Final = ("duplicate key value", "UNIQUE constraint failed", "Duplicate entry")
 """What PostgreSQL, SQLite and MySQL say of a row that another request has just inserted; MLflow answers 400 with it."""
 _CLIENTS_OF_STORES: Final = frozenset({"azure", "boto3", "botocore", "google"})
+
+EXPERIMENT: Final = "clozeline"
+_ONE_ATTEMPT: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+
+_REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
+_WHO_MAY: Final = {
+    401: "a user and a password that the server knows",
+    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
+}
+_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 
 
 def monitors() -> Sequence[Any]:
@@ -186,10 +190,6 @@ def remove_stored_file(address: str, path: str, tracking_uri: str) -> None:
     _store_at(address, tracking_uri).delete_artifacts(path)
 
 
-EXPERIMENT: Final = "clozeline"
-_ONCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
-
-
 def prepare(tracking_uri: str) -> MlflowClient:
     """Return a client of `tracking_uri`; create or upgrade a SQLite database first.
 
@@ -213,7 +213,7 @@ def _require_sound(database: Path) -> None:
     if not database.exists():
         return
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError:
         return  # a locked or unreadable file is not damaged; MLflow reports it
@@ -274,21 +274,13 @@ def require_answer(tracking_uri: str) -> None:
 @contextmanager
 def _asking_once() -> Iterator[None]:
     """Let MLflow's client ask once and wait 15 s for the answer. It reads these variables at each call."""
-    before = {name: os.environ.get(name) for name in _ONCE}
-    os.environ.update(_ONCE)
+    before = {name: os.environ.get(name) for name in _ONE_ATTEMPT}
+    os.environ.update(_ONE_ATTEMPT)
     try:
         yield
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-_REFUSED_STATUS: Final = {401: "401 Unauthorized", 403: "403 Forbidden"}
-_WHO_MAY: Final = {
-    401: "a user and a password that the server knows",
-    403: "a user with the permission EDIT on it to release, promote or roll back, READ to serve; or an administrator",
-}
-_LOG_IN: Final = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 
 
 def check_allowed(error: Exception, tracking_uri: str) -> None:
@@ -331,81 +323,3 @@ def answering(tracking_uri: str) -> Iterator[None]:
             expected="an MLflow server or database",
             do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
         ) from error
-
-
-Answer = TypeVar("Answer")
-
-SCHEMA: Final = "dc11669786a5"
-"""MLflow's name (Alembic revision) of the schema that is read here."""
-_SECONDS_LOCKED = 10
-
-_NAMES = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
-_NUMBER = """
-    SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
-"""
-_VERSION = """
-    SELECT run_id, coalesce(storage_location, source) FROM model_versions
-    WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
-"""
-_TAGS = """
-    SELECT key, value FROM model_version_tags WHERE workspace = 'default' AND name = :name AND version = :version
-"""
-
-
-@dataclass(frozen=True)
-class VersionRow:
-    """What the tables say of one version of a registered model."""
-
-    run_id: str
-    address: str
-    """Where the files are."""
-    tags: dict[str, str]
-
-
-class Tables:
-    """The registry's tables, as the database has them now."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def names_with(self, alias: str) -> list[str]:
-        """Return the names of the models that have `alias`."""
-        return [str(name) for (name,) in self._connection.execute(_NAMES, {"alias": alias})]
-
-    def number_at(self, name: str, alias: str) -> int | None:
-        """Return the number of the version that has `alias`; None if there is none."""
-        found = self._connection.execute(_NUMBER, {"name": name, "alias": alias}).fetchone()
-        return None if found is None or found[0] is None else int(found[0])
-
-    def version(self, name: str, number: int) -> VersionRow | None:
-        """Return a version; None if it is missing or was deleted."""
-        given = {"name": name, "version": number}
-        found = self._connection.execute(_VERSION, given).fetchone()
-        if found is None:
-            return None
-        run_id, address = found
-        return VersionRow(run_id or "", address or "", dict(self._connection.execute(_TAGS, given)))
-
-    def has_known_schema(self) -> bool:
-        found = self._connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        return found is not None and found[0] == SCHEMA
-
-
-def ask(tracking_uri: str, question: Callable[[Tables], Answer | None]) -> Answer | None:
-    """Return the answer to `question`; None also if there is no SQLite database, or it is unreadable or has another
-    schema: MLflow then reports the fault, or upgrades the schema.
-    """
-    file = database_of(tracking_uri)
-    if file is None or not file.is_file() or _has_workspaces():
-        return None
-    address = f"file:{quote(str(file.resolve()))}?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_SECONDS_LOCKED)) as connection:
-            tables = Tables(connection)
-            return question(tables) if tables.has_known_schema() else None
-    except sqlite3.Error:
-        return None
-
-
-def _has_workspaces() -> bool:
-    return any(name in os.environ for name in ("MLFLOW_WORKSPACE", "MLFLOW_ENABLE_WORKSPACES"))

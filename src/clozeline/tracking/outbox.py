@@ -1,10 +1,9 @@
 """The outbox: a folder for each run that MLflow does not have completely yet.
 
 `work/outbox/<run>/` holds `record.json` (what the run is), `points.jsonl` (points of its curves, as they come) and
-`files/` (its artifacts). The flow and its stage processes write there, and never wait for MLflow. `delivery` brings
-MLflow up to date, and removes the folder of a run that ended once MLflow has all of it.
-
-Calls to MLflow whose failure must not stop the work that is tracked.
+`files/` (its artifacts). The flow and its stage processes write there, and never wait for MLflow; no failure of
+tracking stops the work that is tracked. `delivery` brings MLflow up to date, and removes the folder of a run that ended
+once MLflow has all of it.
 """
 
 import fcntl
@@ -31,6 +30,8 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 _RECORD: Final = "record.json"
 _FILES: Final = "files"
 _BYTES_PER_READ: Final = 1 << 20
+
+Result = TypeVar("Result")
 
 
 class StageDataset(Record):
@@ -204,9 +205,6 @@ def _points_of(line: bytes) -> Points | None:
         return Points.model_validate_json(line)
     except ValidationError:
         return None
-
-
-Result = TypeVar("Result")
 
 
 def forgiving(call: Callable[[], Result]) -> Result | None:

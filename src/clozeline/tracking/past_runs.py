@@ -1,6 +1,7 @@
-"""The runs that made the current outputs of the project, found by the hashes of the outputs, not by time.
+"""Past flow runs: those that made the current outputs of the project, and those that a person names, to compare them.
 
-Flow runs that a person names, with their figures and their dvc.lock, and MLflow's own page that compares them.
+The runs of the outputs are found by the hashes of the outputs, not by time. Named runs come with their figures, their
+dvc.lock, and the address of MLflow's own page that compares them.
 """
 
 import json
@@ -24,7 +25,15 @@ from clozeline.tracking.mlflow import answering, every, experiments, prepare
 from clozeline.tracking.outbox import forgiving
 from clozeline.tracking.stored_files import lock_of
 
-_MOST: Final = 1000  # MLflow's page
+_LARGEST_PAGE: Final = 1000  # MLflow's page
+
+MOST: Final = 4
+"""Number of runs whose columns a terminal has room for."""
+_OWN_PAGES: Final = "http://127.0.0.1:5000"
+"""Address at which `clozeline ui` shows the project's own database."""
+_PAGE: Final = 100
+_SHOWN: Final = 10
+_IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
 def executed_by_hash(client: MlflowClient, experiment_ids: list[str]) -> dict[str | None, Run]:
     """Return the newest run of each executed stage by `LockedStage.sha256`."""
     newest_first = ["attributes.start_time DESC"]
-    searched = (experiment_ids, "tags.`dvc.outcome` = 'executed'", ViewType.ACTIVE_ONLY, _MOST, newest_first)
+    searched = (experiment_ids, "tags.`dvc.outcome` = 'executed'", ViewType.ACTIVE_ONLY, _LARGEST_PAGE, newest_first)
     return {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(client.search_runs(*searched))}
 
 
@@ -135,15 +144,6 @@ def earlier_run(run: Run, tracking_uri: str) -> EarlierRun:
 def _stage_run(run: Run) -> StageRun:
     started, ended = run.info.start_time, run.info.end_time or run.info.start_time
     return StageRun(run.info.run_id, datetime.fromtimestamp(ended / 1000, UTC), (ended - started) / 1000)
-
-
-MOST: Final = 4
-"""Number of runs whose columns a terminal has room for."""
-_OWN_PAGES: Final = "http://127.0.0.1:5000"
-"""Address at which `clozeline ui` shows the project's own database."""
-_PAGE: Final = 100
-_SHOWN: Final = 10
-_IS_ID: Final = re.compile(r"[0-9a-f]{4,32}")
 
 
 @dataclass(frozen=True)

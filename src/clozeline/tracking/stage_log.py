@@ -1,9 +1,8 @@
-"""System metrics of the machine, from MLflow's own monitors; its page shows them under "System metrics".
+"""The run logger of a stage process: it appends to the outbox, which the flow delivers.
 
-MLflow's own thread for them gives up after the first call that the server does not answer. Here they join the queue of
-all points, which waits for the server.
-
-The run logger of a stage process: it appends to the outbox, which the flow delivers.
+System metrics of the machine come from MLflow's own monitors; its page shows them under "System metrics". MLflow's own
+thread for them gives up after the first call that the server does not answer. Here they join the queue of all points,
+which waits for the server.
 """
 
 import logging
@@ -18,6 +17,8 @@ from clozeline.tracking.outbox import Outbox
 _LOG = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 10.0
 PREFIX: Final = "system/"
+
+_LOOK_SECONDS: Final = 0.5
 
 
 class MachineMetrics:
@@ -55,9 +56,6 @@ class MachineMetrics:
                 _LOG.debug("%s no longer works: %s", monitor, error)
                 self._monitors.remove(monitor)
         return values, int(time.time() / self._every_seconds)
-
-
-_LOOK_SECONDS: Final = 0.5
 
 
 class OutboxRunLogger:

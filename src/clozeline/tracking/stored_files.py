@@ -1,8 +1,6 @@
-"""The files that MLflow stores for a run: its dvc.lock, their size, their removal, and the errors of their store.
+"""The files that MLflow stores for a run: its dvc.lock, their size, search and removal, and errors of their store.
 
-The last nights: flow runs whose data and files are kept, and the stored files of older runs.
-
-Search of the files that MLflow stores for runs.
+The last nights are the flow runs whose data and files are kept; the stored files of older runs can be removed.
 """
 
 import tempfile
@@ -37,6 +35,16 @@ from clozeline.tracking.mlflow import (
 )
 
 _LOCK: Final = "dvc.lock"
+
+_LOCK_MD5: Final = "dvc.lock_md5"
+_FILES: Final = "clozeline.files"
+"""Tag of a run whose stored files are being removed, and then of one whose files were removed."""
+_REMOVING: Final = "removing"
+_REMOVED: Final = "removed"
+_PAGE: Final = 1000
+
+_QUOTING: Final = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
+"""Suffixes of files that may quote a text."""
 
 
 def address_of(run: Run, tracking_uri: str) -> str:
@@ -100,14 +108,6 @@ def store_errors(tracking_uri: str) -> Iterator[None]:
             expected="a store that this machine can reach",
             do="start it, or correct its address (MLFLOW_S3_ENDPOINT_URL)",
         ) from raised
-
-
-_LOCK_MD5: Final = "dvc.lock_md5"
-_FILES: Final = "clozeline.files"
-"""Tag of a run whose stored files are being removed, and then of one whose files were removed."""
-_REMOVING: Final = "removing"
-_REMOVED: Final = "removed"
-_PAGE: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -232,10 +232,6 @@ def _ended(run: Run) -> datetime:
 
 def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-_QUOTING: Final = {".csv", ".html", ".json", ".jsonl", ".log", ".md", ".parquet", ".txt"}
-"""Suffixes of files that may quote a text."""
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,19 @@
 """Training on several devices or machines, with torch's own engines, started by `torchrun`.
 
 Each process takes its share of the rows of every batch. Batches do not depend on the number of processes, and gradients
-are summed over all of them, so N processes do the same as one with the same params.
-
-Weights and optimizer states that are divided among processes (FSDP2).
-
-A module of its own because torch's parts for it take a second to import, and most runs divide nothing.
+are summed over all of them, so N processes do the same as one with the same params. FSDP2 divides weights and optimizer
+states among them (sharding.py).
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict as whole
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.system.errors import ParamsError
@@ -73,7 +67,9 @@ class Processes(Group):
         if self.world_size == 1:
             return module
         if self.sharding == "fsdp":
-            return divided(module)
+            from clozeline.training import sharding
+
+            return sharding.divided(module)
         # DDP waits for the gradient of every weight; searching for weights without one costs each step a little.
         has_idle = _has_idle_weights(module, smallest().to(self.device))
         return DistributedDataParallel(module, forward_sync_buffers=False, find_unused_parameters=has_idle)
@@ -84,8 +80,9 @@ class Processes(Group):
             return contextlib.nullcontext()
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
+        from clozeline.training import sharding
 
-        return unsynchronized(module)
+        return sharding.unsynchronized(module)
 
     @property
     def can_sum_later(self) -> bool:
@@ -101,29 +98,33 @@ class Processes(Group):
         """Return the whole states of `model` and `optimizer`, even if divided. Every process must call it."""
         if not self.divides_weights:
             return model.state_dict(), optimizer.state_dict()
+        from clozeline.training import sharding
 
-        return whole_states(model, optimizer)
+        return sharding.whole_states(model, optimizer)
 
     def divided_weights(self, model: nn.Module) -> dict[str, Any] | None:
         """Return all weights of a divided model; None if it is not divided. Every process must call it."""
         if not self.divides_weights:
             return None
+        from clozeline.training import sharding
 
-        return whole_weights(model)
+        return sharding.whole_weights(model)
 
     def put_together(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gather divided weights. Every process must call it."""
         if not self.divides_weights:
             return dict(weights)
+        from clozeline.training import sharding
 
-        return gathered(weights)
+        return sharding.gathered(weights)
 
     def divide(self, weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
         """Divide what `put_together` returned as the weights of `model` are divided. Every process must call it."""
         if not self.divides_weights:
             return dict(weights)
+        from clozeline.training import sharding
 
-        return divided_like(weights, model)
+        return sharding.divided_like(weights, model)
 
     def restore(
         self,
@@ -137,8 +138,9 @@ class Processes(Group):
             model.load_state_dict(model_state)
             optimizer.load_state_dict(optimizer_state)
             return
+        from clozeline.training import sharding
 
-        restore_whole(model, optimizer, model_state, optimizer_state)
+        sharding.restore_whole(model, optimizer, model_state, optimizer_state)
 
 
 def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
@@ -160,63 +162,3 @@ def _sharding(environment: Mapping[str, str]) -> Sharding:
                 f"CLOZELINE_SHARDING is {other}, not ddp (a whole model on each device) or fsdp (shared)",
                 do="correct this environment variable, or unset it",
             )
-
-
-_WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
-
-
-def divided(module: nn.Module) -> nn.Module:
-    """Divide the layers of `module`, then the rest of it."""
-    # Inner lists first: a layer that is divided already stays so when the outer one is divided.
-    for layers in reversed([inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]):
-        for layer in layers:
-            fully_shard(layer)
-    fully_shard(module)
-    return module
-
-
-@contextlib.contextmanager
-def unsynchronized(module: object) -> Iterator[None]:
-    """Keep the gradients of a backward pass in this process."""
-    assert isinstance(module, FSDPModule)
-    module.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        module.set_requires_gradient_sync(True)
-
-
-def whole_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    return whole.get_state_dict(model, optimizer, options=_WHOLE)
-
-
-def whole_weights(model: nn.Module) -> dict[str, Any]:
-    """Return each weight once: tied ones under their first name."""
-    weights = whole.get_model_state_dict(model, options=_WHOLE)
-    tied = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters()).keys()
-    return {name: weight for name, weight in weights.items() if name not in tied}
-
-
-def restore_whole(
-    model: nn.Module, optimizer: torch.optim.Optimizer, model_state: dict[str, Any], optimizer_state: dict[str, Any]
-) -> None:
-    """Divide what `whole_states` returned among the processes."""
-    whole.set_state_dict(
-        model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state, options=_WHOLE
-    )
-
-
-def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name: weight.full_tensor().cpu() if isinstance(weight, DTensor) else weight for name, weight in weights.items()
-    }
-
-
-def divided_like(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Divide what `gathered` returned as the weights of `model` are divided."""
-    like = model.state_dict()
-    return {name: _divided(weight, like[name]) for name, weight in weights.items()}
-
-
-def _divided(weight: Tensor, like: Tensor) -> Tensor:
-    return distribute_tensor(weight, like.device_mesh, like.placements) if isinstance(like, DTensor) else weight

@@ -1,8 +1,7 @@
-"""Validation during training: is the model still improving, and when was it best?
-
-The training loop: forward, backward, clip, step, log, validate, checkpoint.
+"""The training loop: forward, backward, clip, step, log, validate, checkpoint.
 
 It knows nothing about masks or labels: it gets a stream of batches that can start at any index, and a summed loss.
+Validation tells whether the model is still improving, and when it was best.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,13 @@ from clozeline.training.micro_batches import Hardware
 from clozeline.training.optimizers import scale_learning_rates
 from clozeline.training.state import Batch, Callback, Inputs, Scored, State
 from clozeline.training.steps import Steps
+
+SHARDED_ABOVE_BYTES = 4 * 10**9
+"""Size of the trained weights above which several processes write a checkpoint together, each its share: a billion
+parameters, whose state with Adam is a file of 12 GB.
+"""
+_MOST_EMPTY_BATCHES = 1000
+"""Number of consecutive batches without a target after which the training stops with an error."""
 
 
 @dataclass
@@ -63,14 +69,6 @@ class Looks:
     def restore_best(self, model: nn.Module) -> None:
         if self.best_weights is not None:
             model.load_state_dict(self.best_weights)
-
-
-SHARDED_ABOVE_BYTES = 4 * 10**9
-"""Size of the trained weights above which several processes write a checkpoint together, each its share: a billion
-parameters, whose state with Adam is a file of 12 GB.
-"""
-_MOST_EMPTY_BATCHES = 1000
-"""Number of consecutive batches without a target after which the training stops with an error."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class Loop(Generic[Inputs]):
         return self.hardware.processes.world_size > 1 and size_bytes > SHARDED_ABOVE_BYTES
 
     def _save_shards(self, state: State) -> None:
-        from clozeline.training import checkpoints as checkpoint_shards
+        from clozeline.training import sharding
 
         best = self.looks.best_weights if self.looks is not None else None
         rest = {
@@ -180,8 +178,8 @@ class Loop(Generic[Inputs]):
             "has_best_weights": best is not None,
             "state": asdict(state),
         }
-        tensors = checkpoint_shards.tensors_of(self.model, self.optimizer, best)
-        checkpoint_shards.save(self.checkpoints, state.step, tensors, rest, self.hardware.processes)
+        tensors = sharding.tensors_of(self.model, self.optimizer, best)
+        sharding.save(self.checkpoints, state.step, tensors, rest, self.hardware.processes)
 
     def everything(self, state: State) -> dict[str, Any]:
         """Return what `restore` needs."""
@@ -237,10 +235,10 @@ class Loop(Generic[Inputs]):
         return State.of(saved["state"])
 
     def _restore_shards(self, saved: Mapping[str, Any]) -> State:
-        from clozeline.training import checkpoints as checkpoint_shards
+        from clozeline.training import sharding
 
         has_best = saved["has_best_weights"]
-        best = checkpoint_shards.restore(
+        best = sharding.restore(
             saved[SHARDS], self.model, self.optimizer, has_best=has_best, group=self.hardware.processes
         )
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])

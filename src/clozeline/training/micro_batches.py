@@ -1,12 +1,9 @@
-"""Out-of-memory errors: recognized among all errors, and explained with the settings that need less memory.
+"""How a training uses its hardware: device, precision, and micro-batches that fit into memory.
 
-A GPU has its own error for it. On a CPU torch raises a plain RuntimeError; numpy and Python raise a MemoryError.
-
-Micro-batches: parts of a batch that fit into memory. Their gradients add up to that of the whole.
-
-Precision of a training: the requested one, if the processor is fast at it.
-
-Hardware of one training run.
+The gradients of the micro-batches of a batch add up to that of the whole. The precision is the requested one, if the
+processor is fast at it. An out-of-memory error is recognized among all errors, and explained with the settings that
+need less memory: a GPU has its own error for it; on a CPU torch raises a plain RuntimeError; numpy and Python raise a
+MemoryError.
 """
 
 import contextlib
@@ -38,6 +35,12 @@ _WORDS = re.compile(
 and from oneDNN, whose kernels need memory of their own (its message is longer where a kernel does not exist).
 """
 _AMOUNT = re.compile(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)")
+
+Requested = Literal["auto", "fp32", "bf16", "fp16"]
+Name = Literal["fp32", "bf16", "fp16"]
+_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
+"""Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities."""
+_DTYPES = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 
 
 @dataclass
@@ -242,13 +245,6 @@ class MicroBatches(Generic[Rows]):
             max(half, self._longest_row),
         )
         return True
-
-
-Requested = Literal["auto", "fp32", "bf16", "fp16"]
-Name = Literal["fp32", "bf16", "fp16"]
-_BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
-"""Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities."""
-_DTYPES = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,16 @@
-"""Groups of parameters: with and without weight decay, and hidden matrices.
+"""Optimizers and learning rates: one row for each kind. A new kind is a new row, and its name in OptimizerParams.
 
-Base of our own optimizers: a step is a step of each group that has gradients.
+A step of our own optimizers is a step of each group of parameters that has gradients. Groups tell parameters with and
+without weight decay, and hidden matrices.
 
-LAMB: Adam with steps that are scaled, in each tensor, by the tensor's own norm.
+- LAMB: Adam with steps that are scaled, in each tensor, by the tensor's own norm.
+- Muon: orthogonal steps of hidden matrices, so that no direction of the hidden space is starved.
+- NovoGrad: one second moment for each tensor, so that its state takes half the memory of Adam's.
+- StableAdamW: AdamW with shorter steps where the second moment lags behind a jump of the gradient.
 
-Muon: orthogonal steps of hidden matrices, so that no direction of the hidden space is starved.
+The learning rate, as a fraction of its peak, is a pure function of the optimizer step.
 
 Shapes: K matrices of one shape, R rows, C columns.
-
-NovoGrad: one second moment for each tensor, so that its state takes half the memory of Adam's.
-
-StableAdamW: AdamW with shorter steps where the second moment lags behind a jump of the gradient.
-
-The kinds of optimizers, one row each. A new kind is a new row, and its name in OptimizerParams.
-
-Learning rate as a fraction of its peak: a pure function of the optimizer step.
 """
 
 import math
@@ -34,6 +30,13 @@ from clozeline.params.model import OptimizerParams, ScheduleParams
 from clozeline.system.errors import ParamsError
 
 Group = dict[str, Any]
+
+_MOMENTUM = 0.95
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_NUM_ITERATIONS = 5
+_UPDATE_SCALE = 0.2
+"""Root mean square of AdamW's updates, as Liu et al. measured it."""
+_SMALLEST_NORM = 1e-7
 
 
 def decay_groups(model: nn.Module, params: OptimizerParams) -> list[Group]:
@@ -55,7 +58,8 @@ def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Grou
     Raises:
         ParamsError: the model has no hidden matrix.
     """
-    hidden_ids = {id(parameter) for parameter in layer_matrices(model)} - _embedding_ids(model)
+    embedding_ids = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    hidden_ids = {id(parameter) for parameter in layer_matrices(model)} - embedding_ids
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hidden = [parameter for parameter in trained if id(parameter) in hidden_ids]
     if not hidden:
@@ -100,10 +104,6 @@ def layer_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
     for layers in model.modules():
         if isinstance(layers, nn.ModuleList):
             yield from (parameter for parameter in layers.parameters() if parameter.ndim == 2)
-
-
-def _embedding_ids(model: nn.Module) -> set[int]:
-    return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
 
 
 class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
@@ -162,14 +162,6 @@ def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
         return torch.ones((), device=parameter.device)
     norm, update_norm = parameter.norm(), update.norm()
     return torch.where((norm > 0) & (update_norm > 0), norm / update_norm, 1.0)
-
-
-_MOMENTUM = 0.95
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_NUM_ITERATIONS = 5
-_UPDATE_SCALE = 0.2
-"""Root mean square of AdamW's updates, as Liu et al. measured it."""
-_SMALLEST_NORM = 1e-7
 
 
 class MuonWithAdamW(GroupwiseOptimizer):

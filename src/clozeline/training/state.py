@@ -1,7 +1,4 @@
-"""State of a training: batches, points of its curve, validation passes and progress.
-
-Listeners of a running training. A listener does not change the result.
-"""
+"""State of a training (batches, points of its curve, validation passes, progress), and listeners that only watch."""
 
 import logging
 from collections.abc import Iterable
@@ -14,7 +11,11 @@ from torch import Tensor
 
 from clozeline.training.curves import CurvePoint, Look
 
+_LOG = logging.getLogger(__name__)
+
 Inputs = TypeVar("Inputs")
+
+_PLATEAU_NATS = 0.15
 
 
 class Scored(NamedTuple):
@@ -111,9 +112,6 @@ class State:
         return cls(**fields | {"curve": curve, "looks": [Look(**look) for look in fields["looks"]]})
 
 
-_LOG = logging.getLogger(__name__)
-
-
 class Callback:
     """Base of listeners: override the events you need."""
 
@@ -188,6 +186,3 @@ class PlateauWarning(Callback):
                 loss,
                 self._unigram_loss,
             )
-
-
-_PLATEAU_NATS = 0.15

@@ -1,6 +1,6 @@
-"""Randomness in a step (dropout, skipped layers) is a function of (seed, step, rank): there is no state to keep.
+"""Optimizer steps: gradients of a batch's parts are summed, clipped and applied.
 
-Optimizer steps: gradients of a batch's parts are summed, clipped and applied.
+Randomness in a step (dropout, skipped layers) is a function of (seed, step, rank): there is no state to keep.
 """
 
 import contextlib
@@ -16,6 +16,13 @@ from clozeline.system.errors import TrainingError
 from clozeline.training.micro_batches import Hardware, noting_shortage
 from clozeline.training.state import Batch, Inputs, Scored
 
+_MOST_SKIPPED = 50
+"""Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34."""
+_NUM_WARY = 3
+"""Number of first steps in which several processes continue if memory runs out in one of them. The optimizer makes its
+state in the first, and batches are of about one size.
+"""
+
 
 def begin_step(seed: int, step: int, rank: int, device: torch.device) -> None:
     """Reseed torch's random streams, on the CPU and on `device`. It takes some microseconds.
@@ -27,14 +34,6 @@ def begin_step(seed: int, step: int, rank: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(stream)
     if device.type == "cuda":
         torch.cuda.manual_seed(stream)
-
-
-_MOST_SKIPPED = 50
-"""Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34."""
-_NUM_WARY = 3
-"""Number of first steps in which several processes continue if memory runs out in one of them. The optimizer makes its
-state in the first, and batches are of about one size.
-"""
 
 
 class Steps(Generic[Inputs]):

@@ -1,12 +1,9 @@
-"""Search for the bytes behind a hash of dvc.lock: in DVC's cache, in the workspace, and in git.
+"""Objects of DVC by their hashes: where their bytes are, which are no longer needed, and which hold a text.
 
-The objects and the run cache in one place that DVC stores them in: its cache, or the remote.
-
-Objects and runs of DVC's cache and remote that are no longer needed.
-
-DVC's own `gc` goes by git alone: it would delete what a released version needs, ignores the run cache and knows no age.
-
-Objects of DVC's cache and remote that hold a text, and those that were made of them.
+The bytes behind a hash of dvc.lock are in DVC's cache or remote, in the workspace, or in git. Objects and the run cache
+lie in one place, which is the cache or the remote. DVC's own `gc` goes by git alone: it would delete what a released
+version needs, ignores the run cache and knows no age. An object that holds a text is found with those that were made of
+it.
 """
 
 import hashlib
@@ -19,12 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from dvc.exceptions import DvcException
-from dvc.repo import Repo, lock_repo
-from dvc.scm import NoSCM
-from dvc_data.hashfile.db import get_index
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -45,6 +38,15 @@ from clozeline.versions.remote import (
     remote_errors,
     stored_files,
 )
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+_PER_CALL: Final = 500
+"""Files that are removed from a remote at once."""
+
+_MODELS: Final = ("models/", "dist/")
+"""Outputs that are learnt from a text and do not quote it."""
 
 
 class Objects:
@@ -143,10 +145,6 @@ class Objects:
         return hashlib.md5(shown.stdout, usedforsecurity=False).hexdigest() if shown.returncode == 0 else None
 
 
-_PER_CALL: Final = 500
-"""Files that are removed from a remote at once."""
-
-
 @dataclass(frozen=True)
 class Place:
     """A cache or remote: its objects, and the run cache, whose records lead to objects."""
@@ -157,7 +155,7 @@ class Place:
     """Object database of DVC 2, in whose folder DVC 3 keeps the run cache."""
     local_runs: Path
     """Run cache of the project, which has copies of most records of a remote."""
-    remote_of: Repo | None = None
+    remote_of: "Repo | None" = None
     _files: dict[str, StoredFile] = field(default_factory=dict)
     """Each file that was listed, by its path."""
 
@@ -251,6 +249,8 @@ class Place:
 
     def _remove_remote(self, paths: Sequence[str]) -> None:
         """Remove files of the remote, and first DVC's local index of it, which a push takes for proof of an object."""
+        from dvc_data.hashfile.db import get_index
+
         assert self.remote_of
         with remote_errors(self.remote_of):
             with closing(get_index(self.database)) as index:
@@ -280,7 +280,7 @@ def files_in(oid: str, places: Iterable[Place]) -> dict[str, str]:
     )
 
 
-def places_of(repo: Repo, *, with_cache: bool, with_remote: bool) -> list[Place]:
+def places_of(repo: "Repo", *, with_cache: bool, with_remote: bool) -> list[Place]:
     """Return the project's cache, and its remote if it has one.
 
     Raises:
@@ -311,6 +311,8 @@ def dvc_stores(
         ArtifactError: the list of files of a folder that is kept is damaged; or see `remote.add`.
         TransientError: the remote does not answer.
     """
+    from dvc.repo import lock_repo
+
     with open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
         needed = {path.md5 for lock in locks for stage in lock.stages.values() for path in (*stage.deps, *stage.outs)}
         needed |= _recorded_in_git(repo)
@@ -328,7 +330,7 @@ def _stores(places: Sequence[Place], needed: set[str | None], before: datetime) 
     return tuple(store for place in places for store in place.stores(kept, before))
 
 
-def _recorded_in_git(repo: Repo) -> set[str]:
+def _recorded_in_git(repo: "Repo") -> set[str]:
     """Return the hashes of the working tree; if the project is in git, also of all its branches, tags, stashes and
     experiments, and of HEAD.
 
@@ -337,6 +339,9 @@ def _recorded_in_git(repo: Repo) -> set[str]:
     Raises:
         ParamsError: DVC cannot read one of them.
     """
+    from dvc.exceptions import DvcException
+    from dvc.scm import NoSCM
+
     refs: list[str] = []
     if not isinstance(repo.scm, NoSCM):
         refs = [ref for ref in repo.scm.iter_refs("refs/") if not ref.endswith("/HEAD")]
@@ -358,14 +363,10 @@ def _recorded_in_git(repo: Repo) -> set[str]:
     return found
 
 
-_MODELS: Final = ("models/", "dist/")
-"""Outputs that are learnt from a text and do not quote it."""
-
-
 class Stored:
     """All that DVC stores of a project, in its cache and its remote, while its lock is held."""
 
-    def __init__(self, repo: Repo) -> None:
+    def __init__(self, repo: "Repo") -> None:
         self._repo = repo
         self.places: list[Place] = places_of(repo, with_cache=True, with_remote=True)
 
@@ -377,6 +378,8 @@ class Stored:
         Raises:
             ArtifactError, TransientError: the remote cannot be used; see `remote.add`.
         """
+        from dvc.repo import lock_repo
+
         with open_project(root, waits_for_lock=True) as repo, lock_repo(repo):
             stored = cls(repo)
             with remote_errors(repo):

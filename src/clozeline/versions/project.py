@@ -1,6 +1,6 @@
 """The DVC repository of a project: the one way to open it.
 
-Models to start from that are outputs of the project: DVC deletes the outputs of a stage before it runs.
+A model to start from must not be an output of the project: DVC deletes the outputs of a stage before it runs.
 """
 
 import contextlib

@@ -1,11 +1,9 @@
-"""Files of a cache or remote, as its file system lists them, and folders, as DVC lists their files.
+"""The project's remote: a store of DVC (S3 or any other) from which other machines restore data and stages.
 
-Records of DVC's run cache, sent to a remote and fetched from it.
-
-DVC itself copies every record each time. That renews all their times, by which DVC finds the newest record of a stage
-that has several (a snapshot of a source that it cannot watch), and by which `clozeline gc` spares recent work.
-
-The project's remote: a store of DVC (S3 or any other) from which other machines restore data and stages.
+Files of a cache or remote are read as its file system lists them, folders as DVC lists their files. Records of DVC's
+run cache are sent to the remote and fetched from it. DVC itself copies every record each time. That renews all their
+times, by which DVC finds the newest record of a stage that has several (a snapshot of a source that it cannot watch),
+and by which `clozeline gc` spares recent work.
 """
 
 import logging
@@ -27,10 +25,19 @@ from clozeline.versions.project import open_project
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
+_LOG = logging.getLogger(__name__)
+
 
 _FOLDER: Final = ".dir"
 _TIMES: Final = ("mtime", "LastModified", "last_modified", "updated")
 """Keys under which the file systems of fsspec give the time at which a file was written."""
+
+_IS_NAME: Final = re.compile(r"[0-9a-f]{2}(/[0-9a-f]{64}){2}").fullmatch
+"""Other files are temporary ones of DVC, left by a kill."""
+_UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
+
+NAME: Final = "store"
+_CONNECT_SECONDS: Final = 10
 
 
 class _Listed(BaseModel):
@@ -105,11 +112,6 @@ def _written(info: Mapping[str, Any]) -> datetime | None:
     return written if written.tzinfo else written.replace(tzinfo=UTC)
 
 
-_IS_NAME: Final = re.compile(r"[0-9a-f]{2}(/[0-9a-f]{64}){2}").fullmatch
-"""Other files are temporary ones of DVC, left by a kill."""
-_UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
-
-
 def push_records(repo: "Repo") -> None:
     """Send the records that the remote lacks. Objects go before them, so that no record names a missing output."""
     _copy_missing(repo.cache.legacy, _remote_of(repo))
@@ -169,11 +171,6 @@ def _newest(records: Iterable[StoredFile]) -> list[StoredFile]:
         if key not in newest or (record.written or _UNKNOWN) > (newest[key].written or _UNKNOWN):
             newest[key] = record
     return list(newest.values())
-
-
-NAME: Final = "store"
-_CONNECT_SECONDS: Final = 10
-_LOG = logging.getLogger(__name__)
 
 
 def add(root: Path, url: str, endpoint: str | None = None) -> None:

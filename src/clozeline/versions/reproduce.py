@@ -79,7 +79,7 @@ def reproduce(name: str, *, again: bool = False) -> int:
         repo.scm_context.quiet = True  # no advice on git's commands
         shell = _Shell(Path(folder).resolve())
         os.environ["SHELL"] = str(shell.path)
-        was_missing = _lacks_outputs(repo, name)
+        was_missing = any(not out.exists for stage in repo.stage.collect(name) for out in stage.outs)
         try:
             # DVC then also looks for outputs at the remote, and calls a stage that it only fetched up to date.
             is_fetching = RESTORE_FROM_REMOTE in os.environ
@@ -140,10 +140,6 @@ def _dvc_lock_replaced(names: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         dvcfile.modify_yaml = rewriting
-
-
-def _lacks_outputs(repo: "Repo", name: str) -> bool:
-    return any(not out.exists for stage in repo.stage.collect(name) for out in stage.outs)
 
 
 def _exit_code_of(command: int) -> int:

@@ -14,7 +14,7 @@ import gc, re, sys
 from pathlib import Path
 
 import clozeline.serving.server, onnxruntime, tokenizers  # what has to be there for any model
-from clozeline.serving.models import loading
+from clozeline.serving import loading
 from clozeline.registry.sources import ModelSource
 
 def kilobytes(name):

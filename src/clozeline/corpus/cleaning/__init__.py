@@ -1,1 +1,1 @@
-"""cleaning"""
+"""From the snapshot to clean, split text without duplicates."""

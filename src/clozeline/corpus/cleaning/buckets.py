@@ -1,15 +1,11 @@
 """Buckets of texts: texts with equal keys meet in one bucket, and a bucket fits in memory.
 
 A bucket is a range of keys. Texts ordered by bucket, then by key, are therefore in the order of their keys for any
-number of buckets.
-
-The exchange: batches of texts, written anew so that each bucket's texts lie together.
-
-Files of one bucket's sketches: columns of numbers, shingle sets, and bands.
+number of buckets. An exchange writes batches of texts anew so that each bucket's texts lie together. Then exact
+duplicates are removed from each bucket, and its sketches for finding near-duplicates (columns of numbers, shingle sets
+and bands) are taken out into files.
 
 Suffixes of names give the shape: N texts of the bucket, B bands, S shingles.
-
-Work on one bucket of texts: remove exact duplicates, and take out the sketches for finding near-duplicates.
 """
 
 from bisect import bisect_left
@@ -44,6 +40,20 @@ _FILE_BYTES = 500_000_000
 """Most raw text whose clean text is in one file of each split."""
 _PREFIX_VALUES = 2**16
 
+SPREAD: Final = "texts.arrow"
+"""One record batch for each bucket that has texts."""
+
+_SPREAD_BYTES = 16_000_000
+"""Approximate size in memory of the texts of one task."""
+
+COLUMNS: Mapping[str, DTypeLike] = MappingProxyType(
+    {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num_shingles": np.int64}
+)
+FILES_OF_COLUMNS: Final = tuple(f"{name}.bin" for name in COLUMNS)
+_SHINGLES, _BANDS = "shingles.bin", "bands.bin"
+
+SORTED: Final = "texts.arrow"
+
 
 def num_buckets_for(total_bytes: int) -> int:
     """Return a power of two that grows with the source, so that the size of a bucket does not; 0 bytes mean unknown."""
@@ -66,14 +76,6 @@ def bucket_starts(sorted_keys: Sequence[bytes], num_buckets: int) -> list[int]:
     width = _PREFIX_VALUES // num_buckets
     inner = (bisect_left(sorted_keys, (bucket * width).to_bytes(2, "big")) for bucket in range(1, num_buckets))
     return [0, *inner, len(sorted_keys)]
-
-
-SPREAD: Final = "texts.arrow"
-"""One record batch for each bucket that has texts."""
-
-
-_SPREAD_BYTES = 16_000_000
-"""Approximate size in memory of the texts of one task."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,6 @@ def _numbered(path: Path, first_ordinal: int) -> pa.Table:
     return texts
 
 
-COLUMNS: Mapping[str, DTypeLike] = MappingProxyType(
-    {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num_shingles": np.int64}
-)
-FILES_OF_COLUMNS: Final = tuple(f"{name}.bin" for name in COLUMNS)
-_SHINGLES, _BANDS = "shingles.bin", "bands.bin"
-
-
 @dataclass(frozen=True)
 class SketchedBucket:
     """A bucket whose sketches are in a folder, in the order of its texts' keys."""
@@ -187,9 +182,6 @@ def write_bucket_sketches(
         np.ascontiguousarray(values_N, kind).tofile(folder / f"{name}.bin")
     sets.hashes_S.tofile(folder / _SHINGLES)
     np.ascontiguousarray(sets.bands_NB.T).tofile(folder / _BANDS)
-
-
-SORTED: Final = "texts.arrow"
 
 
 @dataclass(frozen=True)

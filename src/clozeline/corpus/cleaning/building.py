@@ -1,8 +1,7 @@
-"""Writer of clean text: one Parquet file for each split, with equal bytes for equal texts.
+"""The clean, split corpus is built from raw text, in memory that hardly grows with the text.
 
-Ranges of keys: the kept texts of consecutive buckets, which go into one file of each split.
-
-Build the clean, split corpus from raw text, in memory that hardly grows with the text.
+The kept texts of consecutive buckets are a range of keys, which goes into one Parquet file of each split. Equal texts
+give equal bytes.
 """
 
 import json
@@ -70,9 +69,14 @@ from clozeline.system.files import link_or_copy
 from clozeline.system.progress import ProgressBar
 from clozeline.system.workers import Workers
 
+_LOG = logging.getLogger(__name__)
+
 _ROW_GROUP_BYTES = 2_000_000
 _KEYS_A_STEP_BITS = 7
 """Row groups end between ranges of keys or between buckets. There are 2 to the power of this many ranges."""
+
+_SOURCES: Final = "sources.json"
+"""Labels of the texts of each split."""
 
 
 @dataclass
@@ -144,10 +148,6 @@ def _flush(part: Part) -> None:
         texts = pa.concat_tables(part.waiting).combine_chunks()
         part.writer.write_table(texts, row_group_size=len(texts))
         part.waiting, part.waiting_bytes = [], 0
-
-
-_SOURCES: Final = "sources.json"
-"""Labels of the texts of each split."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,9 +226,6 @@ def write_range(item: RangeItem, folder: Path) -> Done:
     sources = {split: sorted(part.sources) for split, part in clean.parts.items()}
     (folder / _SOURCES).write_text(json.dumps(sources), encoding="utf-8")
     return Done({split: [part.documents, part.characters, part.bytes] for split, part in clean.parts.items()})
-
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass

@@ -1,12 +1,8 @@
 """Documents, the sources that yield them, and the reasons for dropping one.
 
-Documents from records of structured files: JSON objects, rows of CSV and Parquet, examples of the hub.
-
-bad_records.jsonl beside the clean text: place and reason of each record that was set aside.
-
-Files of raw text, the portions that they are read in, and the settings that decide how they are read.
-
-Docstrings of a snapshot as documents.
+Records of structured files (JSON objects, rows of CSV and Parquet, examples of the hub) become documents by their
+fields; so do the docstrings of a snapshot. bad_records.jsonl beside the clean text has the place and the reason of each
+record that was set aside.
 """
 
 import json
@@ -26,6 +22,11 @@ from clozeline.system.errors import DataError
 
 if TYPE_CHECKING:
     from clozeline.params.text import SourceParams
+
+_TEXT_KNOB = "source.text_field"
+_LABEL_KNOB = "source.label_field"
+
+BAD_RECORDS: Final = "bad_records.jsonl"
 
 
 class DropReason(StrEnum):
@@ -117,10 +118,6 @@ class Source:
     """Unit of plain text (line, paragraph, file) → number of documents that were read so far."""
 
 
-_TEXT_KNOB = "source.text_field"
-_LABEL_KNOB = "source.label_field"
-
-
 @dataclass(frozen=True)
 class TextFields:
     """Fields of the text and of its label. Without a label field the label is the file's name."""
@@ -159,9 +156,6 @@ def _not_text(place: str, text_field: str, text: object) -> DataError:
         expected="a string, or null for a record without text",
         do=f"set `{_TEXT_KNOB}` to the field that holds the text",
     )
-
-
-BAD_RECORDS: Final = "bad_records.jsonl"
 
 
 class BadRecordWriter:

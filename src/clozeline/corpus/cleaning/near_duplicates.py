@@ -1,14 +1,10 @@
-"""Sketches of all texts: the buckets on disk, and a few numbers for each text.
+"""Near-duplicates among sketched texts: candidates by shared bands, then the exact Jaccard similarity of each.
 
-Candidate pairs of similar texts: pairs that share a band, found band by band, in files.
+Candidates are found band by band, in files; memory holds a few numbers for each text. Texts are numbered in the order
+of the source. Pairs are kept by the part of the later text, so that the two numbers of a pair fit in 64 bits, and the
+work is divided.
 
-Texts are numbered in the order of the source. Pairs are kept by the part of the later text, so that the two numbers of
-a pair fit in 64 bits, and the work is divided. Suffixes of names give the shape: N texts, T texts of a part of a band,
-P pairs.
-
-Near-duplicates among sketched texts: candidates by shared bands, then the exact Jaccard similarity of each.
-
-Suffixes of names give the shape: P pairs, E edges, S shingles. Texts are numbered in the order of the source.
+Suffixes of names give the shape: N texts, T texts of a part of a band, P pairs, E edges, S shingles.
 """
 
 from collections import defaultdict
@@ -26,6 +22,20 @@ from clozeline.corpus.cleaning.buckets import COLUMNS, SketchedBucket
 from clozeline.records.words.numbers import run_positions
 from clozeline.system.arrays import DiskArrays, chunks, gathered, mapped
 from clozeline.system.progress import ProgressBar
+
+_NUM_NEIGHBOURS = 4
+"""Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""
+_PART_TEXTS = 1 << 15
+"""Approximate number of texts of a band processed at a time."""
+_LATER_BITS: Final = 20
+"""A part of the pairs is of 2 to the power of this many later texts. 44 bits are left for the earlier text."""
+_EARLIER_BITS: Final = 64 - _LATER_BITS
+_PAIRS_FILE: Final = "pairs.bin"
+
+_TASK_SHINGLES = 1_500_000
+_CHUNK_SHINGLES = 150_000
+_TASK_PAIRS = 20_000
+_EDGE_FILES = {"earlier": np.int64, "later": np.int64, "similarity": np.float64}
 
 
 @dataclass(frozen=True)
@@ -96,16 +106,6 @@ def _places(ordinals: NDArray[Any], disk: DiskArrays) -> NDArray[Any]:
     return place_N
 
 
-_NUM_NEIGHBOURS = 4
-"""Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""
-_PART_TEXTS = 1 << 15
-"""Approximate number of texts of a band processed at a time."""
-_LATER_BITS: Final = 20
-"""A part of the pairs is of 2 to the power of this many later texts. 44 bits are left for the earlier text."""
-_EARLIER_BITS: Final = 64 - _LATER_BITS
-_PAIRS: Final = "pairs.bin"
-
-
 @dataclass(frozen=True)
 class Candidates:
     """Pairs of one part: sorted and unique."""
@@ -173,7 +173,7 @@ def candidates(sketches: Sketches, ledger: Ledger) -> list[Candidates]:
     ordered = [parts[number] for number in sorted(parts)]
     merged = ledger.run(_merge, ordered)
     return [
-        Candidates(record.key, mapped(record.folder / _PAIRS, np.uint64), part.number)
+        Candidates(record.key, mapped(record.folder / _PAIRS_FILE, np.uint64), part.number)
         for part, record in zip(ordered, merged, strict=True)
     ]
 
@@ -187,7 +187,7 @@ def _merge(part: _Part, folder: Path) -> Done:
     by_band = (mapped(_pairs_file(band.folder, part.number), np.uint64) for band in part.bands)
     pairs_P: NDArray[np.uint64] = DiskArrays(folder).joined(by_band, np.uint64)
     pairs_P.sort()
-    with (folder / _PAIRS).open("wb") as file:
+    with (folder / _PAIRS_FILE).open("wb") as file:
         for unique in _unique(pairs_P):
             unique.tofile(file)
     return Done()
@@ -286,12 +286,6 @@ def _shared(hash_T: NDArray[np.uint64]) -> NDArray[np.int64]:
     return np.sort(order_T[is_shared_T])
 
 
-_TASK_SHINGLES = 1_500_000
-_CHUNK_SHINGLES = 150_000
-_TASK_PAIRS = 20_000
-_FILES = {"earlier": np.int64, "later": np.int64, "similarity": np.float64}
-
-
 @dataclass(frozen=True)
 class Edges:
     """Pairs of similar texts, `earlier` < `later`, sorted by `later`, then `earlier`."""
@@ -339,7 +333,7 @@ def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
     """
     parts = candidates(sketches, ledger)
     bar = ProgressBar("Comparing", sum(len(part.packed_P) for part in parts))
-    paths = {name: sketches.folder / f"{name}.bin" for name in _FILES}
+    paths = {name: sketches.folder / f"{name}.bin" for name in _EDGE_FILES}
     with ExitStack() as opened, bar:
         files = {name: opened.enter_context(path.open("wb")) for name, path in paths.items()}
         for part in parts:
@@ -349,7 +343,7 @@ def similar_pairs(sketches: Sketches, minimum: float, ledger: Ledger) -> Edges:
                     file.write((record.folder / f"{name}.bin").read_bytes())
                 bar.advance(before + record.facts - bar.done, ledger.workers.note)
             bar.advance(before + len(part.packed_P) - bar.done)
-    earlier, later, similarity = (mapped(paths[name], kind) for name, kind in _FILES.items())
+    earlier, later, similarity = (mapped(paths[name], kind) for name, kind in _EDGE_FILES.items())
     return Edges(earlier, later, similarity, sum(len(part.packed_P) for part in parts))
 
 
@@ -394,7 +388,7 @@ def _compare(pairs: _Pairs, folder: Path) -> Done:
     hashes_S = _hashes(pairs)
     ends_2P = np.cumsum(pairs.counts_2P.ravel()).reshape(2, -1)
     found = [_similar(pairs, cut, hashes_S, ends_2P) for cut in _cuts(pairs.counts_2P, _CHUNK_SHINGLES)]
-    for (name, kind), parts in zip(_FILES.items(), zip(*found, strict=True), strict=True):
+    for (name, kind), parts in zip(_EDGE_FILES.items(), zip(*found, strict=True), strict=True):
         np.ascontiguousarray(np.concatenate(parts), kind).tofile(folder / f"{name}.bin")
     return Done(pairs.end)
 

@@ -1,18 +1,11 @@
-"""Cut a sequence into groups where its content says so.
-
-A change of the sequence leaves the groups before it, and those soon after it, as they were.
-
-A file or a folder of files as a source. The name tells the format; otherwise the first line does.
-
-Table of the kinds of source: how their files are read.
-
-Portions of raw text: a task reads one, and cuts it into batches, so that no process reads all of the text.
+"""Portions of raw text: a task reads one, and cuts it into batches, so that no process reads all of the text.
 
 A portion is a range of a file of JSON Lines or Parquet, or of a dump, another file as a whole, or several small files.
 Files and sizes decide it, never the number of workers. The batches of a portion hold its units in their order, as
 pickles: a worker reads what the file holds as it is from there, and other units (decompressed, parsed) from the pickle.
 
-The files of a snapshot as raw text, and their names in the source.
+Batches and portions are cut where the content says so: a change leaves the groups before it, and those soon after it,
+as they were. How a file is read depends on the kind of source and on the file's name, or else on its first line.
 """
 
 import pickle
@@ -51,6 +44,14 @@ from clozeline.system.errors import ArtifactError, DataError
 
 Member = TypeVar("Member")
 
+_LEFT_OUT_BY = "`source.pattern`"
+
+_PORTION_BYTES = 16_000_000
+_MAX_PORTION_FILES = 1_000
+_BATCH_BYTES = 1_000_000
+_MAX_BATCH_UNITS = 2_000
+_KEY_BYTES: Final = 16
+
 
 def groups(members: Iterable[tuple[Member, bytes, float]]) -> Iterator[list[tuple[Member, bytes]]]:
     """Yield groups of about equal size; a member comes with its digest and its share of the wanted size.
@@ -68,9 +69,6 @@ def groups(members: Iterable[tuple[Member, bytes, float]]) -> Iterator[list[tupl
             waiting, size = [], 0.0
     if waiting:
         yield waiting
-
-
-_LEFT_OUT_BY = "`source.pattern`"
 
 
 def open_files(path: Path, params: "SourceParams") -> Source:
@@ -191,13 +189,6 @@ def opened(files: Sequence[RawFile], reading: FileReading) -> Source:
 def is_divisible(file: RawFile, reading: FileReading) -> bool:
     """Return whether a range of the file's bytes can be read."""
     return KINDS[reading.kind].is_divisible(file)
-
-
-_PORTION_BYTES = 16_000_000
-_MAX_PORTION_FILES = 1_000
-_BATCH_BYTES = 1_000_000
-_MAX_BATCH_UNITS = 2_000
-_KEY_BYTES: Final = 16
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,11 @@
-"""Cleaning of texts: one Unicode form, no entities, no control characters, plain white space.
+"""Work of a worker on a batch of raw units: extract, clean, cut, filter by length, key by content, sketch.
 
-Sketches of texts as columns beside them, so that they are sorted, written and kept with their texts.
+Clean text has one Unicode form, no entities, no control characters, and plain white space. Sketches are columns beside
+the texts, so that they are sorted, written and kept with them. Arrow files are read without copying: memory stays with
+the kernel, which can drop it.
 
-Work of a worker on a batch of raw units: extract, clean, cut, filter by length, key by content, sketch.
-
-Texts in Arrow files, read without copying: memory stays with the kernel, which can drop it.
-
-Batches of raw units, prepared by workers or kept from an earlier run.
-
-The key of a batch is a digest of its units and of all else that decides what becomes of them.
+A batch is prepared by a worker or kept from an earlier run; its key is a digest of its units and of all else that
+decides what becomes of them.
 """
 
 import re
@@ -82,6 +79,31 @@ _WITHOUT_ENTITIES = ftfy.TextFixerConfig(
 )
 _WITH_ENTITIES = _WITHOUT_ENTITIES._replace(unescape_html=True)
 
+_SHINGLES, _BANDS = "shingles", "bands"
+_SKETCH_BYTES = 400_000
+
+_LETTERS_OF_WIDE = 3
+"""Letters of an alphabet that say about as much as one Han, Kana or Hangul character."""
+
+PREPARED = pa.schema(
+    [
+        ("key", pa.binary(KEY_BYTES)),
+        ("ordinal", pa.int64()),
+        ("parent", pa.int64()),
+        *(SCHEMA.field(name) for name in (TEXT, SOURCE, TITLE)),
+    ]
+)
+"""`ordinal`: index of the text in the source. `parent`: ordinal of the first part of the document it was cut from."""
+
+_Row = tuple[bytes, int, int, str, str, str]
+
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+
+_DECISIVE_PACKAGES = ("ftfy", "mwparserfromhell", "numpy", "orjson", "pyarrow", "rensa")
+_CODE = ("corpus/cleaning", "records/clean_text.py", "records/reading", "records/words")
+"""Folders and files of the package that decide a prepared batch."""
+_TEXTS = "texts.arrow"
+
 
 def clean(text: str, *, decode_entities: bool) -> str:
     """Return `text` in Unicode NFC with mojibake, entities, control characters and odd white space repaired.
@@ -143,10 +165,6 @@ def _last_break(text: str, max_characters: int) -> int:
     return max_characters
 
 
-_SHINGLES, _BANDS = "shingles", "bands"
-_SKETCH_BYTES = 400_000
-
-
 def with_sketches(texts: pa.RecordBatch, banding: Banding) -> pa.RecordBatch:
     """Return `texts` with the columns of their sketches."""
     sets = [shingle_sets(part, banding) for part in _parts(texts.column(TEXT))]
@@ -179,21 +197,6 @@ def _parts(column: Any) -> Iterator[Any]:
     number_N = np.cumsum(pc.binary_length(column).to_numpy()) // _SKETCH_BYTES
     bounds = [0, *(np.flatnonzero(np.diff(number_N)) + 1).tolist(), len(column)]
     return (column.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
-
-
-_LETTERS_OF_WIDE = 3
-"""Letters of an alphabet that say about as much as one Han, Kana or Hangul character."""
-
-
-PREPARED = pa.schema(
-    [
-        ("key", pa.binary(KEY_BYTES)),
-        ("ordinal", pa.int64()),
-        ("parent", pa.int64()),
-        *(SCHEMA.field(name) for name in (TEXT, SOURCE, TITLE)),
-    ]
-)
-"""`ordinal`: index of the text in the source. `parent`: ordinal of the first part of the document it was cut from."""
 
 
 @dataclass(frozen=True)
@@ -246,9 +249,6 @@ class PreparedBatch:
     counts: BatchCounts
 
 
-_Row = tuple[bytes, int, int, str, str, str]
-
-
 def prepare(batch: CleanBatch) -> PreparedBatch:
     """Turn raw units into clean texts; `ordinal` and `parent` count from the start of this batch."""
     rows: list[_Row] = []
@@ -297,9 +297,6 @@ def _in_letters(text: str) -> int:
     return sum(_LETTERS_OF_WIDE if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
-_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
-
-
 def write_texts(path: Path, tables: Iterable[pa.Table], compression: str | None = None) -> None:
     """Write each of the tables, of which there is at least one, as one record batch."""
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
@@ -318,12 +315,6 @@ def read_texts(path: Path, parts: Sequence[int] | None = None) -> pa.Table:
     file = pa.ipc.open_file(pa.memory_map(str(path)), options=_READ_OPTIONS)
     numbers = range(file.num_record_batches) if parts is None else parts
     return pa.Table.from_batches([file.get_batch(number) for number in numbers], file.schema)
-
-
-_DECISIVE_PACKAGES = ("ftfy", "mwparserfromhell", "numpy", "orjson", "pyarrow", "rensa")
-_CODE = ("corpus/cleaning", "records/clean_text.py", "records/reading", "records/words")
-"""Folders and files of the package that decide a prepared batch."""
-_TEXTS = "texts.arrow"
 
 
 def versions_used() -> dict[str, str]:

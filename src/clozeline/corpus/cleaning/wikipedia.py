@@ -1,13 +1,8 @@
-"""Plain text of MediaWiki markup: the running text that a reader of the page sees.
+"""A MediaWiki XML dump as a source: the running text of its articles, without markup, one page in memory at a time.
 
-Streams of a bz2 file that has several, one after the other, as dumps and parallel compressors write it.
-
-A range of a MediaWiki dump as a dump of its own: the head of the file, and the pages that begin in the range.
-
-In a bz2 file the pages of a range are those of the streams that begin in it. `<page>` is nowhere in the text of a dump,
-which holds `&lt;` in its place.
-
-A MediaWiki XML dump as a source: articles only, without their markup, one page in memory at a time.
+A range of a dump is read as a dump of its own: the head of the file, and the pages that begin in the range. A bz2 file
+may have several streams, one after the other, as dumps and parallel compressors write it; there the pages of a range
+are those of the streams that begin in it. `<page>` is nowhere in the text of a dump, which holds `&lt;` in its place.
 """
 
 import bz2
@@ -44,6 +39,19 @@ _UNBALANCED = re.compile(r"\{\{|\}\}|\[\[|\]\]|''+|</?(?:ref|cite|blockquote|sma
 _EMPTY_BRACKETS = re.compile(r" *\([,;:\s]*\)")
 """Remainder of a pronunciation template."""
 _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
+
+_STREAM_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
+_STREAM_HEAD_BYTES: Final = 10
+_READ_BYTES: Final = 1 << 18
+
+_PAGE_TAG: Final = b"<page>"
+_OVERLAP: Final = len(_PAGE_TAG) - 1
+_END_OF_DUMP: Final = b"</mediawiki>"
+
+_ARTICLE_NAMESPACE = "0"
+_MEDIA_NAMESPACES = {"6", "14"}
+"""Namespaces of files and of categories, in every wiki."""
+_REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
 
 
 def plain_text(wikitext: str, media_names: frozenset[str] = CANONICAL_MEDIA_NAMES) -> str:
@@ -97,11 +105,6 @@ _RENDERERS: dict[type[Node], Callable[[Node, frozenset[str]], str]] = {
 """Renderer of each kind of node. Other kinds (templates, comments, arguments) hold no text."""
 
 
-_HEAD: Final = re.compile(rb"BZh[1-9]1AY&SY")
-_HEAD_BYTES: Final = 10
-_READ_BYTES: Final = 1 << 18
-
-
 def streams_from(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the content from the first stream that begins in a range of bytes, to the end of the file.
 
@@ -121,7 +124,7 @@ def streams_from(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]
                 yield place, stream.decompress(stored)
             after = file.tell() - len(stream.unused_data)
             file.seek(after)
-            place = after if _HEAD.match(file.read(_HEAD_BYTES)) else None
+            place = after if _STREAM_HEAD.match(file.read(_STREAM_HEAD_BYTES)) else None
 
 
 def _first_head(file: BinaryIO, start: int, end: int) -> int | None:
@@ -130,16 +133,11 @@ def _first_head(file: BinaryIO, start: int, end: int) -> int | None:
     content, place = b"", start
     while place < end and (more := file.read(_READ_BYTES)):
         content += more
-        if found := _HEAD.search(content):
+        if found := _STREAM_HEAD.search(content):
             return place + found.start() if place + found.start() < end else None
-        place += max(len(content) - _HEAD_BYTES + 1, 0)
-        content = content[-_HEAD_BYTES + 1 :]
+        place += max(len(content) - _STREAM_HEAD_BYTES + 1, 0)
+        content = content[-_STREAM_HEAD_BYTES + 1 :]
     return None
-
-
-_PAGE: Final = b"<page>"
-_OVERLAP: Final = len(_PAGE) - 1
-_END: Final = b"</mediawiki>"
 
 
 def has_ranges(file: RawFile) -> bool:
@@ -176,9 +174,9 @@ def _head(path: Path) -> bytes:
     head = b""
     for _, piece in _pieces(path, 0, 1):
         head += piece
-        if _PAGE in head:
+        if _PAGE_TAG in head:
             break
-    return head.partition(_PAGE)[0]
+    return head.partition(_PAGE_TAG)[0]
 
 
 def _whole_pages(path: Path, start: int, end: int) -> Iterator[bytes]:
@@ -187,7 +185,7 @@ def _whole_pages(path: Path, start: int, end: int) -> Iterator[bytes]:
     for is_ours, content in _cut_at_pages(_pieces(path, start, end), end):
         if is_ours is False:
             if has_begun:
-                yield _END
+                yield _END_OF_DUMP
             return
         has_begun = has_begun or is_ours is True
         if has_begun:
@@ -200,12 +198,12 @@ def _cut_at_pages(pieces: Iterable[tuple[int, bytes]], end: int) -> Iterator[tup
     for place, piece in pieces:
         if place >= end:
             limit = min(limit, at + len(waiting))
-        before, *pages = (waiting + piece).split(_PAGE)
+        before, *pages = (waiting + piece).split(_PAGE_TAG)
         for content in pages:
             yield None, before
             at += len(before)
-            yield at < limit, _PAGE
-            at += len(_PAGE)
+            yield at < limit, _PAGE_TAG
+            at += len(_PAGE_TAG)
             before = content
         # A tag may begin in the last bytes.
         waiting = before[-_OVERLAP:]
@@ -224,12 +222,6 @@ def _pieces(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         while piece := file.read(min(_READ_BYTES, end - start) if start < end else _READ_BYTES):
             yield start, piece
             start += len(piece)
-
-
-_ARTICLE_NAMESPACE = "0"
-_MEDIA_NAMESPACES = {"6", "14"}
-"""Namespaces of files and of categories, in every wiki."""
-_REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

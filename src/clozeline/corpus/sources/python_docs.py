@@ -1,8 +1,7 @@
 """The built-in corpus: docstrings of the standard library and of the locked packages, read with `ast`.
 
 No module is imported, so no code runs. The lock file fixes the version of the text; the label of a text is its library.
-
-Snapshot of the docstrings of the installed environment.
+A snapshot holds the docstrings of the installed environment.
 """
 
 import ast
@@ -47,6 +46,8 @@ _BODIES: dict[type[ast.AST], tuple[str, ...]] = {
     ast.match_case: ("body",),
 }
 """Fields of a statement that hold other statements. Kinds that are missing hold none, and so no definition."""
+
+_BATCH_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +186,6 @@ def _docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
                 yield scope, docstring
         inner = [child for body in _BODIES[type(node)] for child in getattr(node, body) if type(child) in _BODIES]
         waiting.extend((child, scope) for child in reversed(inner))
-
-
-_BATCH_BYTES = 1_000_000
 
 
 def keep_docstrings(lock: Path, store: SnapshotStore, workers: Workers) -> tuple[tuple[SnapshotFile, ...], int]:

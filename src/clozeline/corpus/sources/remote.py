@@ -1,6 +1,6 @@
-"""Snapshot of the rows that a SQL query returns.
+"""Snapshots of remote sources: rows that a SQL query returns, and files at a URL.
 
-Snapshot of files at a URL: a bucket, a prefix in a bucket, or a file on a web server.
+A URL is a bucket, a prefix in a bucket, or a file on a web server.
 """
 
 import errno
@@ -33,6 +33,11 @@ _ISOLATION: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Isolation level that shows one state of the database to a whole transaction, by dialect."""
 _ROWS_AT_A_TIME = 1_000
+
+AUTHORIZATION: Final = "CLOZELINE_SOURCE_AUTHORIZATION"
+"""Environment variable with the header `Authorization` for https://. S3 takes its keys from `AWS_…`."""
+_REFUSED: Final = (401, 403)
+_NOT_FOUND: Final = (404, 410)
 
 
 def keep_rows(params: SourceParams, store: SnapshotStore) -> tuple[SnapshotFile, ...]:
@@ -141,12 +146,6 @@ def _unreachable(url: str, error: OperationalError) -> DataError | TransientErro
         f"{url}: the database did not answer: {message}",
         do="start it or correct `source.url`, then run again; the last snapshot is unchanged",
     )
-
-
-AUTHORIZATION: Final = "CLOZELINE_SOURCE_AUTHORIZATION"
-"""Environment variable with the header `Authorization` for https://. S3 takes its keys from `AWS_…`."""
-_REFUSED: Final = (401, 403)
-_NOT_FOUND: Final = (404, 410)
 
 
 @dataclass(frozen=True)

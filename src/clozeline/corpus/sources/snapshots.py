@@ -1,10 +1,7 @@
-"""Snapshot of a local file or folder.
+"""Take a snapshot of a source of any kind.
 
-Snapshot of a dataset of the Hugging Face hub, or of a local folder of the same layout.
-
-Order of the files of a snapshot: by the first snapshot that held their content, then by name.
-
-Take a snapshot of a source of any kind.
+Local files, folders, and datasets of the Hugging Face hub (or local folders of the same layout) are kept here, other
+kinds in the modules beside it. Files are ordered by the first snapshot that held their content, then by name.
 """
 
 import logging
@@ -22,6 +19,14 @@ from clozeline.records.snapshot import NOTHING, Earlier, Forgotten, Snapshot, Sn
 from clozeline.system.errors import DataError, TransientError
 from clozeline.system.progress import track
 from clozeline.system.workers import Workers
+
+_LOG = logging.getLogger(__name__)
+
+_SPLIT = "train"
+_KNOBS = HubKnobs(
+    dataset="`source.dataset`",
+    every="`source.dataset`, `source.subset` and `source.revision`",
+)
 
 
 def keep_local_files(path: Path, pattern: str, store: SnapshotStore) -> tuple[SnapshotFile, ...]:
@@ -50,13 +55,6 @@ def _keep(file: Path, name: str, store: SnapshotStore) -> tuple[SnapshotFile, ..
 def _state_of(file: Path) -> tuple[int, int]:
     found = file.stat()
     return found.st_size, found.st_mtime_ns
-
-
-_SPLIT = "train"
-_KNOBS = HubKnobs(
-    dataset="`source.dataset`",
-    every="`source.dataset`, `source.subset` and `source.revision`",
-)
 
 
 def keep_dataset(params: SourceParams, store: SnapshotStore) -> tuple[tuple[SnapshotFile, ...], str | None]:
@@ -99,9 +97,6 @@ def ordered(found: Iterable[SnapshotFile], earlier: Sequence[SnapshotFile], numb
         left = free[file.sha256]
         named.append(file.model_copy(update={"snapshot": left.pop(0).snapshot if left else number}))
     return tuple(sorted(named, key=lambda file: (file.snapshot, file.name)))
-
-
-_LOG = logging.getLogger(__name__)
 
 
 def take(

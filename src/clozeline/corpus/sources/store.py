@@ -1,10 +1,9 @@
 """Files of a snapshot by the sha256 of their content. Content of the earlier snapshot is linked, not copied, and
 forgotten texts are left out.
 
-Records of a source that has no files, as shards of JSON Lines.
-
-Shards of earlier snapshots keep the records that are still there; records that are new go into new shards. A table
-that grew by a few rows therefore changes no earlier shard, in whatever order the source returns its rows.
+A source without files is kept as shards of JSON Lines. Shards of earlier snapshots keep the records that are still
+there; records that are new go into new shards. A table that grew by a few rows therefore changes no earlier shard, in
+whatever order the source returns its rows.
 """
 
 import hashlib
@@ -13,7 +12,6 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path, PurePath
 from secrets import token_hex
@@ -31,6 +29,10 @@ from clozeline.system.files import link_or_copy
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 """Suffixes of files whose every line is a record of its own, so that they can be cut between lines."""
 _BLOCK_BYTES: Final = 1 << 20
+
+_SHARD_BYTES = 64_000_000
+"""Size of a shard before compression, in bytes."""
+_KEY_BYTES = 16
 
 
 class SnapshotStore:
@@ -165,11 +167,6 @@ def _copy_from(num_bytes: int, source: Path, target: Path) -> None:
         shutil.copyfileobj(whole, rest, _BLOCK_BYTES)
 
 
-_SHARD_BYTES = 64_000_000
-"""Size of a shard before compression, in bytes."""
-_KEY_BYTES = 16
-
-
 def text_fields(params: SourceParams) -> Fields:
     """Return the knobs of text and label with the fields that they name."""
     label = {} if params.label_field is None else {"source.label_field": params.label_field}
@@ -248,4 +245,4 @@ def _lines_of(store: SnapshotStore, file: SnapshotFile) -> Iterator[bytes]:
 
 
 def _key_of(line: bytes) -> bytes:
-    return blake2b(line, digest_size=_KEY_BYTES).digest()
+    return hashlib.blake2b(line, digest_size=_KEY_BYTES).digest()

@@ -1,6 +1,6 @@
 """BERT and its closest relatives: post-norm layers, learned positions, plain MLPs.
 
-ELECTRA: BERT's layers with the heads of a generator, a discriminator and fine-tuned tasks.
+ELECTRA has BERT's layers with the heads of a generator, a discriminator and fine-tuned tasks.
 """
 
 from collections.abc import Mapping
@@ -45,6 +45,15 @@ BERT_NAMES: Names = MappingProxyType(
         "layers.{}.mlp_norm": "encoder.layer.{layer}.output.LayerNorm",
     }
 )
+
+_SMALL_EMBEDDING = 128
+
+_DISCRIMINATOR: Names = MappingProxyType(
+    {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"}
+)
+
+_ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 4, 1024)})
+"""Clark et al. 2020, table 6; Base and Large are BERT's."""
 
 
 def bert_dropouts(params: ModelParams) -> dict[str, float]:
@@ -261,17 +270,9 @@ XLM_ROBERTA = Family(
 """Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary."""
 
 
-_SMALL_EMBEDDING = 128
-
-
 def _electra_architecture(config: Any) -> Architecture:
     is_narrow = config.embedding_size != config.hidden_size
     return bert_architecture(config, embedding_size=config.embedding_size if is_narrow else None)
-
-
-_DISCRIMINATOR: Names = MappingProxyType(
-    {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"}
-)
 
 
 def _discriminator(config: Any) -> HeadShape:
@@ -301,10 +302,6 @@ def _electra_heads() -> Mapping[HeadKind, HeadRow]:
 
 
 ELECTRA_LAYOUT = Layout(ElectraConfig, "electra", _electra_architecture, BERT_NAMES, _electra_heads())
-
-
-_ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 4, 1024)})
-"""Clark et al. 2020, table 6; Base and Large are BERT's."""
 
 
 def _electra(params: ModelParams, ids: TokenIds) -> ElectraConfig:

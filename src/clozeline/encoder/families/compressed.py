@@ -65,13 +65,12 @@ _ALBERT_NAMES: Names = MappingProxyType(
     }
 )
 
+_DISTILBERT_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(6, 768, 12, 3072)})
+"""Sanh et al. 2019, section 2: half of BERT's layers."""
+
 
 def _distilbert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"dropout": params.dropout, "attention_dropout": params.attention_dropout}
-
-
-_DISTILBERT_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(6, 768, 12, 3072)})
-"""Sanh et al. 2019, section 2: half of BERT's layers."""
 
 
 def _distilbert(params: ModelParams, ids: TokenIds) -> DistilBertConfig:

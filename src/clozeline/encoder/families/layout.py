@@ -1,9 +1,7 @@
-"""Published layout of a family: its configuration, and the names of its weights.
+"""An encoder family: its description, and its published layout (configuration and names of its weights).
 
 Names lack the prefix of the encoder; `{layer}` stands for the number of a layer. An entry translates the name of a
 module or of a single parameter.
-
-Description of an encoder family.
 """
 
 import re

@@ -25,6 +25,23 @@ from clozeline.params.model import ModelParams
 _CUTOFF = 3.0
 """Truncation in standard deviations, if the configuration names none."""
 
+_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(22, 768, 12, 1152), "large": Shape(28, 1024, 16, 2624)})
+"""Warner et al. 2024, table 3."""
+
+_MLP_AND_NORMS: Names = MappingProxyType(
+    {
+        "embeddings.tokens": "embeddings.tok_embeddings",
+        "embeddings.norm": "embeddings.norm",
+        "layers.{}.attention_norm": "layers.{layer}.attn_norm",
+        "layers.{}.attention.output": "layers.{layer}.attn.Wo",
+        "layers.{}.mlp_norm": "layers.{layer}.mlp_norm",
+        "layers.{}.mlp.input": "layers.{layer}.mlp.Wi",
+        "layers.{}.mlp.output": "layers.{layer}.mlp.Wo",
+        "final_norm": "final_norm",
+    }
+)
+_LABELS: Names = MappingProxyType({"dense": "head.dense", "norm": "head.norm", "output": "classifier"})
+
 
 def _dropouts(params: ModelParams) -> dict[str, float]:
     return {
@@ -32,10 +49,6 @@ def _dropouts(params: ModelParams) -> dict[str, float]:
         "mlp_dropout": params.dropout,
         "attention_dropout": params.attention_dropout,
     }
-
-
-_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(22, 768, 12, 1152), "large": Shape(28, 1024, 16, 2624)})
-"""Warner et al. 2024, table 3."""
 
 
 def _values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
@@ -170,21 +183,6 @@ def _classifier(config: Any) -> HeadShape:
 
 def _decoder_classifier(config: Any) -> HeadShape:
     return _labels(config, pooling="last", has_output_bias=config.classifier_bias)
-
-
-_MLP_AND_NORMS: Names = MappingProxyType(
-    {
-        "embeddings.tokens": "embeddings.tok_embeddings",
-        "embeddings.norm": "embeddings.norm",
-        "layers.{}.attention_norm": "layers.{layer}.attn_norm",
-        "layers.{}.attention.output": "layers.{layer}.attn.Wo",
-        "layers.{}.mlp_norm": "layers.{layer}.mlp_norm",
-        "layers.{}.mlp.input": "layers.{layer}.mlp.Wi",
-        "layers.{}.mlp.output": "layers.{layer}.mlp.Wo",
-        "final_norm": "final_norm",
-    }
-)
-_LABELS: Names = MappingProxyType({"dense": "head.dense", "norm": "head.norm", "output": "classifier"})
 
 
 MODERNBERT_LAYOUT = Layout(

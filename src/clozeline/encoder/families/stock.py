@@ -1,8 +1,7 @@
-"""DeBERTa: disentangled attention, with separate terms for content and position.
+"""Families on stock classes: DeBERTa, and older families for long texts.
 
-transformers has no fused attention for it, so it is slow for its size.
-
-Older families for long texts. ModernBERT with a larger `max_position_embeddings` is the newer way.
+DeBERTa has disentangled attention, with separate terms for content and position. transformers has no fused attention
+for it, so it is slow for its size. For long texts, ModernBERT with a larger `max_position_embeddings` is the newer way.
 """
 
 from typing import Any
@@ -16,6 +15,9 @@ from clozeline.params.model import ModelParams
 _POSITION_BUCKETS = 256
 _V2_CONVOLUTION = 3
 """Width of the convolution in tokens."""
+
+_WINDOW = 128
+"""Attention window in tokens. Published: 512; but rows are padded to a multiple of it, and most are shorter."""
 
 
 def _deberta(params: ModelParams, ids: TokenIds, **more: Any) -> DebertaV2Config:
@@ -47,10 +49,6 @@ DEBERTA_V2 = Family({"mlm": FamilyForm("DebertaV2ForMaskedLM", DebertaV2Config, 
 
 DEBERTA_V3 = Family({"mlm": FamilyForm("DebertaV2ForMaskedLM", DebertaV2Config, _deberta)}, bert_dropouts)
 """He et al. 2021: the architecture, without the paper's objective (replaced-token detection)."""
-
-
-_WINDOW = 128
-"""Attention window in tokens. Published: 512; but rows are padded to a multiple of it, and most are shorter."""
 
 
 def _longformer(params: ModelParams, ids: TokenIds) -> LongformerConfig:

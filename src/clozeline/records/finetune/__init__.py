@@ -1,1 +1,1 @@
-"""finetune"""
+"""Records of fine-tuned tasks, and the statistics behind their figures."""

@@ -1,17 +1,10 @@
-"""Held-out items beside a fine-tuned model: validation items on which its exported graphs are examined, and test items
-on which a release compares it with the champion.
+"""Held-out items beside a fine-tuned model, its facts in config.json, and the scores of its answers to items.
 
-Facts of a fine-tuned model in its config.json, beside those that transformers knows.
+Exported graphs are examined on the validation items; a release is compared with the champion on the test items. Exact
+match and F1 are those of SQuAD's official script (Rajpurkar et al. 2018). Search is exact: it ranks the matching
+candidates of a query among all candidates.
 
-Exact match and F1 as SQuAD's official script computes them (Rajpurkar et al. 2018).
-
-Correlation coefficients.
-
-Shapes: N pairs.
-
-Exact search: rank of the matching candidates of a query among all candidates.
-
-Shapes: Q queries, D candidates, H hidden, B queries of a block.
+Shapes: N pairs, Q queries, D candidates, H hidden, B queries of a block.
 """
 
 import hashlib
@@ -35,6 +28,18 @@ FILE = "held_out.jsonl"
 MAX_ITEMS = 512
 TEST_FILE = "test_items.jsonl"
 MAX_TEST_ITEMS = 4096
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = frozenset(string.punctuation)
+
+Values = npt.NDArray[np.float64]
+
+Floats = npt.NDArray[np.float32]
+ScoresOf = Callable[[int, int], Floats]
+"""Function (start, stop) → `score_BD` of the queries `start` … `stop - 1`."""
+
+_BLOCK = 256
+"""Queries scored together, so that memory does not grow with the number of queries."""
 
 
 class EntitySpan(BaseModel):
@@ -142,10 +147,6 @@ class ConfigFacts:
                 setattr(config, fact.name, value)
 
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
-_PUNCTUATION = frozenset(string.punctuation)
-
-
 def normalized(text: str) -> str:
     """Return the text in lower case with single spaces, without punctuation and articles."""
     kept = "".join(character for character in text.lower() if character not in _PUNCTUATION)
@@ -177,9 +178,6 @@ def _word_f1(answer: Sequence[str], predicted: Sequence[str]) -> float:
     return 2 * common / (len(answer) + len(predicted))
 
 
-Values = npt.NDArray[np.float64]
-
-
 def pearson(one_N: Values, other_N: Values) -> float:
     """Return the linear correlation; NaN if the values of either side are constant."""
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -203,14 +201,6 @@ def ranks(values_N: Values) -> Values:
     last = np.cumsum(num_equal)
     mean: Values = last - (num_equal - 1) / 2
     return mean[place_N]
-
-
-Floats = npt.NDArray[np.float32]
-ScoresOf = Callable[[int, int], Floats]
-"""Function (start, stop) → `score_BD` of the queries `start` … `stop - 1`."""
-
-_BLOCK = 256
-"""Queries scored together, so that memory does not grow with the number of queries."""
 
 
 @dataclass(frozen=True)

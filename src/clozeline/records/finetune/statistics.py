@@ -1,21 +1,15 @@
-"""Confidence intervals of figures over other items of the same kind.
+"""Confidence intervals and tests over items or documents, and how far two distributions are apart.
 
-Shapes: N items, S samples.
+Intervals over documents are percentiles of a bootstrap; tests flip signs. Documents are drawn, not tokens: the tokens
+of one document are not independent trials. The two distributions are over the same buckets.
 
-Confidence intervals and tests over documents: percentiles of a bootstrap, and sign flips.
-
-Documents are drawn, not tokens: the tokens of one document are not independent trials.
-
-Shapes: D documents or blocks of them, K figures, S samples.
-
-How far two distributions over the same buckets are apart.
+Shapes: N items, D documents or blocks of them, K figures, S samples.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
 
 from clozeline.records.record import Record
@@ -25,16 +19,20 @@ _NORMAL_QUANTILE_95 = 1.959963984540054
 _NUM_SAMPLES = 1000
 _SEED = 0
 
+Figure = Callable[[NDArray[np.int64]], float]
+"""Function: indices of items → the figure on them."""
+
+_AT_A_TIME = 1 << 15
+"""Number of draws held in memory at once."""
+_TAILS = (0.025, 0.975)
+Floats = NDArray[np.float64]
+
 
 class Interval(Record):
     """Ends of a 95 % interval, in a record."""
 
     low: float
     high: float
-
-
-Figure = Callable[[npt.NDArray[np.int64]], float]
-"""Function: indices of items → the figure on them."""
 
 
 def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
@@ -66,12 +64,6 @@ def bootstrap_interval(figure: Figure, num_items: int) -> tuple[float, float]:
         return math.nan, math.nan
     low, high = np.quantile(values_S, (0.025, 0.975))
     return float(low), float(high)
-
-
-_AT_A_TIME = 1 << 15
-"""Number of draws held in memory at once."""
-_TAILS = (0.025, 0.975)
-Floats = NDArray[np.float64]
 
 
 def ratio_intervals(numerators_DK: Floats, denominators_DK: Floats, *, seed: int, num_samples: int) -> Floats:

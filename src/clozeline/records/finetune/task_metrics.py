@@ -1,11 +1,9 @@
-"""metrics/finetune/<task>.json: the headline figure of a task, its baselines, and its known faults.
+"""Results of a fine-tuned task: its metrics, its tables for plots, and readable test items.
 
-The tables of a task in plots/finetune.
-
+metrics/finetune/<task>.json has the headline figure, its baselines, and its known faults. In plots/finetune,
 <task>_validation.csv has a row for each validation pass, <task>.csv the model's answer to each test item, and
 <task>_classes.csv the figures of each class: `class` and the columns of its kind of task.
-
-reports/finetune/<task>/examples.json: readable test items.
+reports/finetune/<task>/examples.json has the items.
 """
 
 import math
@@ -18,6 +16,11 @@ from pydantic import TypeAdapter
 from clozeline.records.record import MetricFile, Record
 
 _CORRELATIONS = frozenset({"matthews", "spearman"})
+
+CLASS = "class"
+"""Column of <task>_classes.csv: a label, an entity type or a group of items."""
+
+FILE = "examples.json"
 
 
 class Beside(Record):
@@ -136,13 +139,6 @@ class AnswerRow:
 
     actual: str
     predicted: str
-
-
-CLASS = "class"
-"""Column of <task>_classes.csv: a label, an entity type or a group of items."""
-
-
-FILE = "examples.json"
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""reading"""
+"""Readers of data files: text, tables, records on the hub, token shards."""

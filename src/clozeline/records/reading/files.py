@@ -1,10 +1,6 @@
-"""Check that the fields named in the configuration exist in the data.
+"""Records in files: formats by suffix, readers of JSON Lines, CSV and Parquet, and files that a pattern selects.
 
-JSON Lines and CSV: turn lines into records with their location, and check their fields.
-
-Table of file formats: suffix → reader.
-
-Files of a folder that a glob pattern selects.
+Readers turn lines into records with their location, and check that the fields named in the configuration exist.
 """
 
 import csv
@@ -27,6 +23,19 @@ Fields = Mapping[str, str]
 """Knob → field name. Messages mention both."""
 _LEAST_IN_COMMON = 3
 """Minimum length of the shorter name when a name is suggested because one contains the other."""
+
+_MOST_FIELD_CHARACTERS = 32_000_000
+_SEPARATORS: Mapping[str, str] = MappingProxyType(
+    {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
+)
+
+PlacedRecord = tuple[str, dict[str, Any]]
+"""Location for messages, and values by field. A plain tuple, because there are millions."""
+
+_COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
+FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]
+_PARQUET_ROWS = 1_000
+PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
 def check_fields(present: Collection[str], fields: Fields, place: object, *, records_before: bool = False) -> None:
@@ -65,15 +74,6 @@ def nearest(name: str, present: Collection[str]) -> str | None:
 
 def _remedy_for_name(name: str, knob: str, free: Collection[str]) -> str:
     return f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"
-
-
-_MOST_FIELD_CHARACTERS = 32_000_000
-_SEPARATORS: Mapping[str, str] = MappingProxyType(
-    {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
-)
-
-PlacedRecord = tuple[str, dict[str, Any]]
-"""Location for messages, and values by field. A plain tuple, because there are millions."""
 
 
 def json_records(
@@ -178,12 +178,6 @@ def _not_an_object(place: str, given: str, fields: Fields) -> DataError:
         expected=f"one JSON object per line, like {{{example}}}",
         do="write one object per line (an array becomes lines with `jq -c '.[]' OLD > NEW`)",
     )
-
-
-_COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
-FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]
-_PARQUET_ROWS = 1_000
-PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
 def format_of(path: Path) -> str:

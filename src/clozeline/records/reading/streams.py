@@ -1,12 +1,8 @@
-"""Progress of reading.
+"""Files as streams of UTF-8 lines, decompressed if needed, with one line in memory; and facts of every record.
 
-What becomes of a record that cannot be read.
-
-Read files as lines of UTF-8 text, decompressed if needed, with one line in memory.
-
-Identity of a text by content, the same in the corpus and in a task.
-
-JSON from real files, in which strings may hold lone surrogates (which have no UTF-8).
+That is: the progress of reading, what becomes of a record that cannot be read, the identity of a text by its content
+(the same in the corpus and in a task), and JSON from real files, in which strings may hold lone surrogates, which have
+no UTF-8.
 """
 
 import bz2
@@ -27,6 +23,20 @@ import orjson
 import pyarrow as pa
 
 from clozeline.system.errors import DataError
+
+OnBad = Callable[[DataError], None]
+"""Called with the error of a bad record. If it returns, the record is left out."""
+
+_BLOCK_BYTES = 1 << 18
+_WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+
+_MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
+"""Compressions by magic bytes, because a suffix can be wrong."""
+
+KEY_BYTES = 16
+
+_HALF = re.compile("[\ud800-\udfff]")
+_IN_ITS_PLACE = "?"
 
 
 class Meter:
@@ -54,17 +64,9 @@ class Meter:
             self._file = None
 
 
-OnBad = Callable[[DataError], None]
-"""Called with the error of a bad record. If it returns, the record is left out."""
-
-
 def stop(error: DataError) -> None:
     """Raise the error: the first bad record ends the reading."""
     raise error
-
-
-_BLOCK_BYTES = 1 << 18
-_WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 def _as_it_is(stream: BinaryIO) -> BinaryIO:
@@ -89,8 +91,6 @@ _DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], BinaryIO]] = {
     "bz2": _bz2,
     "zstd": _zstd,
 }
-_MAGIC_BYTES = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
-"""Compressions by magic bytes, because a suffix can be wrong."""
 
 
 def compression_of(path: Path) -> str | None:
@@ -293,9 +293,6 @@ def _wrong_encoding(start: _Start, place: str, given: str, guess: str) -> DataEr
     )
 
 
-KEY_BYTES = 16
-
-
 def content_key(*texts: str) -> bytes:
     """Return 128 bits of BLAKE2b over the texts in order, ignoring case and white space."""
     normalized = "\x1f".join(" ".join(text.casefold().split()) for text in texts)
@@ -310,10 +307,6 @@ def identity_of(*texts: str) -> str:
 def keyed_hash(words: Sequence[str], key: bytes, num_bytes: int) -> str:
     """Return a hash of a text's words in hex. Without `key` nobody can find out by trying which text it is."""
     return blake2b(" ".join(words).encode(), digest_size=num_bytes, key=key).hexdigest()
-
-
-_HALF = re.compile("[\ud800-\udfff]")
-_IN_ITS_PLACE = "?"
 
 
 def parsed(text: str, *, keeps_halves: bool = False) -> Any:

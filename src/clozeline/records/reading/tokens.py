@@ -1,7 +1,4 @@
-"""Ids of a tokenizer's special tokens.
-
-Names of the files of token shards, and the contents of tokens.json, shared by the writer and the readers.
-"""
+"""Contract between the writer and the readers of token shards: names of files, tokens.json, ids of special tokens."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.system.content import sha256_of
 from clozeline.system.errors import ArtifactError
+
+INFO_NAME = "tokens.json"
+_TOKENIZER_FILE = "tokenizer.json"
+REBUILD = "rebuild it: `dvc repro --force tokenize`"
 
 
 class SpecialIds(BaseModel):
@@ -25,11 +26,6 @@ class SpecialIds(BaseModel):
     unk: int | None
     every: tuple[int, ...]
     """All special ids, ascending: never targets, never drawn as replacements."""
-
-
-INFO_NAME = "tokens.json"
-_TOKENIZER_FILE = "tokenizer.json"
-REBUILD = "rebuild it: `dvc repro --force tokenize`"
 
 
 class _Record(BaseModel):

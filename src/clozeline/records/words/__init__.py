@@ -1,1 +1,1 @@
-"""words"""
+"""Words as bytes and numbers: cutting, hashing, shingles."""

@@ -1,13 +1,12 @@
-"""Mixing of bits: every output bit depends on every input bit.
+"""Arithmetic on arrays of integers: bits mixed so that each depends on all, and runs of consecutive numbers.
 
-Runs of consecutive numbers, each given by its start and its length.
-
-Shapes: R runs.
+A run is given by its start and its length. Shapes: R runs.
 """
 
 import numpy as np
-import numpy.typing as npt
 from numpy.typing import NDArray
+
+IndexArray = NDArray[np.int32] | NDArray[np.int64] | NDArray[np.uint64]
 
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -18,10 +17,7 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.uint64]
-
-
-def run_positions(starts_R: IndexArray, lengths_R: IndexArray) -> npt.NDArray[np.int64]:
+def run_positions(starts_R: IndexArray, lengths_R: IndexArray) -> NDArray[np.int64]:
     """Return every number of every run, in order: int64 [sum of lengths]."""
     starts_R, lengths_R = starts_R.astype(np.int64), lengths_R.astype(np.int64)
     ends_R = np.cumsum(lengths_R)

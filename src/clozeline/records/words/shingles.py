@@ -1,16 +1,14 @@
-"""A text as a set of word shingles, its MinHash signature, and the bands that near-duplicates share.
+"""Similarity of texts by word shingles: MinHash signatures, bands that near-duplicates share, and contamination.
 
-Suffixes of names give the shape: N texts, W words of all texts, S shingles of all texts, P permutations, B bands.
+Contamination is a test text that also occurs in the training text, verbatim or as a near-duplicate. One pass compares
+every training text, in memory that does not grow with the training text. A test has few texts, so all pairs can be
+found instead of most: prefix filtering (Bayardo, Ma, Srikant 2007, "Scaling up all pairs similarity search"). A text
+with a share s of another's n shingles holds at least one of any n - ⌈s n⌉ + 1 of them, so only the rarest are looked
+for.
 
-Contamination: test texts that also occur in the training text, verbatim or as near-duplicates.
-
-One pass compares every training text, in memory that does not grow with the training text. Similarity is measured by
-word shingles, as in `near_duplicates`. A test has few texts, so all pairs can be found instead of most: prefix
-filtering (Bayardo, Ma, Srikant 2007, "Scaling up all pairs similarity search"). A text with a share s of another's n
-shingles holds at least one of any n - ⌈s n⌉ + 1 of them, so only the rarest are looked for.
-
-Suffixes of names give the shape: N test texts, T training texts of a batch, S shingles of all texts, K looked-for
-shingles, X prefixes of shingles, F shingles that may be looked for, P pairs.
+Suffixes of names give the shape: N texts, W words of all texts, S shingles of all texts, P permutations, B bands. For
+contamination: N test texts, T training texts of a batch, K looked-for shingles, X prefixes of shingles, F shingles that
+may be looked for, P pairs.
 """
 
 import re
@@ -44,6 +42,17 @@ _SIGNATURE_SEED = 1
 _SIGNATURE = Struct(f"={NUM_PERMUTATIONS}I")
 """Takes half as long as NumPy for this many Python integers."""
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
+
+SIMILARITY = 0.8
+"""Limit of contamination: Jaccard similarity, or contained share of the test text's shingles, ≥ 0.8."""
+MIN_CONTAINED_SHINGLES = 10
+"""Twelve words: shorter texts occur in some long text by chance."""
+_BATCH_TEXTS = 500
+_PREFIX_BITS = 22
+"""Bits of a hash that index a table. One look-up rules out nearly every shingle that is not looked for."""
+_PAIRS_AT_A_TIME = 2_000
+Hashes = NDArray[np.uint32]
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -169,18 +178,6 @@ def _bands(shingles_S: NDArray[np.uint64], num_shingles_N: NDArray[np.int64], ba
     for row in range(banding.num_rows):
         bands_NB = mixed(bands_NB + used_NBR[:, :, row].astype(np.uint64))
     return bands_NB
-
-
-SIMILARITY = 0.8
-"""Limit of contamination: Jaccard similarity, or contained share of the test text's shingles, ≥ 0.8."""
-MIN_CONTAINED_SHINGLES = 10
-"""Twelve words: shorter texts occur in some long text by chance."""
-_BATCH_TEXTS = 500
-_PREFIX_BITS = 22
-"""Bits of a hash that index a table. One look-up rules out nearly every shingle that is not looked for."""
-_PAIRS_AT_A_TIME = 2_000
-Hashes = NDArray[np.uint32]
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

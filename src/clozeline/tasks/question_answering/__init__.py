@@ -1,0 +1,1 @@
+"""Questions about a context, answered by a span of it."""

@@ -1,0 +1,1 @@
+"""Pairs of texts: search by vectors, and scores of pairs."""

@@ -1,1 +1,1 @@
-"""tokenizer"""
+"""Folders of tokenizers: saved, opened, checked."""

@@ -1,1 +1,1 @@
-"""vocabulary"""
+"""Tokenizers that others published, opened as ours."""

@@ -22,6 +22,9 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from clozeline.records.published import published_file
 
+_NAMED = (*PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, "model_max_length")
+"""Settings that tokenizer_config.json may override."""
+
 
 @dataclass(frozen=True)
 class _Kind:
@@ -44,8 +47,6 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
     }
 )
 """Kinds by `model_type` in config.json."""
-_NAMED = (*PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, "model_max_length")
-"""Settings that tokenizer_config.json may override."""
 
 
 class _Described:
