@@ -72,7 +72,7 @@ VERBS: Final[Mapping[str, Sequence[Callable[..., None]]]] = MappingProxyType(
         "Called by dvc.yaml": (stage.stage,),
     }
 )
-"""Panel of `--help` → its verbs, in order; a function that Python would not let us name as its verb ends in `_`."""
+"""Panel of `--help` → its verbs, in order. A verb is named as its function, without a final `_`: `import_`."""
 
 app = typer.Typer(
     cls=Verbs,
@@ -81,9 +81,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-for panel, verbs in VERBS.items():
-    for verb in verbs:
-        app.command(name=verb.__name__.rstrip("_"), rich_help_panel=panel)(verb)
+for _panel, _functions in VERBS.items():
+    for _function in _functions:
+        app.command(name=_function.__name__.rstrip("_"), rich_help_panel=_panel)(_function)
 app.add_typer(keep.remote, name="remote", rich_help_panel="Make a model")
 
 

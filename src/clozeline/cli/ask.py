@@ -1,10 +1,6 @@
-"""Shared parts of the commands that run an exported model: their options, loading the model, reading standard input.
+"""`clozeline fill`, `complete`, `embed`, `classify`, `choose`, `tag` and `answer`: ask an exported model.
 
-`clozeline fill`, `complete`, `embed` and `classify`: run an exported model from the command line.
-
-`clozeline tag` and `clozeline answer`: spans that an exported model finds in a text.
-
-`clozeline choose`: labels without training (zero-shot classification).
+`choose` gives labels without training (zero-shot classification); `tag` and `answer` find spans in a text.
 """
 
 import sys
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 
 
 Model = TypeVar("Model", bound="OpenModel")
-PANEL = "Use a model"
 _CHUNK_TEXTS = 1024
 """Number of texts of standard input that are answered before more are read."""
 
@@ -58,6 +53,7 @@ _VERBS = (
     "choose masked encoders and entailment classifiers; classify classifiers; tag taggers; "
     "answer question-answering models"
 )
+_STANDARD_INPUT = "-"
 
 
 def opened(place: str | None, precision: Literal["int8", "fp32"] | None, *kinds: type[Model]) -> Model:
@@ -278,9 +274,6 @@ def _pair(number: int, text: str, second: str | None) -> tuple[str, str]:
             do="give the second text with --with, or after a tab",
         )
     return first, behind
-
-
-_STANDARD_INPUT = "-"
 
 
 def tag(

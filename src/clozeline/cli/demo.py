@@ -49,7 +49,6 @@ def demo(
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from clozeline.cli import lesson
-    from clozeline.cli import lesson as corpus
     from clozeline.cli.plan_tables import show
     from clozeline.params.reading import read_params
 
@@ -57,10 +56,10 @@ def demo(
     num_steps = steps or _STEPS[mode]
     with TemporaryDirectory(prefix="clozeline-demo-") as name:
         folder = Path(name)
-        own = corpus.PROJECTS_OWN
+        own = lesson.PROJECTS_OWN
         typer.echo(_beginning(mode, own.is_there))
         logging.getLogger("clozeline.stages").setLevel(logging.WARNING)
-        given = own if own.is_there else corpus.standard_library(params, folder)
+        given = own if own.is_there else lesson.standard_library(params, folder)
         short_training = lesson.short(params.pretrain, mode, num_steps)
         with ProgressBar("train", num_steps) as bar:
             learned = lesson.teach(short_training, given, seed, folder / "work", [_watch(bar)])

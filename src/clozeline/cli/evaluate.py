@@ -1,8 +1,7 @@
-"""`clozeline evaluate`: how good a model is, and whether it is better than another.
+"""`clozeline evaluate`: how good a model is, and whether it is better than another. `clozeline search`: find functions.
 
-Results of `clozeline evaluate`, as tables for people or as one JSON object for programs.
-
-`clozeline search`: find functions of the installed libraries by what they do.
+Results of `evaluate` are tables for people or one JSON object for programs. `search` finds functions of the installed
+libraries by what they do.
 """
 
 import os
@@ -13,16 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from pydantic_core import to_json
-from rich.console import Console, RenderableType
-from rich.markup import escape
-from rich.table import Table
 
-from clozeline.cli.tables import table_of
-from clozeline.params.reading import renamed
+from clozeline.params.reading import read_params, renamed
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.system.machine import available_cores
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from clozeline.evaluation.measuring import EncoderFigures
     from clozeline.inference.language import Embedder
     from clozeline.lab.contest import ContestAsking, Judgement, PairedTest
@@ -41,6 +39,22 @@ _OPTIONS = {
 
 _SEED, _MAX_LENGTH = 0, 128
 """Defaults outside a project."""
+_SIGNIFICANT = 0.05
+_ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
+_PAIRS = "of the pairs"
+_CAUSAL = "each token predicted from those before it"
+_OTHER_TOKENS = (
+    "Their tokens differ: perplexity and top-1 do not compare. Nats per byte do, but favour a tokenizer with shorter"
+    " tokens: while one token is hidden, the model sees the rest of its word."
+)
+_NOT_ALIKE = (
+    "One model sees both sides of each token, the other only the tokens before it: these figures do not say which is"
+    " better."
+)
+_PACKAGE = "dist/docsearch"
+_CLEAN = Path("data/clean")
+_KEPT = Path("work/search")
+_SCORES = {"both": "score", "meaning": "cosine", "words": "BM25"}
 
 
 def evaluate(
@@ -119,7 +133,6 @@ def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[C
     """
     from clozeline.evaluation.groups import BATCH_TOKENS, NUM_FOLDS
     from clozeline.lab.contest import ContestAsking
-    from clozeline.params.reading import read_params
 
     seed, length = _SEED, _MAX_LENGTH
     family = None
@@ -161,22 +174,10 @@ def source_of(
     )
 
 
-_SIGNIFICANT = 0.05
-_ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
-_PAIRS = "of the pairs"
-_CAUSAL = "each token predicted from those before it"
-_OTHER_TOKENS = (
-    "Their tokens differ: perplexity and top-1 do not compare. Nats per byte do, but favour a tokenizer with shorter"
-    " tokens: while one token is hidden, the model sees the rest of its word."
-)
-_NOT_ALIKE = (
-    "One model sees both sides of each token, the other only the tokens before it: these figures do not say which is"
-    " better."
-)
-
-
 def show(judgement: "Judgement", *, as_json: bool) -> None:
     """Print the judgement to standard output."""
+    from rich.console import Console
+
     if as_json:
         typer.echo(to_json(judgement, inf_nan_mode="null"))
         return
@@ -185,7 +186,7 @@ def show(judgement: "Judgement", *, as_json: bool) -> None:
         console.print(table, soft_wrap=isinstance(table, str))
 
 
-def _judgement_tables(judgement: "Judgement") -> Iterator[RenderableType]:
+def _judgement_tables(judgement: "Judgement") -> "Iterator[RenderableType]":
     if judgement.models[0].text:
         yield _text_table(judgement)
     if judgement.comparison:
@@ -196,7 +197,9 @@ def _judgement_tables(judgement: "Judgement") -> Iterator[RenderableType]:
         yield _verdict(judgement, judgement.blimp_accuracy, _PAIRS, is_low_better=False)
 
 
-def _text_table(judgement: "Judgement") -> Table:
+def _text_table(judgement: "Judgement") -> "Table":
+    from clozeline.cli.tables import table_of
+
     found = [model.text for model in judgement.models if model.text]
     masked = _ESTIMATORS[judgement.how.estimator].format(num_folds=judgement.how.num_folds)
     ways = dict.fromkeys(_CAUSAL if model.objective == "clm" else masked for model in judgement.models)
@@ -221,7 +224,9 @@ def _text_table(judgement: "Judgement") -> Table:
     return table
 
 
-def _blimp_table(judgement: "Judgement") -> Table:
+def _blimp_table(judgement: "Judgement") -> "Table":
+    from clozeline.cli.tables import table_of
+
     found = [model.blimp for model in judgement.models if model.blimp]
     title = f"Accuracy on {found[0].overall.num_pairs:,} minimal pairs; chance is 50 %"
     of_phenomena = zip(*(figures.phenomena for figures in found), strict=True)
@@ -234,6 +239,8 @@ def _blimp_table(judgement: "Judgement") -> Table:
 
 
 def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_better: bool) -> str:
+    from rich.markup import escape
+
     first, second = (escape(name) for name in _columns(judgement))
     summary = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
     summary += f"p = {test.p_value:.4f}: "
@@ -254,13 +261,9 @@ def _columns(judgement: "Judgement") -> Sequence[str]:
 
 
 def _heads(judgement: "Judgement") -> Sequence[str]:
+    from rich.markup import escape
+
     return ["", *(f">{escape(name)}" for name in _columns(judgement))]
-
-
-_PACKAGE = "dist/docsearch"
-_CLEAN = Path("data/clean")
-_KEPT = Path("work/search")
-_SCORES = {"both": "score", "meaning": "cosine", "words": "BM25"}
 
 
 def search(

@@ -1,8 +1,7 @@
-"""`clozeline ablate`: is a change of params.yaml better, and what does it cost?
+"""`clozeline ablate`, `sweep` and `glue`: experiments with params.yaml and with the encoder.
 
-`clozeline sweep`: find better params by trials.
-
-`clozeline glue`: the nine tasks of GLUE from the encoder, with their average.
+`ablate` tells whether a change of params.yaml is better and what it costs, `sweep` finds better params by trials, and
+`glue` runs the nine tasks of GLUE from the encoder, with their average.
 """
 
 import logging
@@ -33,6 +32,10 @@ if TYPE_CHECKING:
 
 
 _SIGNIFICANT = 0.05
+_PARENT: Final = "CLOZELINE_SWEEP_RUN"
+"""Environment variable with the name of the sweep's run in MLflow, for its further workers."""
+_DIFF: Final = "reports/sweep.diff"
+_WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
 
 
 def ablate(
@@ -143,11 +146,6 @@ def _next(found: "Ablation") -> str:
         return "next: params.yaml is the better arm as it is: `clozeline run`"
     words = (f"--set {word!r}" if "=" in word else f"--config {word}" for word in found.better.split())
     return f"next: train and release the better arm: `clozeline run {' '.join(words)}`"
-
-
-_PARENT: Final = "CLOZELINE_SWEEP_RUN"
-"""Environment variable with the name of the sweep's run in MLflow, for its further workers."""
-_DIFF: Final = "reports/sweep.diff"
 
 
 def sweep(
@@ -315,9 +313,6 @@ def _summary(found: "Sweep", winner: "TrialRecord", outcome: "Outcome") -> Itera
         yield f"on {tested.data}: {tested.figure} {tested.value:.4f}, {beside} ({interval}{chance})"
         if outcome.num_uses > 1:
             yield f"  this sweep has used these test data {outcome.num_uses} times, once for each of its winners"
-
-
-_WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
 
 
 def glue(

@@ -1,13 +1,4 @@
-"""`clozeline forget`: remove a document from every store of the project, and keep it out.
-
-`clozeline gc`: delete data that is no longer needed.
-
-`clozeline remote`: where other machines get the project's data and results from.
-
-`clozeline compare`: earlier runs side by side.
-
-`clozeline report`: one page about the results of a run.
-"""
+"""`clozeline report`, `compare`, `gc`, `forget` and `remote`: show, delete or share what runs have made."""
 
 import json
 import re
@@ -40,6 +31,8 @@ _NOT_CLEANED: Final = (
     "git's history, backups, and Prefect's database, which keeps log lines",
     "sources, unless they are changed; caches and work/ of other machines: run the same command there",
 )
+_NIGHTS = 7
+_HOURS = 24
 
 
 def forget(
@@ -131,10 +124,6 @@ def _show_findings(found: "Findings", removed: str) -> None:
     typer.echo("not changed, and not claimed to be clean:")
     for line in (*found.left, *_NOT_CLEANED):
         typer.echo(f"  {line}")
-
-
-_NIGHTS = 7
-_HOURS = 24
 
 
 def gc(

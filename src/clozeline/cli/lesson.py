@@ -1,7 +1,4 @@
-"""Corpus of the demo.
-
-A short training, with questions before and after it.
-"""
+"""The lesson of the demo: a corpus, and a short training on it with questions before and after."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +18,9 @@ from clozeline.stages import preprocess, snapshot, tokenize
 from clozeline.training.state import Callback
 
 _VOCAB_SIZE = 4096
+_NUM_QUESTIONS = 4
+_LEAST_SHARE = 1 / 2500
+"""Smallest share of all tokens that makes a token frequent."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,6 @@ def standard_library(params: Params, folder: Path) -> DemoCorpus:
         work=folder / "work" / "tokenize",
     )
     return corpus
-
-
-_NUM_QUESTIONS = 4
-_LEAST_SHARE = 1 / 2500
-"""Smallest share of all tokens that makes a token frequent."""
 
 
 @dataclass(frozen=True)

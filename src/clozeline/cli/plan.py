@@ -13,13 +13,12 @@ import typer
 
 from clozeline.cli.stage import with_start_folder
 from clozeline.params.model import FAMILY_NAMES, Size
-from clozeline.params.pretraining import WITHOUT_START, Objective
-from clozeline.params.reading import in_params, with_keys
+from clozeline.params.pretraining import WITHOUT_START, Objective, PretrainParams
+from clozeline.params.reading import in_params, read_params, with_keys
 from clozeline.system.errors import ClozelineError, ParamsError
 
 if TYPE_CHECKING:
     from clozeline.params.delivery import ExportParams
-    from clozeline.params.pretraining import PretrainParams
     from clozeline.params.project import Params
 
 
@@ -36,7 +35,6 @@ OPTIONS = {
     "max_length": "max_length",
 }
 """Option → key of the section `pretrain`."""
-
 
 VocabSizeOption = Annotated[
     int | None,
@@ -110,7 +108,6 @@ def plan(
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from clozeline.cli import plan_tables
-    from clozeline.params.reading import read_params
 
     options = {
         "--family": family,
@@ -129,7 +126,9 @@ def plan(
     if published:
         plan_tables.show(_published(published, params.export))
         return
-    pretrain = _wanted(params, family=family, size=size, objective=objective, max_length=max_length)
+    pretrain = with_start_folder(
+        changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length), params
+    )
     try:
         num_tokens = vocab_size or _vocab_size(params, pretrain)
         if serving:
@@ -168,19 +167,13 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
             )
 
 
-def _wanted(params: "Params", **options: object) -> "PretrainParams":
-    return with_start_folder(changed(params.pretrain, **options), params)
-
-
-def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
+def changed(params: PretrainParams, **options: object) -> PretrainParams:
     """Return `params` with the given options in place, validated again.
 
     Raises:
         ParamsError: the options cannot be used together.
     """
     from pydantic import ValidationError
-
-    from clozeline.params.pretraining import PretrainParams
 
     given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
     tree: dict[str, Any] = params.model_dump()
@@ -208,7 +201,7 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
         ) from error
 
 
-def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
+def _vocab_size(params: "Params", pretrain: PretrainParams) -> int:
     """Return the vocabulary size of the existing tokens, else of the checkpoint to start from, else of `tokenize`."""
     from clozeline.pretraining.starting import token_ids
     from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
@@ -220,7 +213,7 @@ def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
     return params.tokenize.vocab_size
 
 
-def with_budget_in_tokens(params: "PretrainParams") -> "PretrainParams":
+def with_budget_in_tokens(params: PretrainParams) -> PretrainParams:
     """Return `params` with epochs of the existing tokens counted in tokens, if they have no other budget.
 
     Raises:
@@ -241,7 +234,7 @@ def with_budget_in_tokens(params: "PretrainParams") -> "PretrainParams":
     return params.model_copy(update={"epochs": None, "tokens": max(round(params.epochs * num_tokens), 1)})
 
 
-def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
+def _zoo(params: PretrainParams, vocab_size: int) -> Iterable[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.costs import zoo
 
@@ -250,7 +243,7 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
 
 
-def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", family: str | None) -> Iterable[object]:
+def _serving(params: PretrainParams, vocab_size: int, export: "ExportParams", family: str | None) -> Iterable[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.serving import check_served, of_params, served_families, serving_cost
     from clozeline.system.progress import track
@@ -283,7 +276,7 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[object]:
+def _one(params: PretrainParams, vocab_size: int, timing: bool) -> Sequence[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.advice import Situation
     from clozeline.planning.costs import TrainingPlan, device_bytes

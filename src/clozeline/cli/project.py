@@ -1,6 +1,6 @@
-"""Create a project in a folder of its own, with the running Clozeline as its pinned one.
+"""`clozeline init`, `clozeline params`: a project of one's own, and all of its params.
 
-`clozeline init`, `clozeline params`: a project of one's own, and all of its params.
+The project is created in a folder of its own, with the running Clozeline as its pinned one.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, get_args
 import typer
 from ruamel.yaml import YAML
 
-from clozeline.params.reading import params_in, read_tree
+from clozeline.params.reading import params_in, read_tree, write_complete, write_yaml
 from clozeline.registry.wheel import write_wheel
 from clozeline.stages.calling.calls import PIN, graph_elsewhere
 from clozeline.system.content import sha256_of
@@ -41,6 +41,7 @@ _IN_IMAGES: Final = {
 }
 """File → texts of our own images, which install a checkout, and what replaces them."""
 _LINK_TO_DOCS: Final = re.compile(r"\[(?:docs/)?([\w-]+\.md)\]\(\.\./docs/[^)]*\)")
+_PARAMS = Path("params.yaml")
 
 
 def create_project(folder: Path, template: Template) -> None:
@@ -122,9 +123,6 @@ def _write(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-_PARAMS = Path("params.yaml")
-
-
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder of the project, made if it is missing.")],
     template: Annotated[
@@ -170,7 +168,6 @@ def params(
 
     Example: `clozeline params`
     """
-    from clozeline.params.reading import write_complete, write_yaml
 
     tree = read_tree(_PARAMS)
     found = params_in(tree, _PARAMS)

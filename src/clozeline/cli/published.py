@@ -37,6 +37,8 @@ _ASKED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Kind of model → an example of its verb; `pairs` and `entailment` are classifiers of two texts."""
+Contents = Mapping[Path, bytes | None]
+"""File → its bytes; None: there is no such file."""
 
 
 def import_(
@@ -114,10 +116,6 @@ def _check_opens(entry: Mapping[str, Any]) -> None:
 
     with opened_published(ImportParams.model_validate(entry)):
         pass
-
-
-Contents = Mapping[Path, bytes | None]
-"""File → its bytes; None: there is no such file."""
 
 
 def _contents(*files: Path) -> Contents:

@@ -1,8 +1,6 @@
-"""`clozeline release`, `rollback` and `history`: which version of a model is the champion.
+"""`clozeline release`, `rollback`, `history`, `sign` and `lineage`: champions, their signatures and their origins.
 
-`clozeline sign`: a signature that a server can require.
-
-`clozeline lineage`: the origins of a model.
+`sign` makes a signature that a server can require.
 """
 
 import sys
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
 
     from clozeline.registry.lineage import Ancestor, Trace
     from clozeline.registry.versions import Registry
-
-
-_PANEL = "Make a model"
 
 
 def release(
@@ -196,14 +191,14 @@ def lineage(
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
     """
     workspace = project_here()
-    from clozeline.registry import lineage as verification
     from clozeline.registry.lineage import trace
+    from clozeline.registry.lineage import verify as verify_files
 
     traced = trace(uri, workspace)
     tree = as_tree(traced)
     wide_enough(tree).print(tree)
     if verify:
-        num_checked = verification.verify(traced, workspace)
+        num_checked = verify_files(traced, workspace)
         typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
         if traced.forgotten:
             typer.echo(

@@ -13,7 +13,7 @@ import typer
 
 from clozeline.cli.ask import PrecisionOption
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
-from clozeline.serving.queue import MAX_WAITING_TOKENS
+from clozeline.serving.queue import MAX_WAITING_TOKENS, Admission
 
 if TYPE_CHECKING:
     from clozeline.registry.sources import ModelSource
@@ -122,7 +122,6 @@ def serve(
     """
     from clozeline.serving.access import first_key_in_shell
     from clozeline.serving.models import Capacity
-    from clozeline.serving.queue import Admission
     from clozeline.serving.server import ServerSettings, run
     from clozeline.system.machine import available_cores
 

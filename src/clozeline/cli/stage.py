@@ -1,12 +1,10 @@
-"""A stage on several devices or machines: the same command in as many processes as the environment requests.
+"""`clozeline stage`: the command that dvc.yaml calls.
 
-On a Ray cluster one command is enough: it places an agent on each node, which then runs the command of that node.
+A stage may run on several devices or machines: the same command in as many processes as the environment requests. On a
+Ray cluster one command is enough: it places an agent on each node, which runs the command of that node. A stage may
+also run on one node of the cluster, with its output and its exit code here.
 
-A stage on a node of the cluster: the same command there, with its output and its exit code here.
-
-The encoder that start.lock names, for a stage that DVC runs without the flow.
-
-`clozeline stage`: the command that dvc.yaml calls.
+A stage that DVC runs without the flow gets the encoder that start.lock names.
 """
 
 import logging
@@ -22,7 +20,6 @@ from uuid import uuid4
 import typer
 
 from clozeline.cluster import address as cluster
-from clozeline.cluster.address import VARIABLE, reachable_cluster, takes_whole_stages
 from clozeline.params.pretraining import FROM_CHAMPION, PretrainParams
 from clozeline.params.project import Params
 from clozeline.params.reading import in_params, read_params
@@ -45,6 +42,13 @@ _OURS = ("CLOZELINE_", "OMP_NUM_THREADS")
 """Variables that have the same values on each node of a gang."""
 _SIGNALLED = 128
 """Number that a shell adds to the signal that ended a process."""
+_CLUSTER_STAGES = {"pretrain", "evaluate", "finetune", "export", "import"}
+"""Stages that run as a whole; `preprocess` and `tokenize` spread their tasks."""
+PARAMS = Path("params.yaml")
+_OWN_OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"tokenize": ("tokenizer", "out"), "pretrain": ("out",)}
+)
+"""Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow."""
 
 
 def is_for_torchrun(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
@@ -172,13 +176,9 @@ def _show(output: bytes) -> None:
     sys.stderr.buffer.flush()
 
 
-_CLUSTER_STAGES = {"pretrain", "evaluate", "finetune", "export", "import"}
-"""Stages that run as a whole; `preprocess` and `tokenize` spread their tasks."""
-
-
 def is_for_cluster(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to send the stage to the cluster; False on the node, where the variable is not set."""
-    return stage in _CLUSTER_STAGES and not is_inside(environment) and takes_whole_stages(environment)
+    return stage in _CLUSTER_STAGES and not is_inside(environment) and cluster.takes_whole_stages(environment)
 
 
 def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) -> None:
@@ -190,12 +190,12 @@ def run_on_cluster(stage: str, arguments: list[str], seeds: Sequence[int] = ()) 
         ClozelineError: it was killed there; or the cluster cannot be used, as in `ray_jobs.run_jobs`.
         typer.Exit: with the exit code of the stage, or of the signal that stopped us both.
     """
-    address = reachable_cluster()
+    address = cluster.reachable_cluster()
     assert address is not None
     from clozeline.cluster.ray_jobs import StoppedError, run_jobs
     from clozeline.orchestration.stage_process import failure_of_killed, is_killed
 
-    here = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"PYTHONUNBUFFERED": "1"}
+    here = {name: value for name, value in os.environ.items() if name != cluster.VARIABLE} | {"PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "clozeline", "stage", stage, *arguments]
     of_seeds = [[*command, f"only_seed={seed}"] for seed in seeds] if len(seeds) > 1 else []
     try:
@@ -266,13 +266,6 @@ def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParam
     )
     locked.check_architecture(pretrain)
     return pretrain.model_copy(update={"start": str(fetch_trained(locked, workspace))})
-
-
-PARAMS = Path("params.yaml")
-_OWN_OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"tokenize": ("tokenizer", "out"), "pretrain": ("out",)}
-)
-"""Paths that a stage writes, by stage that may begin with a model; for `dvc repro` without the flow."""
 
 
 def stage(

@@ -1,6 +1,6 @@
-"""`clozeline status`: where the project stands, and what to type next.
+"""`clozeline status` and `clozeline ui`: where the project stands, and the web pages of MLflow and Prefect.
 
-`clozeline ui`: the web pages of MLflow and Prefect over this project's own databases.
+`status` also says what to type next. The pages of `ui` are over this project's own databases.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _GB = 1e9
+PortOption = Annotated[int, typer.Option(min=1, max=65535)]
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON record.")] = False) -> None:
@@ -78,9 +79,6 @@ def _run(run: "ScheduledRun") -> Iterator[str]:
 
 def _local(time: datetime) -> str:
     return f"{time.astimezone():%Y-%m-%d %H:%M}"
-
-
-PortOption = Annotated[int, typer.Option(min=1, max=65535)]
 
 
 def ui(mlflow_port: PortOption = 5000, prefect_port: PortOption = 4200) -> None:

@@ -30,6 +30,15 @@ _NEXT_VERBS = {
     "serve": "serve the champions over HTTP; before there is one, all of dist/",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
+_QUESTIONS = {
+    "classification": 'classify "A text of yours."',
+    "tagging": 'tag "A text of yours."',
+    "question_answering": 'answer "A question of yours?" --context "A text that answers it."',
+    "similarity": 'embed "A text of yours."',
+}
+"""Kind of task → example command."""
+_QUESTION_OF_PAIRS = 'classify "A text of yours." --with "Another one."'
+"""Example command for a model that reads two texts together."""
 
 
 def show(
@@ -50,17 +59,6 @@ def show(
     asked = {question: "ask a model" for question in [_question(params)] if question}
     for verb, purpose in {**asked, **_NEXT_VERBS}.items():
         console.print(f"  {escape(f'{_clozeline_as_typed()} {verb}')}  [dim]{purpose}[/]", soft_wrap=True)
-
-
-_QUESTIONS = {
-    "classification": 'classify "A text of yours."',
-    "tagging": 'tag "A text of yours."',
-    "question_answering": 'answer "A question of yours?" --context "A text that answers it."',
-    "similarity": 'embed "A text of yours."',
-}
-"""Kind of task → example command."""
-_QUESTION_OF_PAIRS = 'classify "A text of yours." --with "Another one."'
-"""Example command for a model that reads two texts together."""
 
 
 def _question(params: Params) -> str:

@@ -1,10 +1,6 @@
-"""Tables of figures in a terminal.
-
-Answers of a model on standard output: tables for people, tab-separated lines or JSON for programs.
+"""Answers of a model on standard output: tables for people, tab-separated lines or JSON for programs.
 
 Shapes: T given texts, H hidden.
-
-Spans on standard output: entities of texts, and answers from a text.
 """
 
 import re
@@ -32,6 +28,13 @@ if TYPE_CHECKING:
     from clozeline.inference.completer import Completion
     from clozeline.inference.language import Filled
 
+Answers = TypeVar("Answers", bound=Iterable[object])
+_BAR_CELLS = 20
+_COLOURS = ("cyan", "green", "yellow", "magenta", "red", "blue")
+_LINE_BREAKS = re.compile(r"[\r\n]+")
+_CHARACTERS_AROUND = 80
+"""Context shown on either side of an answer, in characters."""
+
 
 def table_of(title: str, *columns: str, rows: Iterable[Iterable[str]] = ()) -> Table:
     """Return a table; a column whose name starts with `>` holds numbers."""
@@ -41,10 +44,6 @@ def table_of(title: str, *columns: str, rows: Iterable[Iterable[str]] = ()) -> T
     for row in rows:
         table.add_row(*row)
     return table
-
-
-Answers = TypeVar("Answers", bound=Iterable[object])
-_BAR_CELLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +158,6 @@ FILL = AnswerForm(("text", "masks"), _fill_lines, _fill_tables)
 COMPLETE = AnswerForm(("text", "completion"), _complete_lines, _complete_tables)
 EMBED = AnswerForm(("text", "embedding"), _embed_lines, _embed_tables)
 CLASSIFY = AnswerForm(("text", "labels"), _classify_lines, _classify_tables)
-
-
-_COLOURS = ("cyan", "green", "yellow", "magenta", "red", "blue")
-_LINE_BREAKS = re.compile(r"[\r\n]+")
-_CHARACTERS_AROUND = 80
-"""Context shown on either side of an answer, in characters."""
 
 
 def answers_from(context: str) -> AnswerForm[list[list[Answer]]]:

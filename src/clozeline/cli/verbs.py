@@ -1,10 +1,8 @@
-"""Usage errors in the four parts of every error. The adapter of Typer's usage errors.
+"""What all verbs share: usage errors as every error, missing extras, the project that they are called in, and signals.
 
-Packages that the base install omits, and the extras that bring them.
-
-The project in which a verb is called.
-
-Graceful shutdown of commands on signals, with the command that continues the work.
+The adapter of Typer's usage errors gives them the four parts of every error. A package that the base install omits is
+named with the extra that brings it. On a signal a command ends gracefully, and tells the command that continues the
+work.
 """
 
 import difflib
@@ -33,6 +31,12 @@ from clozeline.system.workspace import Workspace, set_defaults
 
 _TYPED: Final = "clozeline.typed"
 """Key of the context's `meta`: the command as it was typed."""
+_CALLED_OTHERWISE = {"sklearn": "scikit-learn"}
+"""Import name → distribution, where they differ by more than `_` for `-`."""
+_STOPPED: Final = (
+    "stopped. The same command continues from here: finished stages and registered versions are kept, and a training"
+    " continues from its last checkpoint"
+)
 
 
 class Verbs(TyperGroup):
@@ -104,10 +108,6 @@ def _known(error: UsageError) -> list[str]:
         names = [name for one in command.get_params(error.ctx) for name in (*one.opts, *one.secondary_opts)]
         return [name for name in names if name.startswith("--")]
     return command.list_commands(error.ctx) if isinstance(command, TyperGroup) else []
-
-
-_CALLED_OTHERWISE = {"sklearn": "scikit-learn"}
-"""Import name → distribution, where they differ by more than `_` for `-`."""
 
 
 @contextmanager
@@ -189,12 +189,6 @@ def project_to_run() -> Workspace:
     workspace = sound_project_here()
     reachable_cluster()
     return workspace
-
-
-_STOPPED: Final = (
-    "stopped. The same command continues from here: finished stages and registered versions are kept, and a training"
-    " continues from its last checkpoint"
-)
 
 
 @contextmanager

@@ -1,12 +1,12 @@
-"""Figures of replaced-token detection over a whole split (Clark et al. 2020).
+"""Figures of replaced-token detection over a whole split (Clark et al. 2020), and a page of example predictions.
 
 Tokens are assigned to folds as for the generator's own figures. Pass k replaces fold k by the generator's guesses, and
 every real token, including the two that frame a row, is judged in every pass. The sums are counts, so the figures do
 not depend on how rows were batched, and memory does not grow with the split.
 
-Shapes: B rows, L longest row, N real tokens, S bins of scores.
+An example shows the original, the masked text, the predictions, and their probabilities.
 
-A page of example predictions: original, masked, predicted, and the probability of each prediction.
+Shapes: B rows, L longest row, N real tokens, S bins of scores.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,6 +35,11 @@ _NUM_BINS = 2**16
 """Even, so that no bin holds scores from both sides of 0."""
 _MOST = 16.0
 """Logits further from 0 fall into the outermost bin."""
+NUM_EXAMPLES = 12
+"""Examples on the page of stage `evaluate`."""
+_MIN_CONTENT_TOKENS = 12
+"""Shorter rows give too little context for an example."""
+_TOP = 5
 
 
 @dataclass(frozen=True)
@@ -109,13 +114,6 @@ def figures_of(counts_2S: Counts) -> DetectionFigures:
         f1=2 * found / max(2 * found + false_alarms + missed, 1),
         tokens=originals + replaced,
     )
-
-
-NUM_EXAMPLES = 12
-"""Examples on the page of stage `evaluate`."""
-_MIN_CONTENT_TOKENS = 12
-"""Shorter rows give too little context for an example."""
-_TOP = 5
 
 
 def make_examples(

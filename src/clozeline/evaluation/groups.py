@@ -1,21 +1,12 @@
-"""Quality of each prediction, and sums of it over groups of targets.
+"""Evaluation over a whole split: batches in which every token is a target once, and losses summed by groups of targets.
 
-Sums are float64: a million float32 addends would lose the last digits, and with them repeatability.
+Tokens are masked by folds or one at a time. Groups are formed by document, confidence, frequency, position, and piece
+kind (whole word, first piece, continuation). Sums are float64: a million float32 addends would lose the last digits,
+and with them repeatability. The sums by group become CSV tables for the plots of dvc.yaml and for reports, with the
+number of targets in every row.
 
-Shapes: T targets of a batch, V vocabulary, G groups.
-
-Evaluation batches: every token of a split is a target exactly once, masked by folds or one at a time.
-
-Shapes: R rows of a split, sorted by length; C copies of rows; N content tokens of a batch, T targets among them.
-
-Groups of targets by which losses are summed: document, confidence, frequency, position, piece kind (whole word,
-first piece, continuation).
-
-Shapes: T targets of a batch, N content tokens of a batch, V vocabulary.
-
-CSV tables of sums by group, for the plots of dvc.yaml and for reports. Every row holds its number of targets.
-
-Shapes: G groups.
+Shapes: R rows of a split, sorted by length; C copies of rows; N content tokens of a batch, T targets among them; V
+vocabulary, G groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,6 +33,13 @@ from clozeline.system.group import ALONE, Group
 _TOP = 5
 _TARGETS_AT_A_TIME = 64
 """Rows of logits that stay in the processor's cache between operations."""
+NUM_FOLDS = 7
+"""Passes over the text; each token is a target in one of them."""
+BATCH_TOKENS = 8192
+NUM_CONFIDENCE_BINS = 15
+"""As in Guo et al. 2017, section 5."""
+_MOST_PLACE_BINS = 16
+WORD_CLASSES = ("whole word", "first piece", "continuation")
 
 
 @dataclass(frozen=True)
@@ -105,11 +103,6 @@ class Sums:
     @property
     def num_targets(self) -> int:
         return int(self.num_targets_G.sum())
-
-
-NUM_FOLDS = 7
-"""Passes over the text; each token is a target in one of them."""
-BATCH_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -181,12 +174,6 @@ def _each_alone(split: Split, tokens: RowTokens, place_C: Ids) -> Asked:
     shown_N = np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N)
     batch = hidden_batch(split, tokens, Masked(shown_N, is_target_N))
     return Asked(batch, tokens, np.flatnonzero(is_target_N))
-
-
-NUM_CONFIDENCE_BINS = 15
-"""As in Guo et al. 2017, section 5."""
-_MOST_PLACE_BINS = 16
-WORD_CLASSES = ("whole word", "first piece", "continuation")
 
 
 class Grouping(Protocol):

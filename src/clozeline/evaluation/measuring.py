@@ -1,27 +1,20 @@
-"""Figures of token prediction over a whole split: every token is a target exactly once.
+"""Figures of token prediction over a whole split, with those of a unigram baseline and the pseudo-log-likelihood.
 
-The figures are sums over tokens, so they do not depend on how rows were batched (a mean of batch means does). One pass
-over the split gathers all of them.
+Every token is a target exactly once. The figures are sums over tokens, so they do not depend on how rows were batched
+(a mean of batch means does). One pass over the split gathers all of them.
 
 An unknown token ([UNK]) is not a target, because predicting it takes no skill. Its bytes still count, or a tokenizer
 would gain by leaving hard words unknown. So `nats_per_byte` charges ln 256 nats for each of its bytes, as if they were
 spelled in equally likely bytes; its text is taken to be as long as the average token of this split. The other figures
 are of the targets alone.
 
-Shapes: D documents or blocks of them, K figures.
+The unigram baseline knows only the frequency of each token. A masked language model that ignores context reaches
+exactly its figures, so they are reported with the model's own.
 
-Unigram baseline, which knows only the frequency of each token.
+For the pseudo-log-likelihood (Salazar et al. 2020, section 2) each token is hidden alone, with all others as context.
+It costs a row for each token, so it is measured on documents spread evenly over a split.
 
-A masked language model that ignores context reaches exactly these figures, so they are reported with its own.
-
-Shapes: V vocabulary.
-
-Pseudo-log-likelihood of some documents: each token is hidden alone, with all others as context.
-
-Salazar et al. 2020, section 2. It costs a row for each token, so it is measured on documents spread evenly over a
-split.
-
-Shapes: D documents, T targets of a batch.
+Shapes: D documents or blocks of them, T targets of a batch, V vocabulary, K figures.
 """
 
 import math
@@ -32,8 +25,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.evaluation import groups as asking
-from clozeline.evaluation.groups import Asked, Grouping, Judged, Sums, judge
+from clozeline.evaluation.groups import Asked, Grouping, Judged, Sums, judge, one_by_one
 from clozeline.language import models
 from clozeline.language.draws import Ids
 from clozeline.language.masking import Vocabulary
@@ -47,6 +39,8 @@ from clozeline.system.group import ALONE, Group
 
 MOST_BLOCKS = 4096
 """Largest number of blocks. Documents whose ordinals differ by a multiple of it share a block: memory is bounded."""
+_SHOWN = ("loss_nats_per_token", "perplexity", "nats_per_byte")
+_ENDS = ("", "_low", "_high")
 
 
 def measure(
@@ -188,10 +182,6 @@ def measure_unigram(train_V: Ids, validation: TokenShards, vocabulary: Vocabular
     )
 
 
-_SHOWN = ("loss_nats_per_token", "perplexity", "nats_per_byte")
-_ENDS = ("", "_low", "_high")
-
-
 @dataclass(frozen=True)
 class ByChosen:
     """Groups by document: the n-th of the chosen documents, in their order, is group n."""
@@ -232,10 +222,10 @@ def measured(
     """Return the figures of the chosen documents, each with its 95 % interval; empty if they hold no known token.
 
     Args:
-        advance: called with the rows of each batch; their total over all processes is `asking.num_copies(split)`.
+        advance: called with the rows of each batch; their total over all processes is `num_copies(split)`.
         group: processes that share the work.
     """
-    questions = asking.one_by_one(split, batch_tokens=batch_tokens, group=group)
+    questions = one_by_one(split, batch_tokens=batch_tokens, group=group)
     sums = measure(model, questions, {"document": ByChosen(document_D)}, advance, group)["document"]
     if not sums.num_targets:
         return {}

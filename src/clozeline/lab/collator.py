@@ -1,8 +1,4 @@
-"""Rows as encoded elsewhere: of any length, with boundary tokens, perhaps padded, perhaps with extra columns.
-
-Shapes: B rows, L the longest of them; N tokens of all rows, padding left out.
-
-Clozeline's masking for transformers' `Trainer`: pass it as `data_collator`.
+"""Clozeline's masking for transformers' `Trainer`: pass it as `data_collator`.
 
     collator = MaskingCollator(tokenizer, unit="word", seed=1)
     Trainer(
@@ -16,6 +12,9 @@ Clozeline's masking for transformers' `Trainer`: pass it as `data_collator`.
 
 A mask is a function of (seed, epoch, row, position), where a row is identified by its own tokens. It is the same for
 any number of workers, batch size and rank, and differs between epochs. The global random state is unchanged.
+
+Rows are as they were encoded elsewhere: of any length, with boundary tokens, perhaps padded, perhaps with extra
+columns.
 
 Shapes: B rows of a batch, L its longest row; N tokens of all rows, padding left out.
 """
@@ -38,6 +37,23 @@ from clozeline.language.spelling import Spelling
 from clozeline.params.pretraining import MaskingParams
 from clozeline.records.words.numbers import mixed
 from clozeline.system.errors import DataError, ParamsError
+
+NO_LOSS = -100
+"""Label that the cross-entropy of torch and transformers ignores."""
+_IS_FIXED = "mask_is_fixed"
+_FIXED_EPOCH = 2**32
+"""Epoch that no training run reaches."""
+_DEFAULTS: Mapping[str, object] = {
+    "unit": "token",
+    "mask_rate": 0.15,
+    "final_mask_rate": None,
+    "mask_share": 0.8,
+    "random_share": 0.1,
+    "keep_share": 0.1,
+    "mean_span_tokens": None,
+    "protected_tokens": (),
+}
+"""Settings of BERT (Devlin et al. 2018, section 3.1)."""
 
 
 @dataclass(frozen=True)
@@ -156,24 +172,6 @@ def _numbers(features: Sequence[Mapping[str, Any]], digest_B: NDArray[np.uint64]
         return np.array([operator.index(number) for number in given], dtype=np.int64)
     except (TypeError, OverflowError) as error:
         raise unreadable(f"`document` of the rows: {given[:4]}", "an integer below 2^63 for each row") from error
-
-
-NO_LOSS = -100
-"""Label that the cross-entropy of torch and transformers ignores."""
-_IS_FIXED = "mask_is_fixed"
-_FIXED_EPOCH = 2**32
-"""Epoch that no training run reaches."""
-_DEFAULTS: Mapping[str, object] = {
-    "unit": "token",
-    "mask_rate": 0.15,
-    "final_mask_rate": None,
-    "mask_share": 0.8,
-    "random_share": 0.1,
-    "keep_share": 0.1,
-    "mean_span_tokens": None,
-    "protected_tokens": (),
-}
-"""Settings of BERT (Devlin et al. 2018, section 3.1)."""
 
 
 class FixedRows(Dataset[Any]):

@@ -1,16 +1,10 @@
-"""Loading of any trained language model, by this project or by others: a folder, or a name on the hub.
+"""Judgement of one trained language model or two, on text, on minimal pairs, or on both.
 
-Texts of any format as an evaluation split, tokenized by the model's own tokenizer.
-
-The texts are spooled to disk, so that memory stays bounded.
-
-A model with its own tokenizer, and its answers about texts.
-
-Paired comparison of two models on the same texts: is the difference more than chance?
+A model may come from this project or from others: it is a folder or a name on the hub, and reads the texts by its own
+tokenizer. Texts of any format are spooled to disk, so that memory stays bounded. Two models are compared in pairs on
+the same texts: is the difference more than chance?
 
 Shapes: D documents or blocks of them, S seeds.
-
-Judgement of one model or two, on text, on minimal pairs, or on both.
 """
 
 import json
@@ -61,6 +55,13 @@ from clozeline.tokenizing.packing import pack
 from clozeline.tokenizing.shards import partitions_of
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer, save_existing
 
+_SPLIT = "text"
+_SHARD_TOKENS = 50_000_000
+_SCHEMA = pa.schema([clean_text.SCHEMA.field(clean_text.TEXT)])
+_TEXTS_AT_A_TIME = 1024
+Estimator = Literal["folds", "pll"]
+"""Tokens that a masked model predicts in one pass: a fold, or a single token. Ignored for a causal model."""
+
 
 def open_published(name: str, family: str | None = None, revision: str | None = None) -> LanguageModel:
     """Load the model saved as `name`, in single precision, with the head that it was saved with.
@@ -68,7 +69,7 @@ def open_published(name: str, family: str | None = None, revision: str | None = 
     The model can be of a family that can be trained here, or of any architecture with a masked head in transformers.
 
     Args:
-        family: see `language_model.load`.
+        family: see `language.models.load`.
         revision: a state of a name on the hub.
 
     Raises:
@@ -105,12 +106,6 @@ def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:
     return model.eval()
 
 
-_SPLIT = "text"
-_SHARD_TOKENS = 50_000_000
-_SCHEMA = pa.schema([clean_text.SCHEMA.field(clean_text.TEXT)])
-_TEXTS_AT_A_TIME = 1024
-
-
 def keep(texts: Iterable[str], path: Path) -> int:
     """Write `texts` to the Parquet file `path`; return their number."""
     waiting, count = iter(texts), 0
@@ -131,10 +126,6 @@ def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
         splits={_SPLIT: pack(partitions_of(texts), opened, folder, _SPLIT, _SHARD_TOKENS).info},
     ).write(folder)
     return TokenShards.open(folder, _SPLIT)
-
-
-Estimator = Literal["folds", "pll"]
-"""Tokens that a masked model predicts in one pass: a fold, or a single token. Ignored for a causal model."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +160,7 @@ class Contender:
     def open(cls, name: str, scratch: Path, family: str | None = None) -> Self:
         """Open the model and the tokenizer saved as `name`, a folder or a name on the hub; `scratch` is a new folder.
 
-        `family`: see `language_model.load`.
+        `family`: see `language.models.load`.
 
         Raises:
             ArtifactError: the model is missing, has no head that predicts tokens, or lacks a usable tokenizer of its
@@ -320,7 +311,7 @@ class ContestQuestions:
     """If false, rows are shortened to the longest that every model can read."""
     num_samples: int
     family: str | None = None
-    """`pretrain.model.family` of the project, if there is one: see `language_model.load`."""
+    """`pretrain.model.family` of the project, if there is one: see `language.models.load`."""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,12 @@
-"""The code behind the result of a stage, as dvc.yaml lists it.
+"""One training of given params from one seed, and its loss on the validation text.
 
-The text and tokens that all experiments share: held in a folder of their own, so that later runs do not change them.
+The params are an arm of an ablation: the project's params.yaml with changes of its own. All experiments share text and
+tokens in a folder of their own, so that later runs do not change them. Files are linked, not copied, where the file
+system allows it: no program of the project writes into an existing file.
 
-Files are linked, not copied, where the file system allows it: no program of the project writes into an existing file.
-
-Seconds that a training takes, also of one that was killed and continues from a checkpoint.
-
-The arms of an ablation: the project's params.yaml, each with changes of its own.
-
-One training of given params from one seed, and its loss on the validation text.
-
-The folder of an experiment is named by a hash of everything that its result depends on: it is found again, whoever asks
-for it, and a killed one continues from its last checkpoint.
+The folder of an experiment is named by a hash of everything that its result depends on, the code as dvc.yaml lists it
+included: it is found again, whoever asks for it, and a killed one continues from its last checkpoint. Its seconds
+before that count, too.
 """
 
 import math
@@ -49,6 +44,19 @@ from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback, State
 
 _PACKAGE: Final = "src/clozeline/"
+_CLEAN: Final = Path("data/clean")
+_TOKENS: Final = Path("data/tokens")
+_TOKENIZER: Final = Path("models/tokenizer")
+ENCODER: Final = Path("models/encoder")
+_SAME_IN_BOTH: Final[Mapping[str, str]] = {
+    "seed": "the seeds follow from `seed` of params.yaml: both arms train from each of them",
+    "preprocess": "both arms read the same text, and are measured on the same part of it",
+    "evaluate": "both arms are measured in the same way",
+}
+"""Section → why an arm cannot change it."""
+_WITHOUT_EFFECT: Final = {"recipe", "checkpoint_every_steps", "num_checkpoints"}
+"""Keys of `pretrain` that change neither the model nor its speed; the values that a recipe sets are compared."""
+_RESULT: Final = "result.json"
 
 
 def code_of_stage(stage: str) -> list[Path]:
@@ -56,12 +64,6 @@ def code_of_stage(stage: str) -> list[Path]:
     entry = own_graph()["stages"][stage]
     deps = entry.get("do", entry)["deps"]
     return code_of(dep.removeprefix(_PACKAGE) for dep in deps if dep.startswith(_PACKAGE))
-
-
-_CLEAN: Final = Path("data/clean")
-_TOKENS: Final = Path("data/tokens")
-_TOKENIZER: Final = Path("models/tokenizer")
-ENCODER: Final = Path("models/encoder")
 
 
 @dataclass(frozen=True)
@@ -200,16 +202,6 @@ class Stopwatch(Callback):
             beside.write_text(self._spent.model_dump_json() + "\n", encoding="utf-8")
 
 
-_SAME_IN_BOTH: Final[Mapping[str, str]] = {
-    "seed": "the seeds follow from `seed` of params.yaml: both arms train from each of them",
-    "preprocess": "both arms read the same text, and are measured on the same part of it",
-    "evaluate": "both arms are measured in the same way",
-}
-"""Section → why an arm cannot change it."""
-_WITHOUT_EFFECT: Final = {"recipe", "checkpoint_every_steps", "num_checkpoints"}
-"""Keys of `pretrain` that change neither the model nor its speed; the values that a recipe sets are compared."""
-
-
 @dataclass(frozen=True)
 class Arm:
     """One side of an ablation."""
@@ -323,9 +315,6 @@ def _check_comparable(first: Arm, second: Arm) -> None:
             expected="two masked encoders, or two causal ones",
             do="ablate another key; fine-tuning figures compare such encoders (`clozeline run`, section `finetune`)",
         )
-
-
-_RESULT: Final = "result.json"
 
 
 class Result(Record):

@@ -1,10 +1,9 @@
-"""Scores of GLUE's tasks over seeds, with intervals, and their average.
+"""A run of GLUE: fine-tuning for each task from several seeds, scores with intervals, and their average.
+
+Each is trained as stage `finetune` trains; a finished one is kept and not done again. All faults of data and params
+come first.
 
 Shapes: S seeds, N rows of the dev part.
-
-Fine-tuning for one task from one seed, as stage `finetune` trains; a finished one is kept and not done again.
-
-A run of GLUE: which tasks there are, their training, and their figures. All faults of data and params come first.
 """
 
 import logging
@@ -43,6 +42,14 @@ from clozeline.tasks.training import CODE, files_of, use_threads
 
 Values = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
+_LOG = logging.getLogger(__name__)
+_NO_TEXT = "no-text.parquet"
+PARAMS = Path("params.yaml")
+OWN_ENCODER = Path("models/encoder")
+_RATE_OF_PUBLISHED = 5e-5
+"""Learning rate of a published encoder (Devlin et al. 2018, appendix A.3): that of params.yaml is for ours."""
+FIGURES = "glue.json"
+_SET_HERE = {"kind", "data", "hub", "splits", "num_seeds"}
 
 
 def _of_classes(figure: Callable[[Places, Places, int], float]) -> Callable[[Values, Values], float]:
@@ -207,10 +214,6 @@ def _or_0(value: float) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-_LOG = logging.getLogger(__name__)
-_NO_TEXT = "no-text.parquet"
-
-
 @dataclass(frozen=True)
 class GlueRun:
     """What a run of GLUE is asked to do."""
@@ -312,14 +315,6 @@ def _numbers(task: GlueTask, report: TaskReport) -> tuple[list[float], list[floa
         return [right for right, _ in report.scores], [answer for _, answer in report.scores]
     number = {label: float(place) for place, label in enumerate(task.labels)}
     return [number[right] for right, _ in report.confusion], [number[answer] for _, answer in report.confusion]
-
-
-PARAMS = Path("params.yaml")
-OWN_ENCODER = Path("models/encoder")
-_RATE_OF_PUBLISHED = 5e-5
-"""Learning rate of a published encoder (Devlin et al. 2018, appendix A.3): that of params.yaml is for ours."""
-FIGURES = "glue.json"
-_SET_HERE = {"kind", "data", "hub", "splits", "num_seeds"}
 
 
 def run(asked: GlueRun) -> tuple[GlueFigures, Path]:

@@ -1,6 +1,7 @@
-"""Table of the tasks of GLUE: files, columns, labels, metrics. How each is trained is a preset of params.yaml.
+"""Tasks of GLUE, a table of files, columns, labels and metrics, and the user's files of them.
 
-The user's files of GLUE: the official folders of .tsv, or the Parquet files of the hub's `nyu-mll/glue`.
+The files are the official folders of .tsv, or the Parquet files of the hub's `nyu-mll/glue`. How each task is trained
+is a preset of params.yaml.
 """
 
 import hashlib
@@ -21,6 +22,14 @@ from clozeline.records.reading.streams import Meter, lines_of
 from clozeline.records.record import Record
 from clozeline.system.errors import DataError, ParamsError
 from clozeline.system.files import replacing_folder
+
+_LOG = logging.getLogger(__name__)
+_MOST_SHORT = 0.001
+"""Share of lines that may lack columns: a few of QQP's do."""
+Row = dict[str, Any]
+TRAIN, DEV = "train", "dev"
+LABEL, PART = "label", "part"
+"""Fields of the written records, beside the texts."""
 
 
 class GlueTask(Record):
@@ -78,15 +87,6 @@ def chosen(names: str | None) -> list[GlueTask]:
 def plain(name: str) -> str:
     """Return the name of a task or its folder in small letters without signs: `sst2` for `SST-2`."""
     return "".join(sign for sign in name.lower() if sign.isalnum())
-
-
-_LOG = logging.getLogger(__name__)
-TRAIN, DEV = "train", "dev"
-LABEL, PART = "label", "part"
-"""Fields of the written records, beside the texts."""
-_MOST_SHORT = 0.001
-"""Share of lines that may lack columns: a few of QQP's do."""
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

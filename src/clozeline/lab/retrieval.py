@@ -1,6 +1,6 @@
-"""Retrieval data in BEIR's layout (Thakur et al. 2021): corpus.jsonl, queries.jsonl, and the judgements in qrels/.
+"""nDCG@10 and recall@10 of an encoder, of BM25 and of both together, as pytrec_eval computes them for BEIR.
 
-nDCG@10 and recall@10 of an encoder, of BM25 and of both together, as pytrec_eval computes them for BEIR.
+Data are in BEIR's layout (Thakur et al. 2021): corpus.jsonl, queries.jsonl, and the judgements in qrels/.
 
 Shapes: Q queries, B queries of a block, D documents, H hidden.
 """
@@ -25,6 +25,12 @@ from clozeline.tasks.similarity.bm25 import bm25, scorer_with_fusion
 
 _ID, _TITLE, _TEXT = "_id", "title", "text"
 _NUM_COLUMNS = 3
+K = 10
+_BLOCK = 64
+_CHUNK_TEXTS = 512
+METHODS = ("encoder", "BM25", "both")
+_BASELINE = "BM25"
+_QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
 
 
 @dataclass(frozen=True)
@@ -100,14 +106,6 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
                 do="correct the line",
             )
         yield cells[0], cells[1], int(cells[2])
-
-
-K = 10
-_BLOCK = 64
-_CHUNK_TEXTS = 512
-METHODS = ("encoder", "BM25", "both")
-_BASELINE = "BM25"
-_QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query", "queries", "search_query"), ("document", "passage", "search_document")
 
 
 class MeanOverQueries(Record):

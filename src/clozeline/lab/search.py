@@ -1,6 +1,6 @@
-"""Searchable entries: the documented functions, classes and modules of the clean text.
+"""Index of the documented functions, classes and modules of the clean text, which is searched exactly.
 
-Index of vectors and words of all entries, built once for each model and text, and searched exactly.
+Vectors and words of all entries are built once for each model and text.
 
 Shapes: E entries, H hidden.
 """
@@ -27,6 +27,13 @@ from clozeline.tasks.similarity.bm25 import WordIndex, fused
 from clozeline.tasks.similarity.data import parted, without_name
 
 _COLUMNS = (clean_text.SOURCE, clean_text.TITLE, clean_text.TEXT)
+_LOG = logging.getLogger(__name__)
+_FORMAT = 2
+_VECTORS = "vectors.npy"
+_ENTRIES = "entries.parquet"
+_CHUNK_TEXTS = 2048
+_NOT_FOUND = np.float32(-np.inf)
+By = Literal["both", "meaning", "words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +83,6 @@ def entries_of(clean: Path) -> Iterator[tuple[IndexEntry, str]]:
         docstring = parted(text)
         content = without_name(f"{docstring.summary} {docstring.description}", title)
         yield IndexEntry(library, title, docstring.summary), content
-
-
-_LOG = logging.getLogger(__name__)
-_FORMAT = 2
-_VECTORS = "vectors.npy"
-_ENTRIES = "entries.parquet"
-_CHUNK_TEXTS = 2048
-_NOT_FOUND = np.float32(-np.inf)
-By = Literal["both", "meaning", "words"]
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,12 @@
-"""The trials of a sweep in Optuna's storage, which several processes share: the one file that uses Optuna.
+"""A sweep: trials that are proposed from those before them, the winner, and its one look at test data.
 
-A trial runs while its process gives signs of life. One whose process died is repeated with its values and its figures
-so far, so that its training continues from the last checkpoint. Each trial is proposed by a sampler with a seed of its
-own, from the trials before it alone: a sweep proposes the same whether it was killed or not.
+Trials are kept in Optuna's storage, which several processes share; this is the one file that uses Optuna. A trial runs
+while its process gives signs of life. One whose process died is repeated with its values and its figures so far, so
+that its training continues from the last checkpoint. Each trial is proposed by a sampler with a seed of its own, from
+the trials before it alone: a sweep proposes the same whether it was killed or not.
 
-The training of a trial, up to its validation figure: of the encoder, or of a task.
-
-A sweep: trials that are proposed from those before them, the winner, and its one look at test data.
-
-The trials of a sweep in MLflow: a run for each, under that of the sweep.
-
-All records go through an outbox of the sweep's own, so no trial waits for MLflow, and no other run is disturbed.
+A trial trains the encoder or a task up to its validation figure. In MLflow each has a run under that of the sweep. All
+records go through an outbox of the sweep's own, so no trial waits for MLflow, and no other run is disturbed.
 """
 
 import logging
@@ -78,6 +74,13 @@ _STATES: Final[Mapping[TrialState, State]] = {
     TrialState.FAIL: "failed",
 }
 _LEAST_FOR_IMPORTANCES: Final = 4
+OnLook = Callable[[int, float], None]
+"""Called with the step and the figure of each validation pass; what it raises ends the training."""
+_FROM_LOOKS: Final = {"best_validation_accuracy": "accuracy"}
+"""Metric → figure of a validation pass that a trial is stopped by; of others the loss."""
+_LASTING: Final = ("trials",)
+"""Keys of the plan that may change between calls: more trials add to those that there are."""
+_STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
 @dataclass(frozen=True)
@@ -326,12 +329,6 @@ def _seed(plan: SweepPlan, number: int) -> int:
     return (plan.seed * 1_000_003 + number) % 2**32
 
 
-OnLook = Callable[[int, float], None]
-"""Called with the step and the figure of each validation pass; what it raises ends the training."""
-_FROM_LOOKS: Final = {"best_validation_accuracy": "accuracy"}
-"""Metric → figure of a validation pass that a trial is stopped by; of others the loss."""
-
-
 class Training(Protocol):
     """A training of a trial."""
 
@@ -456,8 +453,6 @@ class TaskTraining:
         return TaskMetrics.read(metrics)
 
 
-_LASTING: Final = ("trials",)
-"""Keys of the plan that may change between calls: more trials add to those that there are."""
 Logged = Callable[[TrialRecord], AbstractContextManager[Callable[[TrialRecord], None]]]
 """Opens the record of a trial elsewhere, as in MLflow; called with its end."""
 
@@ -617,9 +612,6 @@ def _forget_beaten(sweep: Sweep) -> None:
     for trial in trials:
         if trial.state == "finished" and trial.experiment not in kept:
             sweep.training(trial.values).forget()
-
-
-_STATUS: Final[Mapping[str, Status]] = {"finished": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,8 @@
-"""Checks before a run for the inputs that no stage makes: a missing one would otherwise be noticed after hours.
+"""Checks before a run: without them a fault in its inputs, the disk or the encoder would be noticed only after hours.
 
-Disk space that a run needs, compared with what is free before the first stage runs.
-
-Check before a run of an encoder of your own: its code is tried before any stage, not after hours.
-
-The version that a pre-training continues from: chosen once for each new text, and kept in start.lock.
-
-The trained encoder that a release stores with its version, for a training that continues from it.
-
-Which commit a run started from.
-
-Identity of a workspace, by which runs and locks of several people and machines are told apart.
+They also settle where a run starts: the version that a pre-training continues from, which is chosen once for each new
+text and kept in start.lock, the trained encoder that a release stores for such a training, the commit, and the identity
+of the workspace, by which runs and locks of several people and machines are told apart.
 """
 
 import shutil
@@ -47,6 +39,21 @@ from clozeline.versions.objects import Objects
 _CLEAN: Final = "data/clean"
 _FINETUNE: Final = "finetune@"
 _LABELLED_BY_ITSELF: Final = "python-docs"  # the library of each text is its label
+_GB: Final = 1e9
+_ENCODER: Final = "models/encoder"
+_PRETRAIN: Final = "pretrain"
+_BYTES_PER_PARAMETER: Final = 4
+_CHECKPOINT_PER_WEIGHTS: Final = 3
+"""Size of a checkpoint in multiples of the weights: weights and the two moments of Adam."""
+_TEXT_PER_SOURCE: Final = 2
+"""Outputs of a stage that never ran, in multiples of its inputs: clean text and tokens are smaller than the source."""
+_LOGS_AND_RECORDS_BYTES: Final = 50_000_000
+_VOCAB_SIZE: Final = 256
+"""Size of the vocabulary on trial; the real one is known only after `tokenize`."""
+_SNAPSHOT: Final = "snapshot"
+_NO_TEXT: Final = ""
+"""Text of a lock that was written before its snapshot was taken; it equals the hash of none."""
+_TOKENS: Final = "data/tokens"
 
 
 def require_inputs(root: Path, graph: Sequence[StageNode], done: Collection[str]) -> None:
@@ -126,17 +133,6 @@ def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{name}", value
 
 
-_GB: Final = 1e9
-_ENCODER: Final = "models/encoder"
-_PRETRAIN: Final = "pretrain"
-_BYTES_PER_PARAMETER: Final = 4
-_CHECKPOINT_PER_WEIGHTS: Final = 3
-"""Size of a checkpoint in multiples of the weights: weights and the two moments of Adam."""
-_TEXT_PER_SOURCE: Final = 2
-"""Outputs of a stage that never ran, in multiples of its inputs: clean text and tokens are smaller than the source."""
-_LOGS_AND_RECORDS_BYTES: Final = 50_000_000
-
-
 def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
     """Return an estimate of what the changed stages write: as in the last run, or as planned if they never ran.
 
@@ -150,7 +146,7 @@ def needed_bytes(root: Path, graph: Sequence[StageNode], params: Params) -> int:
     outs = sum(known.get(out, 0) or _first_bytes(root, node, out, encoder) for node in changed for out in node.outs)
     # A new checkpoint is written before the oldest one is removed.
     checkpoints = (params.pretrain.num_checkpoints + 1) * _CHECKPOINT_PER_WEIGHTS * encoder
-    trains = any(node.name == _PRETRAIN or node.name.startswith("finetune@") for node in changed)
+    trains = any(node.name == _PRETRAIN or node.name.startswith(_FINETUNE) for node in changed)
     return outs + trains * checkpoints + _LOGS_AND_RECORDS_BYTES
 
 
@@ -209,10 +205,6 @@ def _size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-_VOCAB_SIZE: Final = 256
-"""Size of the vocabulary on trial; the real one is known only after `tokenize`."""
-
-
 def require_own_encoder(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> None:
     """Build your own encoder and try it; if models are exported, try to export it too, which takes seconds.
 
@@ -250,11 +242,6 @@ def _require_deps(root: Path, node: StageNode, sources: Sequence[Path]) -> None:
                 expected="the file, or its folder, among the deps",
                 do=f"add the line `- {path}` below `deps:` of `{_PRETRAIN}` in dvc.yaml",
             )
-
-
-_SNAPSHOT: Final = "snapshot"
-_NO_TEXT: Final = ""
-"""Text of a lock that was written before its snapshot was taken; it equals the hash of none."""
 
 
 def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Params) -> bool:
@@ -345,9 +332,6 @@ def _replace(workspace: Workspace, wanted: StartLock | None) -> bool:
         write_start_lock(path, wanted)
         objects.keep(path)  # the lineage of models trained with it needs it; each push sends what the cache has
     return True
-
-
-_TOKENS: Final = "data/tokens"
 
 
 def trained_encoder(workspace: Workspace, params: Params) -> TrainedEncoder | None:

@@ -1,8 +1,7 @@
-"""Automations on a Prefect server, and their definitions in a file, which use names where the server uses ids.
+"""Deployments, automations and receivers of alerts on a Prefect server, and their definitions in a file.
 
-Receivers of alerts: blocks of the Prefect server, which keep their addresses as secrets.
-
-Deployments on a Prefect server, and their definitions in a file.
+Automations in the file use names where the server uses ids. Receivers are blocks of the server, which keep their
+addresses as secrets.
 """
 
 import logging
@@ -30,11 +29,10 @@ OWNED_PREFIX: Final = "clozeline-"
 """Name prefix of the automations that belong to the file."""
 
 logger = logging.getLogger(__name__)
-
-
 Ids = Mapping[str, Mapping[str, UUID | None]]
 """Kind of reference, then name → id; None: the server has none, so that the action is left out."""
 _FIELDS: Final = {"deployment": "deployment_id", "receiver": "block_document_id"}
+OWNED_TAG = "clozeline"
 
 
 class Automation(BaseModel):
@@ -151,9 +149,6 @@ class AlertReceiver(BaseModel):
         except ObjectNotFound:
             logger.info("no alerts to %s: %s is not set", self.name, self.variable)
             return None
-
-
-OWNED_TAG = "clozeline"
 
 
 def _is_owned(tags: list[str]) -> list[str]:

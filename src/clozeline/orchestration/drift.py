@@ -1,11 +1,7 @@
-"""Counters of a server for each model: texts by length, answers by confidence, tokens and unknown tokens.
+"""Shift between two samples of a server's traffic, by counters of texts, answers and tokens for each model.
 
-Measures of the shift between two samples of traffic.
-
-The servers whose traffic is added up.
-
-State kept between two polls of a server, or of all replicas of a fleet: later traffic is compared with the first
-traffic of a version.
+Counters of several servers are added up. The state kept between two polls of a server, or of all replicas of a fleet,
+lets later traffic be compared with the first traffic of a version.
 """
 
 from collections.abc import Iterable, Mapping

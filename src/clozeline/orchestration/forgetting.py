@@ -1,10 +1,6 @@
-"""A text that is searched for in files of any kind.
+"""Forget a text: find it in every store of a project, remove it there, and keep it out.
 
-Items of imports that quote a text which is forgotten.
-
-The last snapshot once more, without the forgotten texts: its order and its numbers stay.
-
-Forget a text: find it in every store of a project, remove it there, and keep it out.
+The last snapshot is written once more, without the forgotten texts: its order and its numbers stay.
 """
 
 import html
@@ -24,7 +20,7 @@ from clozeline.corpus.sources.store import SnapshotStore, keep_earlier_records
 from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
 from clozeline.orchestration.items_file import FOLDER as ITEMS
 from clozeline.orchestration.items_file import items_files, without, write_items
-from clozeline.records import snapshot as tombstones
+from clozeline.records import snapshot
 from clozeline.records.finetune.scored_items import read_items
 from clozeline.records.reading.streams import Meter, decompressed
 from clozeline.records.record import Lock, LockedPath, Record
@@ -45,6 +41,12 @@ from clozeline.versions.objects import Stored
 _PARQUET: Final = b"PAR1"
 _BLOCK_BYTES: Final = 1 << 22
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf])")
+_SNAPSHOT: Final = "snapshot"
+_MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
+"""Folders of work/ with results and checkpoints that the next run makes again."""
+_NOT_SEARCHED: Final = ("mlflow", "prefect", "registry", "start", "outbox")
+"""Folders of work/ that are searched by their own means, or hold weights."""
+_UNFINISHED: Final = "work/forgetting.json"
 
 
 @dataclass(frozen=True)
@@ -152,17 +154,9 @@ def rewrite(earlier: Earlier, forgotten: Forgotten, folder: Path) -> Snapshot:
         files = keep_earlier_records(store)
     else:
         files = tuple(store.keep_earlier(file, file.name) for file in earlier.files)
-    snapshot = earlier.manifest.model_copy(update={"files": files, "forgotten": forgotten.digest})
-    snapshot.write(folder)
-    return snapshot
-
-
-_SNAPSHOT: Final = "snapshot"
-_MADE_OF_TEXT: Final = ("preprocess", "tokenize", "pretrain", "finetune", "trial", "experiments")
-"""Folders of work/ with results and checkpoints that the next run makes again."""
-_NOT_SEARCHED: Final = ("mlflow", "prefect", "registry", "start", "outbox")
-"""Folders of work/ that are searched by their own means, or hold weights."""
-_UNFINISHED: Final = "work/forgetting.json"
+    rewritten = earlier.manifest.model_copy(update={"files": files, "forgotten": forgotten.digest})
+    rewritten.write(folder)
+    return rewritten
 
 
 @dataclass(frozen=True)
@@ -231,7 +225,7 @@ class _Forgetting:
         self._root, self._workspace, self._sought, self._stored = workspace.root, workspace, sought, stored
         self._address = tracking_uri(workspace)
         before = Forgotten.read(self._root / FORGOTTEN_LOCK)
-        self._forgotten = tombstones.with_tombstone(self._root / FORGOTTEN_LOCK, text)
+        self._forgotten = snapshot.with_tombstone(self._root / FORGOTTEN_LOCK, text)
         self._is_known = before == self._forgotten
         self._num_words = len(words_of(text))
         self._lock = own_lock(workspace)
@@ -258,7 +252,7 @@ class _Forgetting:
 
     def carry_out(self, findings: Findings) -> None:
         """First the tombstone, so that the text cannot come back; then the marks, which need what is removed last."""
-        tombstones.write(self._root / FORGOTTEN_LOCK, self._forgotten)
+        snapshot.write(self._root / FORGOTTEN_LOCK, self._forgotten)
         with replacing_file(self._root / _UNFINISHED) as file:
             file.write_text(_Unfinished(objects=tuple(sorted(self._spread))).model_dump_json(), encoding="utf-8")
         for one in findings.versions:

@@ -1,9 +1,7 @@
-"""Built-in items on which INT8 is compared with fp32, if the user gives no text.
+"""Items on which INT8 is compared with fp32: the user's own texts or records, or else built-in ones.
 
-Sentences of six parts say who did what where, and how it was. So taggers find names, classifiers an opinion, answerers
-an answer, and pairs that share some of the parts have a known similarity.
-
-The user's own items for the exam of INT8: texts, or records with labels.
+Built-in sentences of six parts say who did what where, and how it was. So taggers find names, classifiers an opinion,
+answerers an answer, and pairs that share some of the parts have a known similarity.
 """
 
 import hashlib
@@ -51,6 +49,26 @@ _OPINIONS: Final = (
     "the result was boring and useless", "everything broke and nobody helped", "the room was dirty and far too loud",
     "it cost a lot of money for nothing", "the meeting ended at noon", "the documents are kept in a blue box",
 )  # fmt: skip
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"person": _PEOPLE, "deed": _DEEDS, "firm": _FIRMS, "place": _PLACES, "time": _TIMES, "opinion": _OPINIONS}
+)
+MOST_ITEMS: Final = 576
+"""As many as the default of `export.num_agreement_texts`, and the texts for calibration."""
+_MOST_FOR_VECTORS: Final = 256
+"""Texts whose halves a sentence encoder has to match. Among more, half of the errors are texts of nearly equal
+similarity, which INT8 may order otherwise without any loss."""
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "feature-extraction": ("sentence1", "sentence2", "score"),
+        "text-classification": ("text", "label"),
+        "pairs": ("text", "second", "label"),
+        "scored pairs": ("sentence1", "sentence2", "score"),
+        "token-classification": ("tokens", "ner_tags"),
+        "question-answering": ("question", "context", "answers"),
+    }
+)
+"""Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
+of a cross-encoder, which gives two texts one number."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +89,6 @@ class _Event:
     @property
     def reordered(self) -> str:
         return f"In {self.place}, {self.time}: {self.person} {self.deed} {self.firm}; {self.opinion}."
-
-
-_PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"person": _PEOPLE, "deed": _DEEDS, "firm": _FIRMS, "place": _PLACES, "time": _TIMES, "opinion": _OPINIONS}
-)
 
 
 def built_in_items(task: str, *, reads_pairs: bool) -> list[HeldOut]:
@@ -134,13 +147,6 @@ _MADE: Final[Mapping[str, Callable[[_Event, int, random.Random], HeldOut]]] = Ma
     {"question-answering": _question, "feature-extraction": _scored_pair}
 )
 """Kind of model → its items; plain sentences for the others."""
-
-
-MOST_ITEMS: Final = 576
-"""As many as the default of `export.num_agreement_texts`, and the texts for calibration."""
-_MOST_FOR_VECTORS: Final = 256
-"""Texts whose halves a sentence encoder has to match. Among more, half of the errors are texts of nearly equal
-similarity, which INT8 may order otherwise without any loss."""
 
 
 def items_of_texts(path: Path, source: SourceParams, task: str) -> list[HeldOut]:
@@ -236,18 +242,6 @@ def _spans(words: list[str], tags: list[str]) -> Iterator[EntitySpan]:
         yield EntitySpan(start=starts[found.first], end=end, type=found.type)
 
 
-FIELDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "feature-extraction": ("sentence1", "sentence2", "score"),
-        "text-classification": ("text", "label"),
-        "pairs": ("text", "second", "label"),
-        "scored pairs": ("sentence1", "sentence2", "score"),
-        "token-classification": ("tokens", "ner_tags"),
-        "question-answering": ("question", "context", "answers"),
-    }
-)
-"""Fields of the records by kind of model; `pairs` are those of a classifier that reads two texts, `scored pairs` those
-of a cross-encoder, which gives two texts one number."""
 _READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyType(
     {
         "feature-extraction": _read_scored_pair,

@@ -1,6 +1,6 @@
-"""Pooling, prompts and length of a sentence encoder, read from the files of sentence-transformers.
+"""What a published checkpoint is, and every reason not to import it, found before anything is converted.
 
-What a published checkpoint is, and every reason not to import it, found before anything is converted.
+Pooling, prompts and length of a sentence encoder are read from the files of sentence-transformers.
 """
 
 import re
@@ -38,6 +38,28 @@ _MODES: Final[Mapping[str, str]] = MappingProxyType(
 """Key that switches a pooling on, or since version 5 value of `pooling_mode` → our name."""
 _KNOWN: Final = ("Transformer", "Pooling", "Normalize")
 """Modules whose work the graph does."""
+_BYTES_PER_WEIGHT_BYTE: Final = 6
+"""Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
+all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included."""
+_INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "deberta": "microsoft/deberta-v3-base, or a model trained from it",
+        "longformer": "answerdotai/ModernBERT-base, which reads 8,192 tokens",
+        "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
+    }
+)
+"""Family that is not exported → the next one that is."""
+_SETTINGS: Final = "tokenizer_config.json"
+_CAPITAL: Final = re.compile("[A-Z][a-z]+")
+_MANY: Final = 100
+"""One token of so many is a word with a capital: the vocabulary is one of cased text."""
+_NO_LABEL: Final = re.compile(r"LABEL_\d+")
+_ENTAILMENT: Final = "entailment"
+_PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
+_EMBEDDING: Final = "feature-extraction"
+_MASKS: Final = "fill-mask"
+_WITH_TWO_HEADS: Final = ("AlbertForPreTraining", "BertForPreTraining", "BigBirdForPreTraining")
+"""Architectures with the head of masks and one for pairs of sentences, which is left out."""
 
 
 class _File(BaseModel):
@@ -146,30 +168,6 @@ def _json(published: Published, name: str, otherwise: Any = None) -> Any:
     if path is None:
         return otherwise
     return facts_in(path, kind=list if name == MODULES else dict)
-
-
-_BYTES_PER_WEIGHT_BYTE: Final = 6
-"""Estimated memory of a conversion / size of the weights: the model, its copy in transformers, graphs and sessions.
-all-MiniLM-L6-v2 (91 MB) peaks at 1.33 GB, libraries included."""
-_INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "deberta": "microsoft/deberta-v3-base, or a model trained from it",
-        "longformer": "answerdotai/ModernBERT-base, which reads 8,192 tokens",
-        "xlm-roberta-xl": "FacebookAI/xlm-roberta-large, or a model trained from it",
-    }
-)
-"""Family that is not exported → the next one that is."""
-_SETTINGS: Final = "tokenizer_config.json"
-_CAPITAL: Final = re.compile("[A-Z][a-z]+")
-_MANY: Final = 100
-"""One token of so many is a word with a capital: the vocabulary is one of cased text."""
-_NO_LABEL: Final = re.compile(r"LABEL_\d+")
-_ENTAILMENT: Final = "entailment"
-_PAIR_MARKS: Final = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
-_EMBEDDING: Final = "feature-extraction"
-_MASKS: Final = "fill-mask"
-_WITH_TWO_HEADS: Final = ("AlbertForPreTraining", "BertForPreTraining", "BigBirdForPreTraining")
-"""Architectures with the head of masks and one for pairs of sentences, which is left out."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Flows and the rest of this room use the documented `flow`, `task`, `runtime`, loggers, artifacts and client.
 
-Rules for a scheduled run that starts after a crash: never beside a running one, and not in an endless crash loop.
+A scheduled run that starts after a crash runs never beside a running one, and not in an endless crash loop.
 """
 
 import fcntl
@@ -49,6 +49,25 @@ HEALTH: Final = "/api/health"
 """Path of the endpoint that answers when a server is ready."""
 LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
 _MOST_AT_ONCE: Final = 16
+_RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
+_APPLICATION: Final = "prefect.server.api.server:create_app"
+# These records repeat the record before them, or report each stage that did not start. A run that a person stopped is
+# not a crash: the command says that it was stopped.
+_REPEATED: Final = (
+    "Finished in state Completed(",
+    "Finished in state Failed(",
+    "Finished in state NotReady(",
+    "Crash detected! Execution was aborted by ",
+    "Finished in state Crashed('Execution was aborted by ",
+)
+_OF_THE_SERVER: Final = ("Beginning flow run ", "Beginning subflow run ", "View at ")
+SERVER_WITHOUT_SCHEDULES: Final = {
+    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+}
+_MOST_CRASHES: Final = 3
+_WITHIN: Final = timedelta(hours=6)
+_FLOW_RUN: Final = re.compile(r"flow run ([0-9a-f-]{36})")
 
 
 class _Stages(ThreadPoolTaskRunner[Any]):
@@ -61,7 +80,6 @@ class _Stages(ThreadPoolTaskRunner[Any]):
 STAGES: Final = cast("TaskRunner[PrefectFuture[Any]]", _Stages())
 """Runs one stage at a time, because each uses every core; with a cluster, all whose inputs are there, up to a limit for
 the processes that wait for nodes."""
-_RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
 
 
 class _Retries(TypedDict):
@@ -82,17 +100,6 @@ RETRIES: Final = _Retries(
 """Options of a task that is tried again after a `TransientError`, through an outage of more than 10 minutes."""
 STAGE_RETRIES: Final = RETRIES | {"retry_delay_seconds": 0.0}
 """The same for a task in a thread, where no signal ends Prefect's wait: it waits itself for `seconds_before`."""
-_APPLICATION: Final = "prefect.server.api.server:create_app"
-# These records repeat the record before them, or report each stage that did not start. A run that a person stopped is
-# not a crash: the command says that it was stopped.
-_REPEATED: Final = (
-    "Finished in state Completed(",
-    "Finished in state Failed(",
-    "Finished in state NotReady(",
-    "Crash detected! Execution was aborted by ",
-    "Finished in state Crashed('Execution was aborted by ",
-)
-_OF_THE_SERVER: Final = ("Beginning flow run ", "Beginning subflow run ", "View at ")
 
 
 class WithoutTraceback(logging.Filter):
@@ -164,12 +171,6 @@ def server_command(host: str, port: int) -> list[str]:
     return [sys.executable, "-m", "uvicorn", "--factory", _APPLICATION, "--host", host, "--port", str(port)]
 
 
-SERVER_WITHOUT_SCHEDULES: Final = {
-    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
-    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
-}
-
-
 def page_settings(api_url: str) -> dict[str, str]:
     """Return server settings: the web page calls the API at `api_url` and shows no advertisements.
 
@@ -187,11 +188,6 @@ def apprise_block(address: str) -> SlackWebhook | None:
     finally:
         logger.disabled = was_disabled
     return block if block._apprise_client else None
-
-
-_MOST_CRASHES: Final = 3
-_WITHIN: Final = timedelta(hours=6)
-_FLOW_RUN: Final = re.compile(r"flow run ([0-9a-f-]{36})")
 
 
 def flow_run_id() -> str | None:

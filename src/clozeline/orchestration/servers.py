@@ -1,19 +1,14 @@
-"""One server process that never outlives ours, however ours ends, because it runs under the supervisor.
+"""Servers of MLflow and Prefect on this machine, for `clozeline ui` and for one command.
 
-Passwords of Prefect's servers on this machine.
+Under the supervisor no server outlives ours, however ours ends.
 
-A server without one obeys every local user and every page in a browser: its API sets the command that a worker runs,
-and hands out the addresses of alerts.
-
-MLflow's and Prefect's servers over the project's own databases, for `clozeline ui`.
-
-The Prefect server of a command: the configured one, or a temporary one that ends with the command.
-
-Prefect starts one on its own, but leaves it running if the command is killed, and lets every local user in.
+`clozeline ui` serves the project's own databases. A command uses the configured Prefect server, or a temporary one that
+ends with the command: Prefect starts one on its own, but leaves it running if the command is killed, and lets every
+local user in. Without a password a server obeys every local user and every page in a browser: its API sets the command
+that a worker runs, and hands out the addresses of alerts.
 """
 
 import atexit
-import contextlib
 import os
 import secrets
 import socket
@@ -21,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -68,7 +63,7 @@ class Server:
         return f"http://{HOST}:{self.port}"
 
 
-@contextlib.contextmanager
+@contextmanager
 def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[bytes]]:
     """Run the server during the block. If this process is killed, the supervisor notices and ends the server."""
     log = _log_of(server, workspace)
@@ -98,7 +93,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
     """
     deadline = time.monotonic() + _READY_WITHIN_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
+        with suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
             return
         time.sleep(0.2)
     exit_code = process.poll()
@@ -196,7 +191,7 @@ def serve_until_interrupted(
         servers.insert(0, _mlflow(mlflow_port, address))
     for server in servers:
         _require_free(server)
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         started = [(server, stack.enter_context(running(server, workspace))) for server in servers]
         for server, process in started:
             wait_until_ready(server, process, workspace)
@@ -204,7 +199,7 @@ def serve_until_interrupted(
         say(f"Prefect asks for a password: {sign_in(workspace, prefect_port)}")
         say(f"To see flow runs there: export PREFECT_API_URL={_api(prefect_port)}")
         say("Ctrl-C ends both.")
-        with contextlib.suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):
             while True:
                 for server, process in started:
                     require_running(server, process, workspace)
@@ -258,14 +253,14 @@ def ensure_prefect_server(workspace: Workspace) -> None:
             return
     password = new_password()
     server = _server_on(_free_port(), password)
-    lifetime = contextlib.ExitStack()
+    lifetime = ExitStack()
     process = lifetime.enter_context(running(server, workspace))
     atexit.register(lifetime.close)  # not earlier, because Prefect's threads send their last logs until then
     wait_until_ready(server, process, workspace)
     use_temporary_server(f"{server.url}/api", password)
 
 
-@contextlib.contextmanager
+@contextmanager
 def answering_server() -> Iterator[SyncPrefectClient]:
     """Yield a client of the server at PREFECT_API_URL.
 

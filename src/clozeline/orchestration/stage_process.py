@@ -1,24 +1,16 @@
-"""Reads the output of a process as it arrives: as lines for the log, and raw for our terminal.
+"""Runs a stage in a process tree of its own, which is streamed, logged, and ended with the flow.
 
-Standard error of a stage. If ours is a terminal, the stage gets a terminal too, so that its progress bars show.
+Output is read as it arrives: as lines for the log, and raw for our terminal. If our standard error is a terminal, the
+stage gets a terminal too, so that its progress bars show.
 
-Runs a stage in a process tree of its own, which is streamed, logged, and ended with the flow.
+The error of a failed stage has the class of its exit code; a killed one was ended by the kernel because memory ran out,
+or by a person or a program. `timeout`, systemd and Docker signal a process more than once, or its process group as
+well: repeated signals must not cut off the shutdown that the first one began.
 
-Errors for killed stages: by the kernel because memory ran out, or by a person or a program.
-
-The error of a failed stage, with the class of its exit code.
-
-The environment of stage processes.
-
-Repeated signals must not cut off the shutdown that the first one began.
-
-`timeout`, systemd and Docker signal a process more than once, or its process group as well.
-
-Logs of past runs, kept for the newest `NUM_KEPT` runs.
+Logs are kept for the newest `NUM_KEPT` runs.
 """
 
 import codecs
-import contextlib
 import fcntl
 import os
 import re
@@ -46,6 +38,33 @@ from clozeline.versions.reproduce import Outcome, outcome_of
 _READ_BYTES: Final = 65_536
 _TAIL_CHARACTERS: Final = 20_000
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_EXIT_CODES: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes for SIGKILL from `subprocess` and from a shell."""
+_GIB: Final = 2**30
+_ANEW: Final = "With other settings the training starts over, with the same ones it continues from its last checkpoint"
+_SETTINGS: Final[Mapping[str, str]] = {
+    "pretrain": "set `pretrain.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
+    f" `pretrain.gradient_checkpointing: true`; `clozeline plan` shows the memory of a step. {_ANEW}",
+    "evaluate": "lower `evaluate.max_length`",
+    "finetune": "set `finetune.{task}.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
+    f" lower `finetune.{{task}}.max_length`. {_ANEW}",
+}
+"""Advice by stage: settings in params.yaml that reduce its memory."""
+_MORE_MEMORY: Final = "give the stage more memory, or end other programs, and run again"
+_BY_HAND: Final = (
+    "run the same command again: finished stages are kept, and a training continues from its last checkpoint"
+)
+_TOLD: Final = re.compile(
+    r"^error: (?P<problem>.+(?:\n(?!error: ).*)*?)\n"  # messages of libraries may span lines
+    r"(?:  given: +(?P<given>.*(?:\n(?!error: ).*)*?)\n)?(?:  expected: +(?P<expected>.*)\n)?  do: +(?P<do>.*)$",
+    re.MULTILINE,
+)
+_BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
+    kind.exit_code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ClozelineError)
+}
+NUM_KEPT: Final = 50
 
 
 @dataclass(frozen=True)
@@ -213,7 +232,7 @@ class StageProcesses:
         for process in list(self._running):
             processes.end(process)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _started(
         self, command: Sequence[str], root: Path, environment: Mapping[str, str]
     ) -> Iterator[tuple[subprocess.Popen[bytes], list[OutputStream]]]:
@@ -240,24 +259,6 @@ class StageProcesses:
             self._running.discard(process)
             os.close(output_read)
             errors.close_read()
-
-
-_EXIT_CODES: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit codes for SIGKILL from `subprocess` and from a shell."""
-_GIB: Final = 2**30
-_ANEW: Final = "With other settings the training starts over, with the same ones it continues from its last checkpoint"
-_SETTINGS: Final[Mapping[str, str]] = {
-    "pretrain": "set `pretrain.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
-    f" `pretrain.gradient_checkpointing: true`; `clozeline plan` shows the memory of a step. {_ANEW}",
-    "evaluate": "lower `evaluate.max_length`",
-    "finetune": "set `finetune.{task}.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
-    f" lower `finetune.{{task}}.max_length`. {_ANEW}",
-}
-"""Advice by stage: settings in params.yaml that reduce its memory."""
-_MORE_MEMORY: Final = "give the stage more memory, or end other programs, and run again"
-_BY_HAND: Final = (
-    "run the same command again: finished stages are kept, and a training continues from its last checkpoint"
-)
 
 
 def is_killed(exit_code: int) -> bool:
@@ -290,18 +291,6 @@ def failure_of_killed(
         expected="enough memory for the stage",
         do=f"{advice}. The output of the stage is in {log}",
     )
-
-
-_TOLD: Final = re.compile(
-    r"^error: (?P<problem>.+(?:\n(?!error: ).*)*?)\n"  # messages of libraries may span lines
-    r"(?:  given: +(?P<given>.*(?:\n(?!error: ).*)*?)\n)?(?:  expected: +(?P<expected>.*)\n)?  do: +(?P<do>.*)$",
-    re.MULTILINE,
-)
-_BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
-    kind.exit_code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, ClozelineError)
-}
 
 
 def failure_of(ended: Ended) -> ClozelineError:
@@ -370,9 +359,6 @@ def ignore_termination() -> None:
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-NUM_KEPT: Final = 50
 
 
 def forget_old_runs(logs: Path) -> None:

@@ -1,7 +1,4 @@
-"""The scheduled runs that a Prefect server knows: the last of each deployment, and the next.
-
-Where a project stands: champions, scheduled runs, disk, remote. If one does not answer, the others are shown.
-"""
+"""Where a project stands: champions, scheduled runs, disk, remote. If one does not answer, the others are shown."""
 
 import shutil
 import time
@@ -48,6 +45,7 @@ _NEXT_STEPS: Final = MappingProxyType(
 _UNSUCCESSFUL: Final = {StateType.FAILED, StateType.CRASHED}
 _ENDED: Final = {*_UNSUCCESSFUL, StateType.COMPLETED, StateType.CANCELLED}
 _LATE: Final = "Late"
+T = TypeVar("T")
 
 
 class ScheduledRun(BaseModel):
@@ -115,9 +113,6 @@ def _first(
         limit=1,
     )
     return found[0] if found else None
-
-
-T = TypeVar("T")
 
 
 class _Record(BaseModel):

@@ -1,20 +1,12 @@
-"""Answers of a package to labelled items, counted item by item.
+"""Trials of a release: the candidate's package against the champion's, on the items that the stages made.
 
-Shapes: T items.
-
-Loss of a language model's package over whole texts: every known token is a target once.
-
-A token is hidden, or the model reads the text before it.
-
-Unknown tokens are charged as in evaluation/figures.py: ln 256 nats for each of their bytes.
-
-Shapes: T texts, L tokens of a window, M targets, V vocabulary.
-
-Runs a candidate's package and the champion's on the same items.
+Answers to labelled items are counted item by item. A language model is tried on whole texts: every known token is a
+target once, and either it is hidden or the model reads the text before it. Unknown tokens are charged as in
+evaluation/measuring.py: ln 256 nats for each of their bytes.
 
 The fp32 graphs answer, because their figures do not depend on the processor; INT8 has gates of its own against fp32.
 
-Trials of a release: the candidate's package against the champion's, on the items that the stages made.
+Shapes: T items or texts, L tokens of a window, M targets, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +42,14 @@ from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tokenizing.packing import keep_known
 
 _ACCURACY = "accuracy"
+NUM_FOLDS = 7
+"""Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
+_NUM_SAMPLES = 2_000
+_SEED = 0
+_VALIDATION = ("evaluate", "validation_text")
+"""Stage and argument of its command that name the validation text."""
+_OLD_TEXT: Final = "work/trial/old_validation.parquet"
+"""Copy of those validation texts that were in the champion's snapshot too."""
 
 
 def counts_on(model: OpenModel, sample: Sample) -> tuple[str, Counts]:
@@ -66,10 +66,6 @@ def counts_on(model: OpenModel, sample: Sample) -> tuple[str, Counts]:
     if exam.metric == _ACCURACY:
         counts = Counts(counts.part_T, np.ones(len(counts.part_T), dtype=np.int64))
     return exam.metric, counts
-
-
-NUM_FOLDS = 7
-"""Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +149,6 @@ def _nats(logits_MV: npt.NDArray[np.float32], true_M: npt.NDArray[np.int64]) -> 
     return float((log_sum_M - logits_MV[np.arange(len(true_M)), true_M]).sum())
 
 
-_NUM_SAMPLES = 2_000
-_SEED = 0
-
-
 class IncomparableError(DataError):
     """No item, or no figure, is common to both packages."""
 
@@ -214,9 +206,8 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     )
     if not ours.num_targets or not theirs.num_targets:
         raise incomparable("a text without a token that both models know")
-    return _paired(
-        NATS_PER_BYTE, [_as_counts(ours), _as_counts(theirs)], items.validation_text, path, _bytes_per_token(theirs)
-    )
+    counts, bytes_per_token = [_as_counts(ours), _as_counts(theirs)], float(theirs.bytes_T.sum()) / theirs.num_tokens
+    return _paired(NATS_PER_BYTE, counts, items.validation_text, path, bytes_per_token)
 
 
 def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
@@ -263,16 +254,6 @@ def _paired(
 
 def _as_counts(losses: TextLosses) -> Counts:
     return Counts(losses.nats_T, losses.bytes_T)
-
-
-def _bytes_per_token(losses: TextLosses) -> float:
-    return float(losses.bytes_T.sum()) / losses.num_tokens
-
-
-_VALIDATION = ("evaluate", "validation_text")
-"""Stage and argument of its command that name the validation text."""
-_OLD_TEXT: Final = "work/trial/old_validation.parquet"
-"""Copy of those validation texts that were in the champion's snapshot too."""
 
 
 @dataclass(frozen=True)

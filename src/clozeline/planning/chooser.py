@@ -5,6 +5,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+_TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size", "lowercase")} | {
+    "pretrain.start",
+    "pretrain.recipe",
+    "pretrain.objective",
+}
+"""Keys of the tokenizer, of the starting model that it belongs to, and its objective; all come from the same need."""
+_OF_FRESH_MODEL = tuple(
+    f"pretrain.{name}" for name in ("model.family", "model.size", "optimizer.", "masking.", "schedule.", "steps")
+)
+"""Keys that suit a model trained from scratch; a starting model has its own shape, and the rates of its recipe."""
+_AS_IT_IS = (
+    " `clozeline import` takes it as it is, without training. If its weights are published as a pickle, the refusal"
+    " has the command that converts them."
+)
+
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -26,19 +41,6 @@ class Combined:
     params: Mapping[str, Any]
     conflicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Need → keys that it would have set differently."""
-
-
-_TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size", "lowercase")} | {
-    "pretrain.start",
-    "pretrain.recipe",
-    "pretrain.objective",
-}
-"""Keys of the tokenizer, of the starting model that it belongs to, and its objective; all come from the same need."""
-
-_OF_FRESH_MODEL = tuple(
-    f"pretrain.{name}" for name in ("model.family", "model.size", "optimizer.", "masking.", "schedule.", "steps")
-)
-"""Keys that suit a model trained from scratch; a starting model has its own shape, and the rates of its recipe."""
 
 
 def combine(needs: Sequence[str]) -> Combined:
@@ -88,10 +90,6 @@ def _published(name: str, tokenizer: str, why: str) -> Recommendation:
     )
 
 
-_AS_IT_IS = (
-    " `clozeline import` takes it as it is, without training. If its weights are published as a pickle, the refusal"
-    " has the command that converts them."
-)
 CHOICES: Mapping[str, Recommendation] = MappingProxyType(
     {
         "multilingual": Recommendation(

@@ -1,14 +1,9 @@
-"""Parameter counts, taken from the model itself on torch's meta device, which has shapes but no numbers.
+"""Costs of a pre-training: parameters, floating-point operations, and memory of a step.
 
-Floating-point operations per token, by formula.
-
-Activations that a forward pass keeps for the backward pass, counted in numbers per token.
-
-Memory of a training step: weights, gradients, the optimizer's state, and activations.
-
-All costs of one pre-training.
-
-Warning before a pre-training that may not fit into memory, where the kernel would kill it without a message.
+Parameters are counted in the model itself on torch's meta device, which has shapes but no numbers. Floating-point
+operations per token come from a formula. The memory of a step is weights, gradients, the optimizer's state, and the
+activations that a forward pass keeps for the backward pass, counted in numbers per token. A pre-training that may not
+fit into memory gets a warning, because the kernel would kill it without a message.
 """
 
 import logging
@@ -39,6 +34,18 @@ from clozeline.training.micro_batches import Name, Precision
 from clozeline.training.optimizers import OPTIMIZERS, layer_matrices
 
 _FP32_BYTES = 4
+_BACKWARD = 2
+"""A backward pass costs twice the forward pass: one product for the inputs and one for the weights."""
+_PER_ELEMENT: Mapping[Name, int] = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
+TOO_LARGE = (
+    "A step does not fit into this device's memory: set `micro_batch_tokens` (the step stays the same) or"
+    " `gradient_checkpointing: true` (a third slower), or choose a smaller size."
+)
+"""Advice if a step needs more memory than the device has."""
+_IN_ZOO: tuple[LanguageHead, ...] = ("mlm", "rtd")
+"""Heads shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`."""
+_LOG = logging.getLogger(__name__)
+_GIB = 2**30
 
 
 def encoder_matrices(model: LanguageModel) -> Iterator[nn.Parameter]:
@@ -102,10 +109,6 @@ class ParameterCount:
 
 def _size(parameters: Mapping[int, Tensor]) -> int:
     return sum(parameter.numel() for parameter in parameters.values())
-
-
-_BACKWARD = 2
-"""A backward pass costs twice the forward pass: one product for the inputs and one for the weights."""
 
 
 @dataclass(frozen=True)
@@ -275,15 +278,6 @@ def _kept_by_relative_positions(model: LanguageModel, num_heads: int, length: in
     return 2 * num_heads * num_positions + (2 * num_positions / length + 1) * hidden_size(model)
 
 
-_PER_ELEMENT: Mapping[Name, int] = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
-
-TOO_LARGE = (
-    "A step does not fit into this device's memory: set `micro_batch_tokens` (the step stays the same) or"
-    " `gradient_checkpointing: true` (a third slower), or choose a smaller size."
-)
-"""Advice if a step needs more memory than the device has."""
-
-
 @dataclass(frozen=True)
 class StepMemory:
     """Bytes on each device at the end of a forward pass, when all of them are held at once."""
@@ -368,7 +362,10 @@ class TrainingPlan:
         """Train a few steps on this machine."""
         torch.set_num_threads(self.params.num_threads or available_cores())
         model = _started(self.params, self.vocab_size) or models.build(
-            self.params.model, OBJECTIVES[self.params.objective].head, _ids(self.vocab_size), seed=0
+            self.params.model,
+            OBJECTIVES[self.params.objective].head,
+            TokenIds(self.vocab_size, pad_id=0, cls_id=2, sep_id=3),
+            seed=0,
         )
         share = target_share(self.params)
         return measure(model, self.params, target_share=share, flops_per_token=self.compute.training)
@@ -382,10 +379,6 @@ class TrainingPlan:
 def target_share(params: PretrainParams) -> float:
     """Return targets / tokens, 0-1, as the mean over the budget."""
     return OBJECTIVES[params.objective].target_share(params.masking)
-
-
-_IN_ZOO: tuple[LanguageHead, ...] = ("mlm", "rtd")
-"""Heads shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`."""
 
 
 def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Shape | None, ParameterCount]]:
@@ -431,14 +424,6 @@ def _family_of(model: LanguageModel) -> str:
         for name, family in FAMILIES.items()
         if any(type(part.config) is form.config_class for form in family.forms.values())
     )
-
-
-def _ids(vocab_size: int) -> TokenIds:
-    return TokenIds(vocab_size, 0, 2, 3)
-
-
-_LOG = logging.getLogger(__name__)
-_GIB = 2**30
 
 
 def warn_of_memory(job: Pretraining) -> None:

@@ -1,8 +1,8 @@
-"""Training speed of this machine: a few timed steps on synthetic tokens.
+"""Training speed of this machine by a few timed steps on synthetic tokens, and memory and time of an open graph.
+
+A graph is measured in a process that does nothing else.
 
 Shapes: B rows, L tokens of a row, T targets.
-
-Memory and time of an open graph on this machine, measured in a process that does nothing else.
 """
 
 import re
@@ -30,6 +30,11 @@ _MOST_FLOPS = 2e11
 """Upper limit of a timed pass in FLOPs: a few seconds on a slow core."""
 _ENOUGH_SECONDS = 3.0
 _MOST_STEPS = 10
+TEXT_TOKENS = 32
+BATCH_TEXTS = 8
+"""Texts in the timed batch; each has `TEXT_TOKENS` tokens."""
+_FOOTPRINT_SECONDS = 0.5
+_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -116,13 +121,6 @@ def _timed(first: Callable[[], None], second: Callable[[], None], device: torch.
             taken.append(time.perf_counter() - started)
     medians = [sorted(taken)[len(taken) // 2] for taken in seconds]
     return medians[0], medians[1]
-
-
-TEXT_TOKENS = 32
-BATCH_TEXTS = 8
-"""Texts in the timed batch; each has `TEXT_TOKENS` tokens."""
-_FOOTPRINT_SECONDS = 0.5
-_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)

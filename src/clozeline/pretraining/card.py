@@ -1,9 +1,7 @@
-"""Model card of a pre-trained encoder: training text, base model, figures and limits.
+"""Model card of a pre-trained encoder, and the trial export of your own encoder before it is trained.
 
-Machine-readable facts are in its front matter: https://huggingface.co/docs/hub/model-cards. The cards of fine-tuned
-models and of packages build on it.
-
-Trial export of your own encoder, before it is trained.
+The card has the training text, the base model, figures and limits. Machine-readable facts are in its front matter:
+https://huggingface.co/docs/hub/model-cards. The cards of fine-tuned models and of packages build on it.
 """
 
 import logging
@@ -28,9 +26,8 @@ from clozeline.system.errors import ParamsError
 from clozeline.training.state import State
 
 _INHERITED = ("license", "license_name", "license_link")
-
-
 _FRONT_MATTER = re.compile(r"\ufeff?---\s*\n(.*?)\n---\s*\n", re.DOTALL)
+_LOGS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
 def card_of(params: PretrainParams, seed: int, tokens: Path, state: State, num_parameters: int) -> ModelCard:
@@ -110,9 +107,6 @@ def _limits(params: PretrainParams) -> Iterator[str]:
     yield "- It finds words that fit; it does not know whether a statement is true."
     if OBJECTIVES[params.objective].head == "clm":
         yield "- It reads from left to right: it continues texts, and fills no blanks. It is no chat model."
-
-
-_LOGS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
 def check_export(model: OwnModel, work: Path) -> None:

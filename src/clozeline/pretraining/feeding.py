@@ -1,20 +1,15 @@
-"""Word dropout, an augmentation: in some texts of an epoch words are deleted, and nothing takes their place.
-
-A deletion is a function of (seed, epoch, document, position of the word's first token), like a mask.
-
-Shapes: B rows of a batch, N their tokens.
-
-Endless sequence of pre-training batches, readable from any index, built in this process or by workers.
+"""Endless sequence of pre-training batches, readable from any index, built in this process or by workers.
 
 A batch is a pure function of its index in the sequence, so workers, processes and resuming do not change it.
 
-Replay: text that is new to the trained encoder, with a share of the text that it was trained on already.
+Word dropout is an augmentation: in some texts of an epoch words are deleted, and nothing takes their place. A deletion
+is a function of (seed, epoch, document, position of the word's first token), like a mask.
 
-Training on new text alone makes a model forget the old; old text among the new prevents most of it (Robins 1995,
-"Catastrophic forgetting, rehearsal and pseudorehearsal"; Scialom et al. 2022, "Fine-tuned language models are continual
-learners").
+Replay gives new text to a trained encoder with a share of the text that it was trained on already. Training on new text
+alone makes a model forget the old; old text among the new prevents most of it (Robins 1995, "Catastrophic forgetting,
+rehearsal and pseudorehearsal"; Scialom et al. 2022, "Fine-tuned language models are continual learners").
 
-Shapes: D documents, R rows of a split.
+Shapes: D documents, R rows of a split; B rows of a batch, N their tokens.
 """
 
 import logging
@@ -42,6 +37,8 @@ from clozeline.system.arrays import DiskArrays, chunks
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.training.micro_batches import share_of
 from clozeline.training.state import Batch
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -197,9 +194,6 @@ class _Turns(Dataset[Batch[TargetBatch]]):
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,7 @@
-"""Fingerprint of a training run: a hash of everything that its result depends on. It names the folder of the
-checkpoints.
+"""Pre-training: the batches, the loss and the budget of language modelling.
 
-Check before the first step of pre-training: settings without effect.
-
-torch.compile, if the machine has a compiler for it.
-
-Pre-training: the batches, the loss and the budget of language modelling.
+A fingerprint, a hash of everything that the result of a training depends on, names the folder of its checkpoints.
+Settings without effect are told before the first step. torch.compile is used if the machine has a compiler for it.
 """
 
 import logging
@@ -61,6 +57,10 @@ CODE = (
 """Folders and files of the package that decide the result: the code dependencies of the stage in dvc.yaml."""
 NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 """Knobs that do not affect the result; the stage in dvc.yaml does not list them as params."""
+_LOG = logging.getLogger(__name__)
+_OFF = {"unit": "token", "protected_tokens": ()}
+"""Fields of `masking`, with the values that turn them off."""
+_COMPILERS = ("c++", "g++", "clang++")
 
 
 def name_of_training(
@@ -86,11 +86,6 @@ def name_of_training(
     return fingerprint(facts, [tokens / INFO_NAME, *documents, *code_of(CODE), *sources_of(model), *of_start])
 
 
-_LOG = logging.getLogger(__name__)
-_OFF = {"unit": "token", "protected_tokens": ()}
-"""Fields of `masking`, with the values that turn them off."""
-
-
 def tell_what_has_no_effect(params: PretrainParams) -> None:
     """Warn about fields of `masking`, other than its rates, under an objective that hides nothing."""
     if OBJECTIVES[params.objective].masks:
@@ -111,9 +106,6 @@ def _asked(masking: MaskingParams) -> list[str]:
 
 def _value(value: object) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
-
-
-_COMPILERS = ("c++", "g++", "clang++")
 
 
 def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] = "inductor") -> nn.Module:

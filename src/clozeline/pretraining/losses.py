@@ -1,8 +1,8 @@
-"""Losses, summed over a batch: the mean is taken once, over all targets of a step.
+"""Losses of language modelling, summed over a batch, and their mean on a fixed sample of the validation split.
+
+The mean is taken once, over all targets of a step. The sample serves validation during training.
 
 Shapes: B rows, L longest row, T targets, V vocabulary.
-
-Loss and accuracy on a fixed sample of the validation split, for validation during training.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,11 @@ from clozeline.system.errors import DataError
 from clozeline.training.curves import Quality
 from clozeline.training.micro_batches import Hardware
 from clozeline.training.state import Scored
+
+VALIDATION_TOKENS = 20_000
+"""Tokens of the validation split in each validation pass: enough for a trend. Stage `evaluate` measures all of it."""
+_NUM_FOLDS = 7
+"""One token in seven is a target, whatever the mask rate in training: close to the 15 % of Devlin et al. 2018."""
 
 
 def loss_of(model: LanguageModel, is_fixed_V: Flags, discriminator_weight: float) -> nn.Module:
@@ -98,12 +103,6 @@ class DetectionLoss(nn.Module):
         )
         loss_sum = generator_sum + self._weight * batch.targets_per_token * discriminator_sum
         return Scored(loss_sum, _num_right(logits_TV.detach(), batch.labels_T))
-
-
-VALIDATION_TOKENS = 20_000
-"""Tokens of the validation split in each validation pass: enough for a trend. Stage `evaluate` measures all of it."""
-_NUM_FOLDS = 7
-"""One token in seven is a target, whatever the mask rate in training: close to the 15 % of Devlin et al. 2018."""
 
 
 @dataclass(frozen=True)

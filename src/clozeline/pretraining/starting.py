@@ -1,8 +1,7 @@
-"""Comparison of a trained model's vocabulary with the tokens that it will be trained on.
+"""Training that starts from a trained model: a folder, or a name on the hub.
 
-Training that starts from a trained model: a folder, or a name on the hub.
-
-The checkpoint determines shape and weights; the objective, the dropout rates and the tokens are ours.
+The checkpoint determines shape and weights; the objective, the dropout rates and the tokens are ours. Its vocabulary is
+compared with the tokens that it will be trained on.
 """
 
 import logging
@@ -33,6 +32,16 @@ _MOST_NEW_TOKENS = 16
 """Special tokens that a tokenizer may have gained, such as [MASK] and [PAD]; more mean another vocabulary."""
 _MOST_UNUSED_ROWS = 127
 """Published tables are padded to a multiple of 64 or 128 rows."""
+_OURS = ("is_decoder", "attention_type")
+"""Fields of a configuration that our training sets, whatever the checkpoint was saved with."""
+_BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = MappingProxyType(
+    {
+        (form.config_class.model_type, head): (family, form)
+        for family in FAMILIES.values()
+        for head, form in family.forms.items()
+    }
+)
+"""Keyed by `model_type` in config.json and the head."""
 
 
 def check_tokens(name: str, revision: str | None, tokenizer: Path) -> None:
@@ -78,19 +87,6 @@ def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
         model.resize_token_embeddings(ids.vocab_size)
     model.config.pad_token_id = ids.pad_id
     _LOG.info("vocabulary of %s: resized from %s to %s rows", name, f"{trained:,}", f"{ids.vocab_size:,}")
-
-
-_OURS = ("is_decoder", "attention_type")
-"""Fields of a configuration that our training sets, whatever the checkpoint was saved with."""
-
-_BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, FamilyForm]] = MappingProxyType(
-    {
-        (form.config_class.model_type, head): (family, form)
-        for family in FAMILIES.values()
-        for head, form in family.forms.items()
-    }
-)
-"""Keyed by `model_type` in config.json and the head."""
 
 
 def start_from(

@@ -1,12 +1,9 @@
-"""Questions to a model in training: sentences of held-out text with a hidden word or a cut-off end.
+"""Progress, warnings and examples of a running training.
+
+The examples are predictions for sentences of held-out text with a hidden word or a cut-off end. The two losses of
+replaced-token detection are logged separately.
 
 Shapes: L tokens of a row, V vocabulary.
-
-Example predictions, logged during training.
-
-The two losses of replaced-token detection, logged separately during training.
-
-Progress, warnings and examples of a running training.
 """
 
 import logging
@@ -51,6 +48,10 @@ _OF_CODE = frozenset("`_=:()[]{}<>|/\\#*@$~^")
 _STOPS = (".", "!", "?", "…", "。", "！", "？", "।", "۔")
 _NUM_GUESSES = 5
 _NUM_CONTINUED = 12
+_LOG = logging.getLogger(__name__)
+NUM_EXAMPLES = 3
+"""Predictions that are logged at each validation pass."""
+_PATIENCE_LOOKS = 3
 
 
 @dataclass(frozen=True)
@@ -176,11 +177,6 @@ def _logits(model: LanguageModel, input_ids: tuple[int, ...], slot: int) -> torc
     return logits_TV[0].float().cpu()
 
 
-_LOG = logging.getLogger(__name__)
-NUM_EXAMPLES = 3
-"""Predictions that are logged at each validation pass."""
-
-
 @dataclass(frozen=True)
 class ShownExamples(Callback):
     """Logs the model's predictions for the same few held-out sentences at each validation pass."""
@@ -200,9 +196,6 @@ class ShownExamples(Callback):
         for question in self.questions:
             (guess, probability), *_ = self.examiner.ask(self.model, question).guesses
             _LOG.info("  %s → %r (%.0f %%), right: %r", question.text, guess, 100 * probability, question.truth)
-
-
-_PATIENCE_LOOKS = 3
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,6 @@
-"""Gates that a package has to pass before it becomes the champion.
+"""Release decisions: the gates of a package, the record beside its version, and what the records tell later.
 
-Record of a release decision, stored beside the version that it is about.
-
-History of a package in the registry: its version, the newest decision about it, and its latency.
-
-The versions whose data are still needed.
-
-Marks of the versions that come from a text that was forgotten.
+They tell the history of a package, whose data are still needed, and which versions come from a text that was forgotten.
 """
 
 import math
@@ -39,10 +33,16 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "below": operator.lt,
 }
 
-
 _NO_DUPLICATES = ", without near-duplicates of training items"
 UNIGRAM_RATIO = "unigram_ratio"
 """Name of the gate that an encoder fails if its training was too short."""
+Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
+"""`held`: a person has to decide. `kept`: the champion stays; no action is needed."""
+_LATENCY = "latency/"
+_PATHS: Final = "clozeline.forgotten"
+"""Tag of a version: paths of its lineage that were removed, because a forgotten text was in them."""
+_TRAINED: Final = "clozeline.trained_on_forgotten"
+"""Tag of a version: `true` if a forgotten text was in its clean text."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,6 @@ def _not_seen_before(limit: float, quality: EncoderMetrics | TaskMetrics) -> Gat
     return Gate("contaminated_fraction", 1.0 if found is None else found, "at most", limit)
 
 
-Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
-"""`held`: a person has to decide. `kept`: the champion stays; no action is needed."""
-
-
 class Decision(BaseModel):
     """Release decision about one version, with its reasons."""
 
@@ -193,9 +189,6 @@ class Decision(BaseModel):
 
     def as_record(self) -> dict[str, object]:
         return {**self.model_dump(exclude={"gates"}), "gates": [gate.as_record() for gate in self.gates]}
-
-
-_LATENCY = "latency/"
 
 
 @dataclass(frozen=True)
@@ -272,12 +265,6 @@ def versions_in_use(tracking_uri: str) -> list[Registered]:
             numbers = {*map(str, model.aliases.values())}.union(*((one.before, one.after) for one in pending))
             found += [registry.version(model.name, number) for number in sorted(numbers - {""})]
     return found
-
-
-_PATHS: Final = "clozeline.forgotten"
-"""Tag of a version: paths of its lineage that were removed, because a forgotten text was in them."""
-_TRAINED: Final = "clozeline.trained_on_forgotten"
-"""Tag of a version: `true` if a forgotten text was in its clean text."""
 
 
 @dataclass(frozen=True)

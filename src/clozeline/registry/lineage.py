@@ -1,8 +1,7 @@
-"""Lineage of a registered model, read from the evidence stored with it.
+"""Lineage of a registered model, read from the evidence stored with it, and checked against the stored bytes.
 
-Check of a lineage against the stored bytes.
-
-Section of a model card that only a release can write: figures on the validation text, and hashes of the sources.
+It is a section of the model card that only a release can write: figures on the validation text, and hashes of the
+sources.
 """
 
 from collections.abc import Iterator

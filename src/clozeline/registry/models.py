@@ -32,8 +32,6 @@ SERVE_FROM: Final = "clozeline.serve_from"
 """Tag of a version: the `Announcement` of its last promotion or rollback."""
 TRAINED_SHA256: Final = "clozeline.trained_sha256"
 PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
-
-
 _SERVED_AS: Final[Mapping[str | None, "Precision"]] = MappingProxyType({"int8": "int8", "fp32": "fp32"})
 
 

@@ -1,6 +1,4 @@
-"""Sources of models: folders of `dist/` and `models:/…` URIs of the registry, with their names for clients.
-
-An exported model, asked from Python.
+"""Sources of models, folders of `dist/` and `models:/…` URIs of the registry, and an exported model asked from Python.
 
 Shapes: T texts, H hidden.
 """
@@ -35,6 +33,20 @@ from clozeline.system.machine import available_cores
 DIST = Path("dist")
 REGISTRY_SCHEME = "models:/"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
+Kind = TypeVar("Kind", bound=OpenModel)
+Texts = str | Sequence[str]
+_ASKED_BY: Final[Mapping[str, type[OpenModel]]] = MappingProxyType(
+    {
+        "fill": OpenEncoder,
+        "complete": Completer,
+        "embed": Embedder,
+        "tokens": Embedder,
+        "classify": Classifier,
+        "tag": Tagger,
+        "answer": Answerer,
+    }
+)
+"""Method of `Model` → the class of models that it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,22 +206,6 @@ def _no_model(verb: str, task: str) -> ArtifactError:
         do="run `make run` (or `dvc repro`), which exports the models of `export.models` in params.yaml, or name a "
         "model: a folder, or models:/NAME@ALIAS",
     )
-
-
-Kind = TypeVar("Kind", bound=OpenModel)
-Texts = str | Sequence[str]
-_ASKED_BY: Final[Mapping[str, type[OpenModel]]] = MappingProxyType(
-    {
-        "fill": OpenEncoder,
-        "complete": Completer,
-        "embed": Embedder,
-        "tokens": Embedder,
-        "classify": Classifier,
-        "tag": Tagger,
-        "answer": Answerer,
-    }
-)
-"""Method of `Model` → the class of models that it asks."""
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,13 @@
-"""Calls of MLflow's registry: its errors translated into Clozeline's, and another try while its database is busy.
-
-The changes of a model's champion: an append-only list, which orders concurrent changes and is their audit record.
+"""Versions of the registered models: aliases that say which one is live, changes of a champion, and local files.
 
 MLflow has neither transactions nor locks, and the last writer of an alias wins. But it gives each version number of a
 registered model once. A change of the champion of `NAME` is therefore first appended as the next version of the
 registered model `NAME.changes`, with the champion that it replaces. Everyone who reads the list comes to the same
-result: a change counts only if that champion was still the champion. The aliases are written afterwards, from the list.
+result: a change counts only if that champion was still the champion. The aliases are written afterwards, from the list,
+which is the audit record too. A lock in MLflow would need a lease, and a holder that stalls for longer than its lease
+writes all the same.
 
-A lock in MLflow would need a lease, and a holder that stalls for longer than its lease writes all the same.
-
-Refusals of a rollback.
-
-Versions of the registered models, and the aliases that say which version is live.
-
-Answers from a project's own database without importing MLflow, which takes two seconds.
-
-A server only asks which version is live and where its files are. This module answers if the database has the known
-schema and the files are on this machine. Everything else is left to MLflow.
-
-Local package folder of a registry URI.
+MLflow's errors are translated into Clozeline's, and a call is tried again while its database is busy.
 """
 
 import getpass
@@ -81,6 +70,17 @@ from clozeline.tracking.stored_files import store_errors
 _STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
 """Package to install for a module that MLflow imports to reach a store, where the two names differ."""
 _TRIES: Final = 10
+SUFFIX: Final = ".changes"
+"""Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
+_CHANGE: Final = "clozeline.change"
+_DONE: Final = "clozeline.done"
+_PAGE: Final = 1000
+Kind = Literal["promotion", "rollback", "undo", "by hand"]
+"""`by hand`: someone moved the alias in MLflow, without Clozeline."""
+ANY: Final = "any"
+_NOT_BY_HAND: Final = timedelta(minutes=10)
+"""Time after a change during which a differing alias counts as still being written."""
+_BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 
 
 @contextmanager
@@ -162,16 +162,6 @@ def create_model(client: MlflowClient, name: str, description: str | None = None
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-
-
-SUFFIX: Final = ".changes"
-"""Suffix of the name of a registered model that lists the changes of another model's champion as its versions."""
-_CHANGE: Final = "clozeline.change"
-_DONE: Final = "clozeline.done"
-_PAGE: Final = 1000
-
-Kind = Literal["promotion", "rollback", "undo", "by hand"]
-"""`by hand`: someone moved the alias in MLflow, without Clozeline."""
 
 
 def who() -> str:
@@ -345,12 +335,6 @@ def no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
         expected="a previous version that was rolled back",
         do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
     )
-
-
-ANY: Final = "any"
-_NOT_BY_HAND: Final = timedelta(minutes=10)
-"""Time after a change during which a differing alias counts as still being written."""
-_BY_HAND: Final = "the alias was moved in MLflow, without Clozeline"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""Mapping from values to coordinates of a chart.
-
-Charts as inline SVG. They use the page's light and dark colours and its font.
+"""Charts as inline SVG, which use the page's light and dark colours and its font.
 
 Each has a title and a description for screen readers. A chart is drawn for the width of a phone and scales up.
 """
@@ -16,6 +14,10 @@ from clozeline.reporting.run import html
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _MOST_POINTS = 400
+_ROW_HEIGHT = 30
+Points = Sequence[tuple[float, float]]
+_WIDTH, _HEIGHT = 360, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 42
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,6 @@ def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
         lowest, highest = (pick(near, key=lambda point: point[1]) for pick in (min, max))
         kept += sorted({lowest, highest})
     return kept
-
-
-_WIDTH, _HEIGHT = 360, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 42
-_ROW_HEIGHT = 30
-
-Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)

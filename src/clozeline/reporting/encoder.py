@@ -1,6 +1,6 @@
-"""Quality of the encoder: its figures beside the unigram baseline, and the distribution of its loss.
+"""The encoder's chapters: its figures beside the unigram baseline, the distribution of its loss, and training curves.
 
-Training curves: loss and accuracy in training and on held-out text, learning rate, gradient norm, speed.
+The curves show loss and accuracy in training and on held-out text, learning rate, gradient norm and speed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,8 +43,9 @@ _COUNTED = (
     "contaminated_fraction",
 )
 
-
 _ONCE = {False: "hidden once", True: "predicted from the tokens before it"}
+_PRETRAIN = "pretrain"
+_LOSS = "plots/pretrain.csv"
 
 
 def evaluation_parts(run: ReportedRun) -> Iterable[Part | Fold]:
@@ -151,10 +152,6 @@ _EVALUATION_CHARTS = (
     ),
 )
 """Charts of the chapter; a new CSV file of the stage needs only a new row."""
-
-
-_PRETRAIN = "pretrain"
-_LOSS = "plots/pretrain.csv"
 
 
 @dataclass(frozen=True)

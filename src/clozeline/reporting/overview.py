@@ -1,6 +1,6 @@
-"""Headline figure of each model, for comparison with a baseline and with the last run.
+"""The top of the page: the headline figure, each model in one line, and the changes since the last run.
 
-The top of the page: the headline figure, each model in one line, and the changes since the last run.
+The headline figure of a model is compared with a baseline and with the last run.
 """
 
 from collections.abc import Iterable
@@ -31,6 +31,8 @@ from clozeline.system.errors import ClozelineError
 from clozeline.tracking.past_runs import EarlierRun
 
 _RANGE: Final = "\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}"
+_NAMED_FIRST = "of the {} tokens are predicted correctly on the first guess"
+_NOTHING_EARLIER = "MLflow has no earlier run with other results, so there is nothing to compare with yet."
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,6 @@ def _task(run: ReportedRun, task: str) -> JudgedModel:
         form=tasks.form(given),
         faults=tasks.faults(run, task),
     )
-
-
-_NAMED_FIRST = "of the {} tokens are predicted correctly on the first guess"
-_NOTHING_EARLIER = "MLflow has no earlier run with other results, so there is nothing to compare with yet."
 
 
 def parts(run: ReportedRun) -> Iterable[Part]:

@@ -1,8 +1,7 @@
-"""The verdict of the gates on each package.
+"""The chapter on packages, and every figure of every metric file, including those that no other chapter shows.
 
-The chapter on packages: sizes of the fp32 and INT8 graphs, their agreement, and their latency.
-
-Every figure of every metric file, including those that no other chapter shows.
+The chapter has the verdict of the gates on each package, the sizes of its fp32 and INT8 graphs, their agreement and
+their latency.
 """
 
 from collections.abc import Iterable
@@ -31,6 +30,13 @@ from clozeline.reporting.run import (
     verdict,
 )
 from clozeline.system.errors import ArtifactError
+
+_LATENCIES = (
+    ("text_milliseconds", "one text"),
+    ("batch_milliseconds", "a batch"),
+)
+"""(ending of a key of `inference.latency.Latency`, what was timed)."""
+_SERVED, _EXACT = "int8_", "fp32_"
 
 
 def verdict_parts(run: ReportedRun) -> Iterable[Part]:
@@ -81,14 +87,6 @@ def _package(run: ReportedRun, package: str) -> Markup:
 def _row(gate: Gate) -> tuple[object, ...]:
     badge = verdict(gate.is_passed, "passed" if gate.is_passed else "failed")
     return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), badge)
-
-
-_LATENCIES = (
-    ("text_milliseconds", "one text"),
-    ("batch_milliseconds", "a batch"),
-)
-"""(ending of a key of `inference.latency.Latency`, what was timed)."""
-_SERVED, _EXACT = "int8_", "fp32_"
 
 
 def package_parts(run: ReportedRun) -> Iterable[Part]:

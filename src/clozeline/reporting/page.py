@@ -1,10 +1,7 @@
-"""The machine that a report is made on.
+"""The whole page, written to `reports/report.html` of a project and stored with the MLflow run of the same dvc.lock.
 
-The whole page: one file with inline style, and a policy that forbids the browser to fetch or run anything.
-
-Writes `reports/report.html` of a project, and stores it with the MLflow run of the same dvc.lock.
-
-It is not an output of a stage, because it holds latencies, dates and the release, which differ from run to run.
+It is one file with inline style, and a policy that forbids the browser to fetch or run anything. It is not an output of
+a stage, because it holds latencies, dates, the release and the machine, which differ from run to run.
 """
 
 import os
@@ -21,7 +18,6 @@ from markupsafe import Markup
 
 from clozeline.params.reading import read_params
 from clozeline.reporting import encoder, overview, packages, tasks, text
-from clozeline.reporting import packages as all_figures
 from clozeline.reporting.run import Fold, Part, ReportedRun, ReportSection, RunFiles, html, joined
 from clozeline.system.errors import ClozelineError
 from clozeline.system.files import replacing_file
@@ -29,14 +25,11 @@ from clozeline.system.machine import available_cores, processor
 from clozeline.system.workspace import Workspace, tracking_uri
 
 _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", "numpy", "dvc", "mlflow", "prefect")
+REPORT: Final = Path("reports/report.html")
 
 
-def parts(run: ReportedRun) -> Iterable[Part]:
-    return [lambda: _facts(run)]
-
-
-def _facts(run: ReportedRun) -> Markup:
-    return html("facts", pairs=run.machine.items())
+def _machine_parts(run: ReportedRun) -> Iterable[Part]:
+    return [lambda: html("facts", pairs=run.machine.items())]
 
 
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
@@ -99,9 +92,9 @@ SECTIONS = (
         "machine",
         "Machine",
         "The machine that made this report. Latencies are from that of the release.",
-        parts,
+        _machine_parts,
     ),
-    ReportSection("figures", "All figures", "Every figure of every metric file.", all_figures.figure_parts),
+    ReportSection("figures", "All figures", "Every figure of every metric file.", packages.figure_parts),
 )
 
 
@@ -144,9 +137,6 @@ def _pieces(parts: Iterable[Part | Fold], shown: list[ClozelineError]) -> Iterab
             if str(error) not in map(str, shown):
                 shown.append(error)
                 yield html("notice", error=error)
-
-
-REPORT: Final = Path("reports/report.html")
 
 
 @dataclass(frozen=True)

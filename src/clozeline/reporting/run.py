@@ -1,17 +1,10 @@
-"""Readers of the files of a run, for the report.
+"""Inputs of a report, the files of a project and what MLflow knows about them, and how their figures are shown.
 
-Inputs of a report: the files of a project and what MLflow knows about them.
+The Jinja2 templates of the page escape everything but `Markup`, because texts of users may hold HTML.
 
-Human-readable formats of figures.
-
-The Jinja2 templates of the page. They escape everything but `Markup`, because texts of users may hold HTML.
-
-Inputs of the stages that differ between runs.
-
-A metric file as a table: each figure with its interval, beside the same figure of other methods.
-
-Figures are paired by name: `X_low` and `X_high` are the ends of X's interval, and `unigram_X` or `baseline_tfidf_X` is
-X of another method. Therefore a new figure of a stage is shown without a change here.
+A metric file becomes a table: each figure with its interval, beside the same figure of other methods. Figures are
+paired by name: `X_low` and `X_high` are the ends of X's interval, and `unigram_X` or `baseline_tfidf_X` is X of another
+method. Therefore a new figure of a stage is shown without a change here.
 """
 
 import csv
@@ -41,6 +34,34 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Row = Mapping[str, str]
 """Row of a CSV file: column → text."""
+Part = Callable[[], Markup | None]
+"""Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing."""
+Format = Callable[[float], str]
+_NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
+_QUOTED: Final = re.compile(r"`([^`]+)`")
+_ENDS: Final = ("_low", "_high")
+NAMES: Final[Mapping[str, str]] = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
+    "f1": "F1",
+    "mrr": "MRR",
+    "matthews": "Matthews correlation",
+    "near_duplicates_in_training": "of these, near-duplicates of a training text",
+    "contained_in_training": "of these, contained in a training text",
+    "loss_nats_per_token": "loss, nats per token",
+    "nats_per_byte": "nats per byte of text",
+    "int8_agreement": "INT8 agrees with fp32",
+    "parity_max_abs_difference": "largest difference of ONNX from torch",
+    "embedding_cosine_mean": "embeddings of INT8 and fp32, mean cosine",
+    "embedding_cosine_min": "embeddings of INT8 and fp32, smallest cosine",
+    "token_cosine_mean": "token vectors of INT8 and fp32, mean cosine",
+    "token_cosine_min": "token vectors of INT8 and fp32, smallest cosine",
+    "unigram_ratio": "perplexity of the unigram baseline / of the encoder",
+    "perplexity_ratio": "perplexity / that of the champion",
+}
+"""Names of figures in words, where they are not just the key with spaces."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +166,6 @@ class ReportedRun:
     """Whether the encoder predicts the next token of a text instead of hidden ones."""
 
 
-Part = Callable[[], Markup | None]
-"""Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing."""
-
-
 @dataclass(frozen=True)
 class Fold:
     """Pieces behind a summary line, unfolded if one of their files is missing."""
@@ -174,10 +191,6 @@ class ReportSection(Chapter):
     parts: Callable[[ReportedRun], Iterable[Part | Fold]]
     is_open: bool = False
     """Whether the chapter starts unfolded."""
-
-
-Format = Callable[[float], str]
-_NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
 
 
 def share(value: float) -> str:
@@ -248,9 +261,6 @@ def format_of(key: str) -> Format:
     return next((form for ending, form in _BY_ENDING.items() if name.endswith(ending)), amount)
 
 
-_QUOTED: Final = re.compile(r"`([^`]+)`")
-
-
 @cache
 def _templates() -> Environment:
     made = Environment(
@@ -307,31 +317,6 @@ def _knobs(lock: Lock) -> dict[str, str]:
 def _sources(lock: Lock) -> dict[str, str]:
     deps = [dep for stage in lock.stages.values() for dep in stage.deps]
     return {dep.path: (dep.md5 or "")[:10] for dep in deps if lock.maker_of(dep.path) is None}
-
-
-_ENDS: Final = ("_low", "_high")
-NAMES: Final[Mapping[str, str]] = {
-    "top1": "top-1",
-    "top5": "top-5",
-    "macro_f1": "macro-F1",
-    "micro_f1": "micro-F1",
-    "f1": "F1",
-    "mrr": "MRR",
-    "matthews": "Matthews correlation",
-    "near_duplicates_in_training": "of these, near-duplicates of a training text",
-    "contained_in_training": "of these, contained in a training text",
-    "loss_nats_per_token": "loss, nats per token",
-    "nats_per_byte": "nats per byte of text",
-    "int8_agreement": "INT8 agrees with fp32",
-    "parity_max_abs_difference": "largest difference of ONNX from torch",
-    "embedding_cosine_mean": "embeddings of INT8 and fp32, mean cosine",
-    "embedding_cosine_min": "embeddings of INT8 and fp32, smallest cosine",
-    "token_cosine_mean": "token vectors of INT8 and fp32, mean cosine",
-    "token_cosine_min": "token vectors of INT8 and fp32, smallest cosine",
-    "unigram_ratio": "perplexity of the unigram baseline / of the encoder",
-    "perplexity_ratio": "perplexity / that of the champion",
-}
-"""Names of figures in words, where they are not just the key with spaces."""
 
 
 def in_words(key: str) -> str:

@@ -1,8 +1,8 @@
-"""Confusion between classes: a matrix that stays readable with twenty classes, and a list of the largest errors.
+"""The chapter on tasks: the figures of each task beside its baselines, its classes, and its mistakes.
+
+The confusion between classes is a matrix that stays readable with twenty classes, and a list of the largest errors.
 
 Shapes: C classes.
-
-The chapter on tasks: the figures of each task beside its baselines, its classes, and its mistakes.
 """
 
 from collections import Counter
@@ -35,6 +35,19 @@ from clozeline.training.curves import CurvePoint
 MOST_CLASSES = 24
 _OTHER = "(others)"
 _MOST_ERRORS = 12
+_OTHERS = {
+    "hybrid_": "together with BM25",
+    "baseline_probe_": "logistic regression on the frozen encoder",
+    "baseline_tfidf_": "TF-IDF + logistic regression",
+    "baseline_tfidf_cosine_": "cosine of TF-IDF",
+    "baseline_bm25_": "BM25",
+    "random_order_": "a random order",
+    "baseline_usual_tag_": "each word's usual tag",
+    "baseline_nearest_sentence_": "nearest sentence by TF-IDF",
+    "majority_": "largest class",
+    "no_answer_": "no answer to anything",
+}
+"""Prefix of a key in a task's metric file → name of the method; a new method needs only a new row."""
 
 
 def matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
@@ -73,21 +86,6 @@ def _rare_labels_merged(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Co
     frequent = sorted(sizes, key=lambda label: (-sizes[label], label))[: MOST_CLASSES - 1]
     names = {label: label if label in frequent else _OTHER for label in sizes}
     return [*sorted(frequent), _OTHER], Counter((names[actual], names[predicted]) for actual, predicted in pairs)
-
-
-_OTHERS = {
-    "hybrid_": "together with BM25",
-    "baseline_probe_": "logistic regression on the frozen encoder",
-    "baseline_tfidf_": "TF-IDF + logistic regression",
-    "baseline_tfidf_cosine_": "cosine of TF-IDF",
-    "baseline_bm25_": "BM25",
-    "random_order_": "a random order",
-    "baseline_usual_tag_": "each word's usual tag",
-    "baseline_nearest_sentence_": "nearest sentence by TF-IDF",
-    "majority_": "largest class",
-    "no_answer_": "no answer to anything",
-}
-"""Prefix of a key in a task's metric file → name of the method; a new method needs only a new row."""
 
 
 def parts(run: ReportedRun) -> Iterable[Part]:

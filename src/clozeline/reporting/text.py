@@ -1,8 +1,7 @@
-"""The chapter on the text: counts of kept and dropped texts, the reasons, and token statistics.
+"""The chapters on the text, on predictions for hidden words, and on lineage.
 
-The encoder's predictions for hidden words.
-
-The chapter on lineage: the stages with their hashes, the chain back to the raw text, and the params.
+The text: counts of kept and dropped texts, the reasons, and token statistics. Lineage: the stages with their hashes,
+the chain back to the raw text, and the params.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,6 +48,8 @@ _REASONS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Reasons of stage `preprocess` for dropping a text, in words."""
+_FILE = "reports/examples/examples.json"
+_SHOWN = ("metrics/", "plots/")
 
 
 def corpus_parts(run: ReportedRun) -> Iterable[Part]:
@@ -100,9 +101,6 @@ def _token_cell(key: str, value: float) -> str:
     return f"{100 * value:.3g} %" if key in {"unknown_rate", "vocabulary_use"} else format_of(key)(value)
 
 
-_FILE = "reports/examples/examples.json"
-
-
 def example_parts(run: ReportedRun) -> Iterable[Part]:
     return [partial(_examples, run)]
 
@@ -137,9 +135,6 @@ def _around(example: ClozeExample) -> list[str]:
 def _row(place: int, guess: Guess) -> tuple[object, ...]:
     hidden = html("message", tag="mark", kind=guess.outcome, text=guess.original)
     return (place, hidden, share(guess.original_probability), html("likeliest", guess=guess))
-
-
-_SHOWN = ("metrics/", "plots/")
 
 
 def provenance_parts(run: ReportedRun) -> Iterable[Part]:

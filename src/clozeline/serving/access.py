@@ -1,8 +1,6 @@
-"""Host names under which the server answers.
+"""Access control: checks the host name and the API key, and refuses new requests while the server stops.
 
 In a DNS rebinding attack, a page of another site makes its own name point to this server. Its requests carry that name.
-
-Access control: checks the host name and the API key, and refuses new requests while the server stops.
 """
 
 import hashlib
@@ -26,6 +24,18 @@ from clozeline.system.errors import ParamsError
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]*)?")
 _ANY = "*"
 _LOCALHOST = "localhost"
+_MIN_CHARACTERS = 16
+OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
+"""Paths that need no API key: they reveal nothing about models or requests."""
+_WHILE_STOPPING = HEALTH_PATHS | {"/metrics", "/models"}
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +101,6 @@ def _other_host(given: str, names: frozenset[str]) -> ApiError:
         expected=f"one of: {', '.join(sorted({_LOCALHOST, '127.0.0.1', '[::1]', *names}))}",
         do="use one of these names, or start the server with `--allowed-host NAME`",
     )
-
-
-_MIN_CHARACTERS = 16
-OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
-"""Paths that need no API key: they reveal nothing about models or requests."""
-_WHILE_STOPPING = HEALTH_PATHS | {"/metrics", "/models"}
-SECURITY_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-}
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,10 +1,7 @@
-"""Errors of a request that is not admitted, is late, or whose client has left.
+"""The way from a handler to the workers and back: tokenize, submit, and wait until the deadline.
 
-Tokenization of requests: short ones in the event loop, long ones in a thread with a bounded queue.
-
-Wait for the work of another thread, but only as long as the client waits.
-
-The way from a handler to the workers and back: tokenize, submit, and wait until the deadline.
+Short requests are tokenized in the event loop, long ones in a thread with a bounded queue. A handler waits for another
+thread only as long as its client waits.
 """
 
 import asyncio
@@ -21,6 +18,23 @@ from clozeline.serving.errors import ApiError, not_ready, problem
 from clozeline.serving.metrics import Metrics
 from clozeline.serving.queue import DeadlineError, Lane, LoadedModel, OverloadedError, Refusal, Scheduler, Ticket
 from clozeline.serving.tracing import Moments, Tracing
+
+Made = TypeVar("Made")
+Wait = Callable[["asyncio.Future[Any]"], Awaitable[None]]
+"""Returns once the future is done; raises if its request ends before."""
+_INLINE_CHARACTERS = 4_096
+"""Requests up to this length are tokenized in the event loop: a thread would cost more. Longer ones would block it."""
+_MAX_WAITING_CHARACTERS = 8 * 2**20
+_WATCH_AFTER_SECONDS = 0.02
+"""Time after which the server begins to watch whether the client leaves."""
+Outcome = Literal["done", "late", "left", "stopped"]
+Answer = TypeVar("Answer")
+ARRIVED = "clozeline.arrived"
+"""Key of a scope: `time.monotonic` when the whole request was read. The handler may start later."""
+_TURN_CHARACTERS = 256
+"""One turn of a text costs about as much as tokenizing so many characters."""
+TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
+"""Headers with the time of each phase of a request in milliseconds; the last is the total."""
 
 
 def overloaded(refusal: Refusal) -> ApiError:
@@ -67,15 +81,6 @@ def client_left() -> ApiError:
     )
 
 
-Made = TypeVar("Made")
-Wait = Callable[["asyncio.Future[Any]"], Awaitable[None]]
-"""Returns once the future is done; raises if its request ends before."""
-
-_INLINE_CHARACTERS = 4_096
-"""Requests up to this length are tokenized in the event loop: a thread would cost more. Longer ones would block it."""
-_MAX_WAITING_CHARACTERS = 8 * 2**20
-
-
 class TokenizerThread:
     """A single thread tokenizes, because the cores belong to the workers."""
 
@@ -116,12 +121,6 @@ class TokenizerThread:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-_WATCH_AFTER_SECONDS = 0.02
-"""Time after which the server begins to watch whether the client leaves."""
-
-Outcome = Literal["done", "late", "left", "stopped"]
-
-
 async def outcome(
     awaited: "asyncio.Future[Any]", request: Request, timeout_seconds: float, stopped: "asyncio.Future[None]"
 ) -> Outcome:
@@ -149,16 +148,6 @@ async def outcome(
 async def _leaves(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-Answer = TypeVar("Answer")
-
-ARRIVED = "clozeline.arrived"
-"""Key of a scope: `time.monotonic` when the whole request was read. The handler may start later."""
-_TURN_CHARACTERS = 256
-"""One turn of a text costs about as much as tokenizing so many characters."""
-TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
-"""Headers with the time of each phase of a request in milliseconds; the last is the total."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,9 @@
-"""The record of every HTTP error; protocols/dialects.py renders it in the error format of each protocol.
+"""The record of every HTTP error; http/dialects.py renders it in the error format of each protocol.
 
 code      identifier for programs
 message   what happened, in one sentence
 param     part of the body, such as `inputs[3]` or `parameters.top_k`; null for other errors
 given, expected, do   as in every `ClozelineError`
-
-HTTP server for exported models: several models behind one port, on the loopback by default.
-
-`server.run` opens the port and loads the models; `app.create_app` is the ASGI application alone.
-Needs neither torch nor transformers.
 """
 
 from collections.abc import Mapping
@@ -21,6 +16,14 @@ from pydantic import BaseModel, ConfigDict
 from clozeline.inference.tokenization import is_panic
 
 _SHOWN_CHARACTERS = 160
+KEYS_VARIABLE: Final = "CLOZELINE_API_KEYS"
+"""Environment variable with the accepted API keys, separated by commas."""
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+"""Timeout of a request that sets none itself."""
+HEALTH_PATHS: Final = frozenset(
+    {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
+)
+"""Paths that probes poll, also while the server stops."""
 
 
 class ErrorDetail(BaseModel):
@@ -108,15 +111,3 @@ class Caught:
             self.error = PanicError(str(error))
             self.error.__cause__ = error
         return self.error is not None
-
-
-KEYS_VARIABLE: Final = "CLOZELINE_API_KEYS"
-"""Environment variable with the accepted API keys, separated by commas."""
-
-DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Timeout of a request that sets none itself."""
-
-HEALTH_PATHS: Final = frozenset(
-    {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
-)
-"""Paths that probes poll, also while the server stops."""

@@ -1,10 +1,8 @@
-"""Limit for the number of open requests, which are read and not yet answered.
+"""Middleware that limits open requests and reads their bodies, with limits for size, time and the memory of all.
 
-scheduling/admission.py bounds the tokens that wait for a model. A flood of small requests has few tokens: the event
-loop, which reads and parses requests, is the bottleneck, and requests would pile up in front of the admission.
-A request whose body or answer is on its way is not counted: slow clients cannot shut out others.
-
-Middleware that reads bodies, with limits for the size and time of each and for the memory of all.
+queue.py bounds the tokens that wait for a model. A flood of small requests has few tokens: the event loop, which reads
+and parses requests, is the bottleneck, and requests would pile up in front of the admission. A request whose body or
+answer is on its way is not counted: slow clients cannot shut out others.
 """
 
 import asyncio
@@ -31,6 +29,13 @@ _VISIT = "clozeline.visit"
 """Key of a scope: the `Visit` of the request. Uncounted paths have none."""
 _UNCOUNTED = HEALTH_PATHS | {"/metrics"}
 CROWDED: Final = "crowded"
+MAX_BODY_BYTES = 2 * 2**20
+MAX_BODY_SECONDS = 60.0
+"""Longest time from the head of a request to the end of its body."""
+_DRAINED_TIMES = 16
+"""A body that is too large is read and discarded up to this multiple of the limit: a client that is still sending would
+not see an early answer."""
+_REASONS = {408: "body_too_slow", 413: "body_too_large", 429: "bodies_full"}
 
 
 @dataclass(eq=False, slots=True)
@@ -89,7 +94,7 @@ def crowded() -> ApiError:
 class OpenRequestsBound:
     """Outermost middleware: answers 429 to refused requests at once, and uncounts the others once they are answered.
 
-    The body of some requests is still on its way here: edge/body_limit.py refuses those.
+    The body of some requests is still on its way here: `BodyLimit` refuses those.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -117,15 +122,6 @@ class OpenRequestsBound:
             await self._app(scope, receive, leaving)
         finally:
             visit.leave()
-
-
-MAX_BODY_BYTES = 2 * 2**20
-MAX_BODY_SECONDS = 60.0
-"""Longest time from the head of a request to the end of its body."""
-_DRAINED_TIMES = 16
-"""A body that is too large is read and discarded up to this multiple of the limit: a client that is still sending would
-not see an early answer."""
-_REASONS = {408: "body_too_slow", 413: "body_too_large", 429: "bodies_full"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Chooses the precision of a package on this processor: the faster one if INT8 passed its checks, else fp32.
+"""Opens a source: fetches and checks it, chooses a precision, loads the model and warms it up.
 
-Open a source: fetch, check, choose a precision, load and warm up.
+The precision is the faster one on this processor if INT8 passed its checks, else fp32.
 """
 
 import logging
@@ -26,6 +26,9 @@ version, a single one is sometimes wrong: in 4 of 40 and 8 of 40 trials (6 layer
 cores).
 """
 _PASSED = "it passed its checks"
+_LOG = logging.getLogger(__name__)
+_COPIES = 1.75
+_BESIDE_BYTES = 24 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,6 @@ def timed(fp32: OpenModel, int8: OpenModel) -> PrecisionChoice:
 def untimed(why: str) -> PrecisionChoice:
     """Choose INT8 because fp32 cannot be opened beside it."""
     return PrecisionChoice("int8", f"{_PASSED}; its speed was not compared with that of fp32: {why}")
-
-
-_LOG = logging.getLogger(__name__)
-_COPIES = 1.75
-_BESIDE_BYTES = 24 * 2**20
 
 
 def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel:

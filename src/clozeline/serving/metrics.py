@@ -15,6 +15,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 _TOKENS = (4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 4096)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
+_IDENTITY = ("model", "version", "sha256", "precision")
 
 
 class MeasuredBatch(Protocol):
@@ -120,9 +121,6 @@ class Metrics:
 
     def _histogram(self, name: str, meaning: str, buckets: Iterable[float], *labels: str) -> Histogram:
         return Histogram(name, meaning, labels, namespace="clozeline", registry=self._registry, buckets=tuple(buckets))
-
-
-_IDENTITY = ("model", "version", "sha256", "precision")
 
 
 def _labels(identity: Identity) -> tuple[str, ...]:

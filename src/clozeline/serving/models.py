@@ -1,10 +1,8 @@
-"""The served models, and the choice of the model that answers a request.
+"""The served models, the choice of the model that answers a request, and the state that all requests share.
 
-Cache of answers by the exact bytes of the body. Off by default, and in every benchmark.
-
-Hashes of recent answers by request id, to be scored when feedback arrives. No text is kept.
-
-State that all requests share: the loaded models, the scheduler with its workers, and the phase of the server.
+The state is the loaded models, the scheduler with its workers, the phase of the server, and two memories of answers: a
+cache by the exact bytes of the body, which is off by default and in every benchmark, and the hashes of recent answers
+by request id, which are scored when feedback arrives. No text is kept.
 """
 
 import asyncio
@@ -37,6 +35,16 @@ Model = TypeVar("Model", bound=OpenModel)
 
 LIST = "/models"
 """Path of the list of names, for clients whose protocol has no list."""
+Key = tuple[str, bytes, int]
+"""Path, body, and number of model swaps so far, so that answers of a replaced model are not found."""
+_COST_OF_ONE = 512
+"""Approximate bytes of an entry besides its body and its answer."""
+REQUEST_ID = "x-request-id"
+"""Header with the id of a request whose answer /feedback can score."""
+_MOST_REQUESTS = 10_000
+Phase = Literal["loading", "ready", "stopping"]
+_LOG = logging.getLogger(__name__)
+_STALL_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,12 +167,6 @@ def no_such_model(
     )
 
 
-Key = tuple[str, bytes, int]
-"""Path, body, and number of model swaps so far, so that answers of a replaced model are not found."""
-_COST_OF_ONE = 512
-"""Approximate bytes of an entry besides its body and its answer."""
-
-
 class AnswerCache:
     """Keeps the most recently used answers that fit into `size_bytes`."""
 
@@ -196,11 +198,6 @@ class AnswerCache:
 
 def _cost(key: Key, body: bytes) -> int:
     return len(key[1]) + len(body) + _COST_OF_ONE
-
-
-REQUEST_ID = "x-request-id"
-"""Header with the id of a request whose answer /feedback can score."""
-_MOST_REQUESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +236,6 @@ class GivenAnswers:
     def forget(self, request_id: str) -> None:
         """Forget an answer that was scored: feedback counts once."""
         self._by_id.pop(request_id, None)
-
-
-Phase = Literal["loading", "ready", "stopping"]
-
-_LOG = logging.getLogger(__name__)
-
-_STALL_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,44 +1,29 @@
-"""Window of texts that run together: those of similar length to the text whose turn it is.
+"""The queue before the models: requests are admitted, wait in a line, and run in batches of similar length.
 
 On a CPU batching gains at most a factor of 1.3, and padding costs as much as text. Micro-batches of a few hundred
 tokens, from texts of similar length, are best. Measured on 2 AVX2 cores with 6 layers of 384 and mixed lengths: 414 ms
 in micro-batches of 256 tokens, 439 of 512, 532 of 1,024, 752 of 4,096, and 436 ms one by one.
 
-Identity of the model that answers, as headers, metrics and spans report it.
+The line. A request's turn is its arrival plus a delay that grows with its tokens. Small requests therefore pass large
+ones that came shortly before them. The delay is bounded, so no text starves. A turn never changes, so the line is a
+heap. The text whose turn it is runs with texts of similar length that arrived in the same second. Without this limit,
+under constant load, the last of several texts that arrived together would wait for many later ones (1.7 times as long,
+with texts of 4 to 64 tokens and 10 s of work waiting).
 
-Waiting work: a lane for each model output, a ticket for each inference job of a request, an entry for each text.
+Admission. A request is queued or refused as a whole. An admitted one is answered in bounded time: once its turn has
+come, no other request passes it, and the work ahead of it is at most what admission allows.
 
-The line decides the order in which waiting texts run, and which texts run together.
+Bulk requests. A bulk request needs more than half of the tokens or seconds that may wait. The turns of its texts are
+spread over most of the time until its deadline. Before its turn, such a text lets others pass and runs only with texts
+of similar length, but it does run if nothing else waits. From its turn on, it counts as a text that arrived then. Only
+texts whose turn has come are due, and only due texts count, so bulk requests do not keep others out. All bulk requests
+together are granted at most one second of work per second, so they do not increase the due work. It hardly ever exceeds
+`max_waiting_tokens`, and the last text of a bulk request is answered little more than `max_wait_seconds` after its
+turn.
 
-A request's turn is its arrival plus a delay that grows with its tokens. Small requests therefore pass large ones that
-came shortly before them. The delay is bounded, so no text starves. A turn never changes, so the line is a heap.
-The text whose turn it is runs with texts of similar length that arrived in the same second. Without this limit, under
-constant load, the last of several texts that arrived together would wait for many later ones (1.7 times as long, with
-texts of 4 to 64 tokens and 10 s of work waiting).
-
-Each text of a bulk request (admission.py) has its own turn. The turns are spread over most of the time until the
-deadline. Before its turn, such a text lets others pass and runs only with texts of similar length, but it does run if
-nothing else waits. From its turn on, it counts as a text that arrived then.
-
-Speed of the workers, measured while they run.
-
-Admission: a request is queued or refused as a whole.
-
-An admitted request is answered in bounded time: once its turn has come, no other request passes it (line.py), and the
-work ahead of it is at most what admission allows.
-
-A bulk request needs more than half of the tokens or seconds that may wait. The turns of its texts are spread over most
-of the time until its deadline. Only texts whose turn has come are due, and only due texts count, so bulk requests do
-not keep others out. All bulk requests together are granted at most one second of work per second, so they do not
-increase the due work. It hardly ever exceeds `max_waiting_tokens`, and the last text of a bulk request is answered
-little more than `max_wait_seconds` after its turn.
-
-Line, admission and pace under one lock: handlers submit and give up tickets, workers take and hand back batches.
-
-Worker threads that run models, so that the event loop never blocks.
-
-ONNX Runtime and the tokenizer release the GIL. N threads that share a session, each on one core, have 1.34 times the
-throughput of one session on N cores (measured on 2 AVX2 cores).
+Workers. They run models in threads, so that the event loop never blocks. ONNX Runtime and the tokenizer release the
+GIL: N threads that share a session, each on one core, have 1.34 times the throughput of one session on N cores
+(measured on 2 AVX2 cores). Their speed is measured while they run.
 """
 
 import heapq
@@ -65,6 +50,23 @@ MAX_PADDING = 0.1
 """Largest share of padding in a micro-batch, 0-1."""
 MIN_SHARE_TOKENS = 32
 """Fewer tokens are not split among workers."""
+VERSION: Final = "x-model-version"
+"""Header with the version that answered; in a request, the version that has to answer."""
+Opened = TypeVar("Opened", bound=OpenModel, covariant=True)
+YIELD_SECONDS_PER_TOKEN = 0.001
+"""Delay of a request's turn for each of its tokens: about five times the cost of a token."""
+MAX_YIELD_SECONDS = 2.0
+_KEPT = 0.95
+"""Factor on older measurements with each new micro-batch: about the last 20 count."""
+MAX_WAITING_TOKENS = 65_536
+MAX_WAIT_SECONDS = 10.0
+_BULK = 0.5
+_MAX_DELAY = 1.25
+"""Upper bound of running time / seconds of due work: up to a tenth is padding, and some later texts run in the same
+batches."""
+_MAX_SPREAD_SECONDS = 600.0
+Reason = Literal["crowded", "queue_full", "queue_slow", "tokenizer_full", "never_in_time"]
+_JOIN_SECONDS = 5.0
 
 
 def window(lengths: Sequence[int], anchor: int, *, budget_tokens: int) -> tuple[int, int]:
@@ -95,10 +97,6 @@ def share(waiting_tokens: int, num_idle: int, budget_tokens: int) -> int:
     return min(budget_tokens, max(-(-waiting_tokens // num_idle), MIN_SHARE_TOKENS))
 
 
-VERSION: Final = "x-model-version"
-"""Header with the version that answered; in a request, the version that has to answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Identity of one loaded graph."""
@@ -119,9 +117,6 @@ class Identity:
         # Percent-encoded: a folder name may hold characters that no header can carry.
         name = quote(self.name, safe=punctuation.replace("%", ""))
         return {"x-model": name, VERSION: self.version, "x-model-sha256": self.sha256}
-
-
-Opened = TypeVar("Opened", bound=OpenModel, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +209,6 @@ class MicroBatch:
     @property
     def padded_tokens(self) -> int:
         return max(entry.length for entry in self.entries) * len(self.entries)
-
-
-YIELD_SECONDS_PER_TOKEN = 0.001
-"""Delay of a request's turn for each of its tokens: about five times the cost of a token."""
-MAX_YIELD_SECONDS = 2.0
 
 
 def turn_of(ticket: Ticket) -> float:
@@ -393,10 +383,6 @@ class _Shelf:
         return taken
 
 
-_KEPT = 0.95
-"""Factor on older measurements with each new micro-batch: about the last 20 count."""
-
-
 class Pace:
     """Seconds per token of `num_workers` workers together."""
 
@@ -438,17 +424,6 @@ class Paces:
         """Return the pace of `model`; the pace of all models if it has not run yet."""
         pace = self.of(model)
         return pace if pace.is_measured else self.of_all
-
-
-MAX_WAITING_TOKENS = 65_536
-MAX_WAIT_SECONDS = 10.0
-_BULK = 0.5
-_MAX_DELAY = 1.25
-"""Upper bound of running time / seconds of due work: up to a tenth is padding, and some later texts run in the same
-batches."""
-_MAX_SPREAD_SECONDS = 600.0
-
-Reason = Literal["crowded", "queue_full", "queue_slow", "tokenizer_full", "never_in_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -754,8 +729,6 @@ class Scheduler:
         ticket.error = error
         ticket.is_settled = True
 
-
-_JOIN_SECONDS = 5.0
 
 Observe = Callable[[MicroBatch, float], None]
 """Called with each micro-batch that ran and its duration in seconds."""

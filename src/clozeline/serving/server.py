@@ -1,12 +1,9 @@
-"""The page at `/`: one self-contained file, and a security policy that lets nothing else run in it.
+"""The server process: opens the port, loads the models, serves, and stops without losing accepted requests.
 
-Exception handlers: every failure becomes an error response in the format of the requested protocol.
-
-One log line and one count for each request, without anything a client wrote: no text, query or unknown path.
-
-The ASGI application: pages, OpenAPI document and protocols around one `Service`, behind the middleware of edge/.
-
-The server process: opens the port, loads the models, serves, and stops without losing accepted requests.
+`create_app` is the ASGI application alone: pages, OpenAPI document and protocols around one `Service`, behind
+middleware. The page at `/` is one self-contained file, with a security policy that lets nothing else run in it. Every
+failure becomes an error response in the format of the requested protocol. Each request gives one log line and one
+count, without anything a client wrote: no text, query or unknown path.
 """
 
 import asyncio
@@ -58,6 +55,26 @@ from clozeline.serving.uvicorn_adapter import ModelServer, configured
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ClozelineError, DataError, ParamsError
 
+_LOG = logging.getLogger(__name__)
+_CODES: dict[type[ClozelineError], str] = {
+    TextTooLongError: "text_too_long",
+    NoMaskError: "no_mask",
+    MaskCutOffError: "mask_cut_off",
+    NotAPairError: "not_a_pair",
+    TextError: "unusable_text",
+    TargetError: "unknown_target",
+    DataError: "unusable_data",
+}
+"""Codes of the errors that inference raises. The first class that matches wins."""
+_QUIET = HEALTH_PATHS | {"/metrics"}
+_DOCS_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+}
+Announce = Callable[[str, Catalogue], None]
+"""Called with the server's URL once the models are loaded."""
+
 
 def page() -> str:
     """Return the HTML with its style and script inlined."""
@@ -88,19 +105,6 @@ def _part(name: str) -> str:
 def _hash(name: str) -> str:
     digest = hashlib.sha256(_part(name).encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-_LOG = logging.getLogger(__name__)
-_CODES: dict[type[ClozelineError], str] = {
-    TextTooLongError: "text_too_long",
-    NoMaskError: "no_mask",
-    MaskCutOffError: "mask_cut_off",
-    NotAPairError: "not_a_pair",
-    TextError: "unusable_text",
-    TargetError: "unknown_target",
-    DataError: "unusable_data",
-}
-"""Codes of the errors that inference raises. The first class that matches wins."""
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -227,9 +231,6 @@ def _internal_error(method: str, path: str, *, hang_up: bool = False) -> ApiErro
     )
 
 
-_QUIET = HEALTH_PATHS | {"/metrics"}
-
-
 class RequestLog:
     """Logs `POST /embed 200 3.1 ms`; health checks and `/metrics` at debug level only."""
 
@@ -267,13 +268,6 @@ def _endpoint_at(scope: Scope) -> object:
     routes: list[BaseRoute] = scope["app"].routes
     found = (route.matches(scope) for route in routes)
     return next((child["endpoint"] for match, child in found if match is not Match.NONE), None)
-
-
-_DOCS_HEADERS = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "x-content-type-options": "nosniff",
-}
 
 
 def create_app(
@@ -360,17 +354,13 @@ class ServerSettings:
     """0: any free port."""
     capacity: Capacity
     precision: Precision | None
-    """None: chosen for each model, see models/precision.py."""
+    """None: chosen for each model, see loading.py."""
     keys: ApiKeys
     hosts: AllowedHosts
     watch_seconds: float
     """Interval between polls of the registry's aliases, in seconds; 0: never."""
     traces: bool = False
     """Whether OpenTelemetry gets spans of each request."""
-
-
-Announce = Callable[[str, Catalogue], None]
-"""Called with the server's URL once the models are loaded."""
 
 
 def run(sources: Sequence[ModelSource], settings: ServerSettings, announce: Announce) -> None:

@@ -1,9 +1,8 @@
-"""Tracing interface, and the facts about a request that logs and spans share: none of them is client text.
+"""Tracing of requests: OpenTelemetry spans, and the facts that logs and spans share.
 
-OpenTelemetry spans: a server span for each request, with child spans for tokenization, queue and inference.
-
-Spans continue the trace that a client names (`traceparent`). They hold method, route, status, model and counts, and
-nothing that a client wrote. Attribute names follow the semantic conventions for HTTP where these define one.
+A server span for each request has child spans for tokenization, queue and inference. Spans continue the trace that a
+client names (`traceparent`). They hold method, route, status, model and counts, and nothing that a client wrote.
+Attribute names follow the semantic conventions for HTTP where these define one.
 """
 
 import asyncio
@@ -30,6 +29,10 @@ from clozeline.system.errors import ParamsError
 _CLIENT_LEFT = 499
 LISTENER = "clozeline.listener"
 """Key of a scope: the transport of the answer, set by uvicorn_adapter.py."""
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""Variables with the address of the collector; the first one that is set counts."""
+_CLOSING_SECONDS = 5.0
+"""Time for a collector to take the last spans. A slow collector must not delay the end of the server."""
 
 
 def shown_route(scope: Scope) -> str:
@@ -94,12 +97,6 @@ def tracing(is_on: bool) -> Tracing:
         return NoTracing()
 
     return Spans.to_collector()
-
-
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""Variables with the address of the collector; the first one that is set counts."""
-_CLOSING_SECONDS = 5.0
-"""Time for a collector to take the last spans. A slow collector must not delay the end of the server."""
 
 
 class Spans:

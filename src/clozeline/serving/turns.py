@@ -7,7 +7,6 @@ Clocks differ. From the beginning of a turn on no replica answers by the version
 wait. So no client gets the old version after the new one unless two clocks differ by more.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +16,6 @@ from typing import Final
 from clozeline.registry.announcement import Announcement
 from clozeline.serving.queue import LoadedModel
 
-_LOG = logging.getLogger(__name__)
 SKEW_SECONDS: Final = 0.5
 """Largest difference of two replicas' clocks at which no old answer follows a new one."""
 _NEVER: Final = float("-inf")

@@ -23,6 +23,8 @@ from clozeline.system.machine import give_back_freed
 
 _LOG = logging.getLogger(__name__)
 _MAX_LOOKS_LEFT_OUT = 30
+_BEHIND = (logging.ERROR, "this replica answers no request until it has loaded the version of its fleet")
+_BACK = (logging.INFO, "this replica answers again")
 
 
 @dataclass(slots=True)
@@ -183,10 +185,6 @@ class Watcher:
     def _watch(self) -> None:
         while not self._stop.wait(self._interval_seconds):
             self.look()
-
-
-_BEHIND = (logging.ERROR, "this replica answers no request until it has loaded the version of its fleet")
-_BACK = (logging.INFO, "this replica answers again")
 
 
 def check_same_task(before: LoadedModel, after: LoadedModel) -> None:

@@ -12,7 +12,6 @@ import torch
 from tokenizers import Tokenizer
 
 from clozeline.evaluation import detection, groups, measuring
-from clozeline.evaluation import detection as example_page
 from clozeline.evaluation.groups import (
     Asked,
     ByConfidence,
@@ -67,7 +66,7 @@ def run(
 
     With replaced-token detection these are the generator's figures; the encoder's detection figures are added to them.
     Calibration, and loss by token frequency, position and piece kind, go to the folder `plots` as CSV. The two texts
-    are read only to measure the contamination of the second by the first. `family`: see `language_model.load`.
+    are read only to measure the contamination of the second by the first. `family`: see `language.models.load`.
     Processes of one `torchrun` share the questions, and the first of them writes.
 
     Raises:
@@ -208,15 +207,15 @@ def _detection(model: ReplacedTokenPair, split: Split, how: _How) -> dict[str, A
 
 
 def _write_examples(model: LanguageModel, split: Split, tokenizer: Path, seed: int, out: Path) -> None:
-    page = example_page.make_examples(
+    page = detection.make_examples(
         model,
         split,
         Tokenizer.from_file(str(tokenizer / "tokenizer.json")),
         seed=seed,
         num_folds=groups.NUM_FOLDS,
-        num_examples=example_page.NUM_EXAMPLES,
+        num_examples=detection.NUM_EXAMPLES,
     )
     with replacing_folder(out) as folder:
-        (folder / "examples.txt").write_text(example_page.as_text(page), encoding="utf-8")
-        (folder / "examples.html").write_text(example_page.as_html(page), encoding="utf-8")
+        (folder / "examples.txt").write_text(detection.as_text(page), encoding="utf-8")
+        (folder / "examples.html").write_text(detection.as_html(page), encoding="utf-8")
         write_examples(folder, page)

@@ -2,7 +2,6 @@
 model.
 """
 
-import logging
 from pathlib import Path
 
 from clozeline.corpus.sources.snapshots import take
@@ -12,8 +11,6 @@ from clozeline.system.files import link_or_copy, replacing_folder
 from clozeline.system.machine import available_cores
 from clozeline.system.workers import worker_processes
 from clozeline.versions.last_output import last_output
-
-_LOG = logging.getLogger(__name__)
 
 
 def run(params: PreprocessParams, *, source: Path, forgotten: Path, out: Path) -> None:

@@ -1,14 +1,13 @@
-"""Depth of each weight in an encoder. Low layers hold knowledge of language, high layers that of the last task.
+"""Which weights of an encoder a task trains: by depth, through low-rank adapters, and with a narrowed embedding table.
 
-Low-rank adapters (LoRA, Hu et al. 2022): matrices are frozen, and a product of two thin ones is trained beside each.
+Low layers hold knowledge of language, high layers that of the last task.
 
-peft injects them into the model in place; merging leaves a model with plain weights.
+In low-rank adaptation (LoRA, Hu et al. 2022) matrices are frozen, and a product of two thin ones is trained beside
+each. peft injects the adapters into the model in place; merging leaves a model with plain weights.
 
-Embedding table narrowed to the tokens that occur in the training rows.
-
-A thousand sentences contain a tenth of a vocabulary. The optimizer would still update every row with its gradient and
-two moments, and in a small encoder the table holds most of the parameters. Rows without a gradient would only decay;
-here they stay unchanged.
+A thousand sentences contain a tenth of a vocabulary. The optimizer would still update every row of the embedding table
+with its gradient and two moments, and in a small encoder the table holds most of the parameters. Rows without a
+gradient would only decay; here they stay unchanged.
 
 Shapes: V vocabulary, H hidden, U tokens that are trained; B rows of a batch, L longest row.
 """
@@ -28,6 +27,9 @@ from clozeline.system.errors import ParamsError
 from clozeline.tasks.heads import TaskModel
 
 _EMBEDDINGS = 0
+_LARGEST_SHARE = 0.5
+"""Share of trained tokens in the vocabulary above which narrowing gains too little."""
+_NOT_TRAINED = -1
 
 
 def layers_of(model: TaskModel) -> nn.ModuleList:
@@ -134,11 +136,6 @@ def merge(model: TaskModel) -> None:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, inner.get_base_layer())
     model.requires_grad_(True)
-
-
-_LARGEST_SHARE = 0.5
-"""Share of trained tokens in the vocabulary above which narrowing gains too little."""
-_NOT_TRAINED = -1
 
 
 class NarrowEmbedding(nn.Embedding):

@@ -1,6 +1,6 @@
-"""Read a task's records by file suffix: Parquet, JSON Lines, CSV, TSV, or a format of the kind of task.
+"""Sources of a task's records: one file, a file for each split, or a hub dataset.
 
-Sources of a task's records: one file, a file for each split, or a hub dataset.
+The suffix of a file says how to read it: as Parquet, JSON Lines, CSV, TSV, or a format of the kind of task.
 """
 
 import logging
@@ -19,6 +19,14 @@ from clozeline.records.reading.streams import Meter, is_empty
 from clozeline.system.errors import DataError
 
 _MOST_NAMED = 5
+FOLDER = "a folder"
+"""Key of the reader of folders, in place of a suffix."""
+Part = Literal["train", "validation", "test"]
+_LOG = logging.getLogger(__name__)
+_KNOBS = HubKnobs(
+    dataset="`hub.dataset` of this task",
+    every="`hub` and `splits` of this task",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +79,6 @@ class LabelledRecord:
 
 
 Reader = Callable[[Path, Fields], Iterator[LabelledRecord]]
-FOLDER = "a folder"
-"""Key of the reader of folders, in place of a suffix."""
 
 
 def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | None = None) -> Iterator[LabelledRecord]:
@@ -126,14 +132,6 @@ TABLES: Mapping[str, Reader] = MappingProxyType(
     {suffix: partial(_read_table, rows=rows) for suffix, rows in FORMATS.items()}
 )
 """Readers of table formats, keyed by file suffix."""
-
-
-Part = Literal["train", "validation", "test"]
-_LOG = logging.getLogger(__name__)
-_KNOBS = HubKnobs(
-    dataset="`hub.dataset` of this task",
-    every="`hub` and `splits` of this task",
-)
 
 
 def records_of(

@@ -1,16 +1,10 @@
-"""Texts labelled by their location: for each label a file with one text per line, or a folder with one text per file.
+"""Record formats of the kinds of task: one function for each class of params, and the readers of their file formats.
 
-Pang & Lee's sentences (`rt-polarity.pos`) and IMDB's reviews (`pos/0_9.txt`) are published this way.
-
-A record of a classification task: one text or two, and the labels.
-
-Reader of SQuAD files (Rajpurkar et al. 2016, 2018): articles of paragraphs, each a context with its questions.
-
-Reader of tab-separated files without a header, the format of the STS tasks.
-
-Files in CoNLL columns: a word and its columns on each line, and an empty line after each sentence.
-
-Record formats of the kinds of task: one function for each class of params.
+Texts may be labelled by their location: for each label there is a file with one text per line, as Pang & Lee's
+sentences are published (`rt-polarity.pos`), or a folder with one text per file, as IMDB's reviews are (`pos/0_9.txt`).
+A SQuAD file (Rajpurkar et al. 2016, 2018) has articles of paragraphs, each a context with its questions. Scored pairs
+of the STS tasks come in tab-separated files without a header. A file in CoNLL columns has a word and its columns on
+each line, and an empty line after each sentence.
 
 This module loads no torch, because a run checks the data of every task before its first stage.
 """
@@ -38,6 +32,27 @@ from clozeline.tasks.tagging.data import is_tag
 LabelFiles = Mapping[str, str]
 _PLAIN = ".txt"
 _MOST_NAMED = 5
+_SHAPE = (
+    '{"data": [{"paragraphs": [{"context": "…", "qas": '
+    '[{"question": "…", "answers": [{"text": "…", "answer_start": 0}]}]}]}]}'
+)
+_KEYS = (
+    "data",
+    "paragraphs",
+    "context",
+    "qas",
+    "question",
+    "answers",
+    "text",
+    "answer_start",
+    "id",
+    "title",
+    "version",
+)
+_KINDS = MappingProxyType({list: "a list", str: "a string", int: "a whole number"})
+_SUFFIXES = (".tsv", ".txt")
+SUFFIXES = (".conll", ".iob", ".iob2", ".bio", ".txt", ".tsv")
+_DOCUMENT = "-DOCSTART-"
 
 
 def label_readers(label_files: LabelFiles | None) -> Mapping[str, Reader]:
@@ -172,26 +187,6 @@ def _several(record: LabelledRecord, params: LabelledParams) -> tuple[str, ...] 
     return tuple(label.strip() for label in labels if label.strip())
 
 
-_SHAPE = (
-    '{"data": [{"paragraphs": [{"context": "…", "qas": '
-    '[{"question": "…", "answers": [{"text": "…", "answer_start": 0}]}]}]}]}'
-)
-_KEYS = (
-    "data",
-    "paragraphs",
-    "context",
-    "qas",
-    "question",
-    "answers",
-    "text",
-    "answer_start",
-    "id",
-    "title",
-    "version",
-)
-_KINDS = MappingProxyType({list: "a list", str: "a string", int: "a whole number"})
-
-
 def read_squad(path: Path, fields: Fields) -> Iterator[LabelledRecord]:
     """Yield one record for each question of a file of version 1.1 or 2.0.
 
@@ -257,9 +252,6 @@ def _remedy_for_key(value: Any, name: str) -> str:
     return f'rename "{near}" to "{name}" in the file' if near else "correct the file at this place"
 
 
-_SUFFIXES = (".tsv", ".txt")
-
-
 def pair_readers(columns: Sequence[str] | None) -> Mapping[str, Reader]:
     """Return the readers keyed by file suffix; none without `columns`, because tables then have headers."""
     return {} if columns is None else dict.fromkeys(_SUFFIXES, partial(_read_pairs, columns=columns))
@@ -278,10 +270,6 @@ def _read_pairs(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterat
                 do="correct the line, or correct `columns` of this task",
             )
         yield LabelledRecord(dict(zip(columns, map(str.strip, values), strict=False)), f"{path}, line {number}")
-
-
-SUFFIXES = (".conll", ".iob", ".iob2", ".bio", ".txt", ".tsv")
-_DOCUMENT = "-DOCSTART-"
 
 
 def tag_readers(token_column: int, tag_column: int) -> Mapping[str, Reader]:

@@ -1,37 +1,10 @@
-"""A layer that lets a head on the first token read the mean over all tokens, in a layout that stock classes load.
+"""Models of the kinds of task: a pre-trained encoder with a fresh head, or a published model with the head that it has.
 
-Stock classifiers of BERT and its relatives read the first token through a dense layer. Sentence encoders and masked
-language models are trained at all tokens, so the mean says more: docs/tasks.md has the figures of both.
+A fresh classifier on the first token may get a layer that lets it read the mean over all tokens, in a layout that stock
+classes load. Stock classifiers of BERT and its relatives read the first token through a dense layer. Sentence encoders
+and masked language models are trained at all tokens, so the mean says more: docs/tasks.md has the figures of both.
 
-Shapes: H hidden.
-
-Build, check and save a pre-trained encoder with the head of a task.
-
-Folder of a published model: a local one, or a download from the hub.
-
-Encoder with a classification head.
-
-Shapes: B rows, L longest row, C classes.
-
-Encoder with a head that scores each token as the first and as the last of an answer.
-
-Shapes: B rows, L longest row.
-
-Encoder that embeds each text as one vector.
-
-Shapes: B texts, L longest, H hidden.
-
-Encoder with a tagging head.
-
-Shapes: B rows, L longest row, C tags.
-
-The pre-trained masked language model, and its probabilities for a blank.
-
-Shapes: B rows, L longest row, V vocabulary.
-
-Model of natural language inference: a classifier of whether one text follows from another.
-
-Shapes: B rows.
+Shapes: B rows, L longest row, C classes or tags, H hidden, V vocabulary.
 """
 
 import json
@@ -60,9 +33,19 @@ _MEAN_OVER_TOKEN = 10.0
 _DENSE_SCALE = 0.1
 _NEARLY_LINEAR = frozenset({"tanh", "gelu"})
 """Activations of heads that are nearly linear for values of the order of `_DENSE_SCALE`."""
+_LOG = logging.getLogger(__name__)
+TaskModel: TypeAlias = AnyModel
+"""The model that a kind of task trains, for rooms that do not import transformers."""
+_LEAST_OF_VOCABULARY = 0.95
+"""Smallest plausible ratio of tokens to rows of the embedding, which is rounded up."""
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_MASKED_LM = "ForMaskedLM"
+_CLASSIFIER = "ForSequenceClassification"
+_FOLLOWS = "entail"
+"""Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`."""
 
 
-def add_to(config: Any) -> bool:
+def _add_mean_layer(config: Any) -> bool:
     """Add a layer to the configuration if the classifier of its family would read the first token; return whether."""
     layout = LAYOUTS.get(config.model_type)
     if layout is None or "text-classification" not in layout.heads:
@@ -75,7 +58,7 @@ def add_to(config: Any) -> bool:
     return True
 
 
-def names(model: EncoderModel) -> frozenset[str]:
+def _mean_layer_names(model: EncoderModel) -> frozenset[str]:
     """Return the published names of the layer's weights."""
     number = len(model.encoder.layers) - 1
     own = [name for name, _ in model.named_parameters() if name.startswith(f"encoder.layers.{number}.")]
@@ -83,7 +66,7 @@ def names(model: EncoderModel) -> frozenset[str]:
 
 
 @torch.no_grad()
-def write_to(model: EncoderModel) -> None:
+def _set_mean_layer(model: EncoderModel) -> None:
     """Set the fresh last layer to the mean over tokens, and the dense layer of the head to the identity.
 
     Keys of 0 make every token attend to all tokens alike. Queries and the input of the MLP stay random, so that the
@@ -97,13 +80,6 @@ def write_to(model: EncoderModel) -> None:
     layer.mlp.output.weight.zero_()
     if model.head.dense is not None and model.head.shape.activation in _NEARLY_LINEAR:
         nn.init.eye_(model.head.dense.weight).mul_(_DENSE_SCALE)
-
-
-_LOG = logging.getLogger(__name__)
-TaskModel: TypeAlias = AnyModel
-"""The model that a kind of task trains, for rooms that do not import transformers."""
-_LEAST_OF_VOCABULARY = 0.95
-"""Smallest plausible ratio of tokens to rows of the embedding, which is rounded up."""
 
 
 def build(
@@ -121,7 +97,7 @@ def build(
         encoder: folder of a trained encoder.
         changes: configuration of the head (`id2label`, …); names that the family's configuration lacks are ignored.
         family: `pretrain.model.family` of the params, which opens your own encoder.
-        reads_mean: whether a fresh classifier on the first token gets the layer of `mean_layer`.
+        reads_mean: whether a fresh classifier on the first token gets the layer that reads the mean over all tokens.
 
     Raises:
         ArtifactError: the folder holds no model, its family has no such head, it requires custom code, or it is causal
@@ -134,13 +110,13 @@ def build(
     for name, value in changes.items():
         if hasattr(config, name):
             setattr(config, name, value)
-    has_mean_layer = reads_mean and add_to(config)
+    has_mean_layer = reads_mean and _add_mean_layer(config)
     model, missing = opened(checkpoint, config, kind, seed)
-    added = names(model) if has_mean_layer and isinstance(model, EncoderModel) else frozenset()
+    added = _mean_layer_names(model) if has_mean_layer and isinstance(model, EncoderModel) else frozenset()
     lost = [name for name in model.of_encoder(missing) if name not in added]
     check_whole(encoder, lost, do="train or save it again")
     if has_mean_layer and isinstance(model, EncoderModel):
-        write_to(model)
+        _set_mean_layer(model)
     if kind == "text-classification" and _classifies_at_a_blind_token(model):
         raise ArtifactError(
             f"{encoder} is a causal {model.config.model_type}: its head reads the first token, which sees no other",
@@ -221,9 +197,6 @@ def save(model: TaskModel, encoder: Path, max_length: int, out: Path, *, with_ty
     write(tokenizer, out)
 
 
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-
-
 def folder_of(name: str, revision: str | None, what: str) -> Path:
     """Return the folder `name`, or that of the hub model `name` at the commit `revision`.
 
@@ -253,7 +226,7 @@ def build_classifier(
     ] = "single_label_classification",
     family: str | None = None,
 ) -> TaskModel:
-    """Return the encoder with a fresh head for `labels`; raises as `heads.build`."""
+    """Return the encoder with a fresh head for `labels`; raises as `build`."""
     changes: dict[str, object] = {
         "id2label": dict(enumerate(labels)),
         "label2id": {label: place for place, label in enumerate(labels)},
@@ -272,7 +245,7 @@ def class_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
 
 
 def build_answerer(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
-    """Return the encoder with a fresh head; raises as `heads.build`."""
+    """Return the encoder with a fresh head; raises as `build`."""
     return build(encoder, "question-answering", seed, {"num_labels": 2}, family=family)
 
 
@@ -283,7 +256,7 @@ def end_logits(model: TaskModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
 
 
 def build_embedder(encoder: Path, seed: int, family: str | None = None) -> TaskModel:
-    """Return the encoder without a head; raises as `heads.build`. `seed` draws the pooler of families that have one,
+    """Return the encoder without a head; raises as `build`. `seed` draws the pooler of families that have one,
     which nothing uses.
     """
     return build(encoder, "feature-extraction", seed, {}, family=family)
@@ -297,7 +270,7 @@ def embeddings(model: TaskModel, batch: EncodedBatch) -> Tensor:
 
 
 def build_tagger(encoder: Path, tags: Sequence[str], seed: int, family: str | None = None) -> TaskModel:
-    """Return the encoder with a fresh head for `tags`; raises as `heads.build`."""
+    """Return the encoder with a fresh head for `tags`; raises as `build`."""
     changes = {
         "id2label": dict(enumerate(tags)),
         "label2id": {tag: place for place, tag in enumerate(tags)},
@@ -311,11 +284,8 @@ def tag_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
     return logits_BLC
 
 
-_MASKED_LM = "ForMaskedLM"
-
-
 def build_cloze(encoder: Path, family: str | None = None) -> TaskModel:
-    """Return the masked language model in the folder. Raises what `heads.build` raises, and:
+    """Return the masked language model in the folder. Raises what `build` raises, and:
 
     Raises:
         ArtifactError: the model is not a masked language model, so it has no vocabulary head.
@@ -339,13 +309,8 @@ def log_probabilities(model: TaskModel, batch: EncodedBatch, mask_id: int) -> Te
     return log_probability_BV
 
 
-_CLASSIFIER = "ForSequenceClassification"
-_FOLLOWS = "entail"
-"""Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`."""
-
-
 def build_entailer(folder: Path) -> TaskModel:
-    """Return the classifier in the folder. Raises what `heads.build` raises, and:
+    """Return the classifier in the folder. Raises what `build` raises, and:
 
     Raises:
         ArtifactError: the model is not a classifier with a label of entailment.

@@ -1,8 +1,8 @@
-"""Table of the kinds of task. A new kind is a new row, and a folder beside this file.
+"""Table of the kinds of task, the training of a task over several seeds, and the model card of its result.
 
-Model card of a fine-tuned model: its task, data, figures and limits, and the sections of its encoder's card.
-
-Train a task from one or several seeds, select the best, and measure how much the figure varies by chance.
+A new kind is a new row, and a file or folder beside this file. Of several seeds the best is selected, and their figures
+tell how much chance changes them. The card has the task, its data, figures and limits, and the sections of its
+encoder's card.
 """
 
 import hashlib
@@ -27,6 +27,11 @@ from clozeline.tasks.tagging.sentences import Tagging
 from clozeline.tasks.task import InputsOf, StartsFitted, Task, TaskInputs, TaskReport
 from clozeline.tasks.training import BestRate, TrainingOutcome, best_of, files_of, prepare_training
 from clozeline.tasks.zero_shot import Cloze, Entailment
+
+CARD = "README.md"
+_PARTS = ("train", "validation", "test")
+Watched = Callable[[BestRate, int], TrainingOutcome]
+"""Function that trains with one seed and shows the progress."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +113,7 @@ KINDS: Mapping[str, TaskKind] = {
         baseline="TF-IDF + logistic regression (trained); largest class",
     ),
 }
-"""Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.finetuning.SECTIONS."""
-
-
-CARD = "README.md"
-_PARTS = ("train", "validation", "test")
+"""Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.tasks.SECTIONS."""
 
 
 def card_of(task: str, inputs: TaskInputs, metrics: TaskMetrics) -> ModelCard:
@@ -186,10 +187,6 @@ def _limits(inputs: TaskInputs, metrics: TaskMetrics) -> Iterator[str]:
     if metrics.contaminated_fraction is not None:
         yield f"- {metrics.contaminated_fraction:.1%} of the test texts have a near-duplicate in the pre-training text."
     yield from (f"- Known fault: {fault}." for fault in metrics.faults)
-
-
-Watched = Callable[[BestRate, int], TrainingOutcome]
-"""Function that trains with one seed and shows the progress."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Batches of token rows for an encoder, with or without targets.
 
-Shapes: B rows, L longest row; `targets_B` has B rows and further axes that depend on the task.
+Texts are tokenized once, bucketed by length, and padded to the longest row of the batch.
 
-Batches from texts: tokenized once, bucketed by length, and padded to the longest row of the batch.
-
-Shapes: T texts; B rows of a batch, L its longest row.
+Shapes: T texts; B rows of a batch, L its longest row; `targets_B` has B rows and further axes that depend on the task.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +16,11 @@ from torch import Tensor
 
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
+
+Ids = npt.NDArray[np.int64]
+Inputs = TypeVar("Inputs")
+_POOL_BATCHES = 32
+"""Batches in a pool of texts sorted by length: enough to need little padding, few enough to keep the order random."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,6 @@ class TargetedBatch:
 
     def to(self, device: torch.device) -> Self:
         return type(self)(self.encoded.to(device), self.targets_B.to(device))
-
-
-Ids = npt.NDArray[np.int64]
-Inputs = TypeVar("Inputs")
-
-_POOL_BATCHES = 32
-"""Batches in a pool of texts sorted by length: enough to need little padding, few enough to keep the order random."""
 
 
 @dataclass(frozen=True)

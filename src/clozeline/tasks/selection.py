@@ -1,8 +1,7 @@
-"""Counts of a task's records: how many were dropped, for which reason, and the location of the first of each.
+"""Selection of a task's items: counts of those that were dropped, by reason, and disjoint splits of the others.
 
-Assign the items of a task to disjoint splits.
-
-The hash of an item decides. So an item stays in its split when others are added or removed, and copies share a split.
+The hash of an item decides its split. So an item stays in its split when others are added or removed, and copies share
+a split.
 """
 
 import hashlib
@@ -17,6 +16,8 @@ from clozeline.tasks.files import Part, given_parts
 
 _LOG = logging.getLogger(__name__)
 _NO_REASONS = ("num_read", "num_used")
+STRICTEST_FIRST: tuple[Part, ...] = ("test", "validation", "train")
+"""Order of precedence for an item given in several splits; no item for evaluation is trained on."""
 
 
 @dataclass
@@ -61,10 +62,6 @@ class RecordCount(Counted):
 
 def _in_words(reason: str) -> str:
     return reason.removeprefix("num_").replace("_", " ")
-
-
-STRICTEST_FIRST: tuple[Part, ...] = ("test", "validation", "train")
-"""Order of precedence for an item given in several splits; no item for evaluation is trained on."""
 
 
 def part_of(identity: str, given: Part, params: FinetuneParams) -> Part:

@@ -1,6 +1,7 @@
-"""Interface of every kind of task to training and to the stage. The table of kinds is in kinds.py.
+"""Interface of every kind of task to training and to the stage, and the steps that all kinds share.
 
-Steps that all kinds of task share: open the tokenizer, check that it fits, and run the model over all rows.
+The steps are: open the tokenizer, check that it fits, and run the model over all rows. The table of kinds is in
+kinds.py.
 
 Shapes: T rows, B rows of a batch.
 """
@@ -27,6 +28,16 @@ from clozeline.training.micro_batches import noting_shortage
 from clozeline.training.state import Batch
 
 Knobs = TypeVar("Knobs", bound=FinetuneParams, covariant=True)
+_LOG = logging.getLogger(__name__)
+_MOST_UNKNOWN = 0.2
+"""Share of unknown tokens above which the tokenizer probably does not fit the text."""
+_MEASURED_TOGETHER = 4
+"""Rows of an evaluation batch per row of a training batch; evaluation needs no gradients."""
+_CACHED_SLOTS = 1 << 12
+"""Tokens of a batch whose activations fit into the caches of a CPU. The default encoder reads 1.7 times as many tokens
+per second in batches of 64 rows of 66 tokens as in batches of 512.
+"""
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -136,18 +147,6 @@ class StartsFitted(Protocol):
 
     def fit_head(self) -> None:
         """Fit the head, so that the model answers before the first step of training."""
-
-
-_LOG = logging.getLogger(__name__)
-_MOST_UNKNOWN = 0.2
-"""Share of unknown tokens above which the tokenizer probably does not fit the text."""
-_MEASURED_TOGETHER = 4
-"""Rows of an evaluation batch per row of a training batch; evaluation needs no gradients."""
-_CACHED_SLOTS = 1 << 12
-"""Tokens of a batch whose activations fit into the caches of a CPU. The default encoder reads 1.7 times as many tokens
-per second in batches of 64 rows of 66 tokens as in batches of 512.
-"""
-Answer = TypeVar("Answer")
 
 
 def opened_for(model: heads.TaskModel, inputs: TaskInputs) -> OpenTokenizer:

@@ -1,10 +1,8 @@
-"""Training that validates the model at fixed steps, can resume between them, and keeps the best weights.
+"""Training of a task: optimizer, schedule, validation at fixed steps, and checkpoints that match exactly this run.
 
-A small grid of learning rates: each trains up to its first validation pass, and the best one goes on.
-
-Batches and loss of a task in several processes: each computes its share of the rows of every batch.
-
-Prepare the training of a task: optimizer, schedule, and checkpoints that match exactly this run.
+It can resume between two validation passes, and keeps the best weights. Of a small grid of learning rates each trains
+up to its first validation pass, and the best one goes on. Of several processes each computes its share of the rows of
+every batch.
 """
 
 import logging
@@ -37,6 +35,13 @@ from clozeline.training.loop import Loop
 from clozeline.training.micro_batches import Hardware, MicroBatches, Precision, share_of
 from clozeline.training.optimizers import Schedule, build_optimizer
 from clozeline.training.state import Batch, Callback, State
+
+_LOG = logging.getLogger(__name__)
+CLEARLY = 0.05
+"""Lead in the validation score that is hardly chance: the standard error of a share is 0.035 with 200 items."""
+CODE = ("encoder", "records/finetune", "records/reading", "records/words", "tasks", "tokenizing/tokenizer", "training")
+"""Folders and files of the package that decide the result; dvc.yaml names the same as dependencies of the stage."""
+_LOG_EVERY_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -197,11 +202,6 @@ def _is_better(look: ScoredLook, best: ScoredLook) -> bool:
     )
 
 
-_LOG = logging.getLogger(__name__)
-CLEARLY = 0.05
-"""Lead in the validation score that is hardly chance: the standard error of a share is 0.035 with 200 items."""
-
-
 @dataclass(frozen=True)
 class BestRate:
     """Trainings of one model that differ in their learning rate alone."""
@@ -338,11 +338,6 @@ def shared(
     return batches_from, processes.wrap(LossOfShare(task), smallest)
 
 
-CODE = ("encoder", "records/finetune", "records/reading", "records/words", "tasks", "tokenizing/tokenizer", "training")
-"""Folders and files of the package that decide the result; dvc.yaml names the same as dependencies of the stage."""
-_LOG_EVERY_STEPS = 10
-
-
 def use_threads(num_threads: int | None) -> None:
     """Set the number of torch threads; None means every core this process may use, or its share of them."""
     torch.set_num_threads(num_threads or Group.join().num_threads)
@@ -409,7 +404,7 @@ def _hardware(params: FinetuneParams) -> Hardware[Any]:
 
 
 def _select_trained_weights(task: Task, inputs: TaskInputs) -> None:
-    """Freeze layers or add adapters, and narrow the embedding, which `narrow_embedding.widen` restores."""
+    """Freeze layers or add adapters, and narrow the embedding, which `adapters.widen` restores."""
     model: Any = task.model
     if inputs.params.lora is not None:
         adapters.add(model, inputs.params.lora, inputs.seed)

@@ -1,19 +1,9 @@
 """Zero-shot classification: one label for each text, chosen by an untrained model from a prompt after the text.
 
-Shapes: T texts, C classes.
-
-Texts followed by a prompt, and the words that stand for labels.
-
-Shapes: T texts, W words of a label.
-
-Zero-shot classification by the word that the pre-trained model fills into a prompt (Schick & Schuetze 2021).
+Either the pre-trained model fills a word into the prompt (Schick & Schuetze 2021), or a model of entailment says
+whether the prompt, filled with a label's words, follows from the text (Yin, Hay & Roth 2019, section 4.2).
 
 Shapes: T texts, B rows of a batch, C classes, V vocabulary, W words of a label.
-
-Zero-shot classification by entailment: does the prompt, filled with a label's words, follow from the text?
-(Yin, Hay & Roth 2019, section 4.2)
-
-Shapes: T texts, B rows of a batch, C classes.
 """
 
 import logging
@@ -32,7 +22,6 @@ import numpy.typing as npt
 from clozeline.params.tasks import BLANK, ZeroShotParams
 from clozeline.system.errors import ParamsError
 from clozeline.tasks import heads
-from clozeline.tasks import heads as cloze
 from clozeline.tasks.classification.data import ClassifiedRows
 from clozeline.tasks.classification.scores import TextsOrPairs
 from clozeline.tasks.classification.texts import SingleLabel
@@ -121,10 +110,11 @@ def word_ids(
     """
     found = []
     space = " " if is_byte_level(opened.tokenizer) else ""
+    special = opened.special_ids.every
     for label in labels:
         words = [label] if label_words is None else label_words.get(label, ())
         tokens = [_tokens(f"{space}{word}", opened) for word in words]
-        wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in _special(opened)]
+        wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in special]
         if wrong or not words:
             raise ParamsError(
                 f"words of label `{label}` of the task cannot be filled in as one token: {', '.join(wrong) or 'none'}",
@@ -151,10 +141,6 @@ def _tokens(text: str, opened: OpenTokenizer) -> list[int]:
     return ids
 
 
-def _special(opened: OpenTokenizer) -> tuple[int, ...]:
-    return opened.special_ids.every
-
-
 class Cloze(ByPrompt):
     """Classifier by the mean log-probability of a label's words in the blank."""
 
@@ -171,12 +157,12 @@ class Cloze(ByPrompt):
         self._word_ids = word_ids(self.labels, self.zero.label_words, self.opened)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
-        return cloze.build_cloze(inputs.encoder, inputs.family)
+        return heads.build_cloze(inputs.encoder, inputs.family)
 
     def scores(self, texts: Sequence[str]) -> Scores:
         rows = self.rows(texts)
         score_TC = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
-        filled = partial(cloze.log_probabilities, mask_id=self.opened.special_ids.mask)
+        filled = partial(heads.log_probabilities, mask_id=self.opened.special_ids.mask)
         # Batches are as large as in training, because each row has a logit for every token of the vocabulary.
         batches = sorted_batches(rows.length_T, self.params.batch_size)
         for rows_B, log_BV in answers(self.model, batches, rows.encoded, filled):

@@ -1,13 +1,12 @@
-"""From the bytes of a request to its body. Errors name the field in JSON notation.
+"""Bodies of requests: the types that all protocols share, their limits, and the way from bytes to a body.
 
-Types that the bodies of all protocols share, and the limits of one request.
+Errors name the field in JSON notation.
 
-`/models/NAME` before the path of any route: the model called NAME answers.
+`/models/NAME` before the path of any route lets the model called NAME answer. It is for clients that know a base URL
+and cannot send a name, such as those of text-embeddings-inference and of Hugging Face's pipelines. The prefix changes
+nothing on routes about the server itself.
 
-For clients that know a base URL and cannot send a name, such as those of text-embeddings-inference and of Hugging
-Face's pipelines. The prefix changes nothing on routes about the server itself.
-
-Texts in the shapes that MLflow's clients send: dataframes by columns or by rows, instances, and plain inputs.
+MLflow's clients send texts as dataframes by columns or by rows, as instances, or as plain inputs.
 """
 
 import difflib
@@ -52,6 +51,56 @@ _EXPECTED = {
     "none_required": "null",
 }
 """Replacements for messages of pydantic that name its internals."""
+MAX_TEXTS = 256
+MAX_TEXT_CHARACTERS = 100_000
+"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
+MAX_TOP_K = 100
+MAX_ANSWER_CHARACTERS = 16 * 2**20
+"""Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
+MAX_TIMEOUT_MILLISECONDS = 600_000
+TEXT_TAG = "(one text)"
+TEXTS_TAG = "(texts)"
+Text = Annotated[
+    str,
+    # Blank text gives a model nothing to read, and tokenizers drop NUL silently.
+    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
+]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+_TEXTS = TypeAdapter(Texts)
+Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
+ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
+Truncate = Annotated[
+    bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")
+]
+TruncationDirection = Annotated[
+    Literal["right", "Right"] | None,
+    Field(description="End at which long texts are cut; only the right end is supported."),
+]
+PromptName = Annotated[
+    str | None, Field(description="Prompt of the model, put before each text; null: its default prompt, if it has one.")
+]
+NoPromptName = Annotated[None, Field(description="Always null: texts are tokenized as they are.")]
+_MAX_TOKENS = 100_000
+TimeoutMilliseconds = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=MAX_TIMEOUT_MILLISECONDS,
+        description="Milliseconds until the request ends with 504; without it, the timeout of the server applies.",
+    ),
+]
+_COMPARED_CHARACTERS = 100
+"""Part of an unknown key that is compared: a very long key would hold up other requests."""
+PREFIX = "/models/"
+_NAME = "clozeline.encoder"
+"""Key of a scope: the model name from the path prefix."""
+TEXT_COLUMN = "text"
+Records = tuple[list[dict[str, Any]], dict[str, str]]
+"""A record for each text, and headers that name the model."""
+_Names = tuple[str, str]
+PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
+FLAT_TAG, NESTED_TAG, NUMBER_TAG = "(flat)", "(nested)", "(number)"
+"""Tags for kinds of values, which pydantic puts into locations of errors. Clients do not see parts in parentheses."""
 
 
 def read_json(headers: Headers, raw: bytes) -> int:
@@ -155,7 +204,7 @@ def unusable(faults: Sequence[Any], *place: str) -> ApiError:
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:
-    """Return `inputs[3]` for `("inputs", "(texts)", 3)`: parts in parentheses are tags of fields.py."""
+    """Return `inputs[3]` for `("inputs", "(texts)", 3)`: parts in parentheses are tags of a union."""
     path = ""
     for part in location:
         if isinstance(part, int):
@@ -183,21 +232,6 @@ def _parsed_type(content_type: str) -> Message:
     return parsed
 
 
-MAX_TEXTS = 256
-MAX_TEXT_CHARACTERS = 100_000
-"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
-MAX_TOP_K = 100
-MAX_ANSWER_CHARACTERS = 16 * 2**20
-"""Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
-MAX_TIMEOUT_MILLISECONDS = 600_000
-
-TEXT_TAG = "(one text)"
-TEXTS_TAG = "(texts)"
-PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
-FLAT_TAG, NESTED_TAG, NUMBER_TAG = "(flat)", "(nested)", "(number)"
-"""Tags for kinds of values, which pydantic puts into locations of errors. Clients do not see parts in parentheses."""
-
-
 def _whole(given: object) -> object:
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
@@ -205,16 +239,6 @@ def _whole(given: object) -> object:
 WHOLE: Final = BeforeValidator(_whole)
 """Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these
 are missing from the schema."""
-
-Text = Annotated[
-    str,
-    # Blank text gives a model nothing to read, and tokenizers drop NUL silently.
-    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
-]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
-
-
-_TEXTS = TypeAdapter(Texts)
 
 
 def inputs_kind(inputs: object) -> str | None:
@@ -245,36 +269,9 @@ Dimensions = Annotated[
     WHOLE,
 ]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE]
-Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
-ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
-Truncate = Annotated[
-    bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")
-]
 
-TruncationDirection = Annotated[
-    Literal["right", "Right"] | None,
-    Field(description="End at which long texts are cut; only the right end is supported."),
-]
-PromptName = Annotated[
-    str | None, Field(description="Prompt of the model, put before each text; null: its default prompt, if it has one.")
-]
-NoPromptName = Annotated[None, Field(description="Always null: texts are tokenized as they are.")]
-_MAX_TOKENS = 100_000
 NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
 TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]
-
-TimeoutMilliseconds = Annotated[
-    int,
-    Field(
-        ge=1,
-        le=MAX_TIMEOUT_MILLISECONDS,
-        description="Milliseconds until the request ends with 504; without it, the timeout of the server applies.",
-    ),
-]
-
-
-_COMPARED_CHARACTERS = 100
-"""Part of an unknown key that is compared: a very long key would hold up other requests."""
 
 
 class RequestBody(BaseModel):
@@ -313,11 +310,6 @@ def texts_of(inputs: str | list[str]) -> list[str]:
     return [inputs] if isinstance(inputs, str) else inputs
 
 
-PREFIX = "/models/"
-_NAME = "clozeline.encoder"
-"""Key of a scope: the model name from the path prefix."""
-
-
 class ModelPrefix:
     """Removes the prefix: every middleware within, and the route, see the path of the route alone."""
 
@@ -346,12 +338,6 @@ def without_prefix(scope: Scope) -> Scope:
         return scope
     name, _, path = scope["path"].removeprefix(PREFIX).partition("/")
     return {**scope, "path": f"/{path}", _NAME: name} if name and path else scope
-
-
-TEXT_COLUMN = "text"
-Records = tuple[list[dict[str, Any]], dict[str, str]]
-"""A record for each text, and headers that name the model."""
-_Names = tuple[str, str]
 
 
 def _name_kind(given: object) -> str | None:

@@ -1,4 +1,4 @@
-"""A protocol as a row: its paths, and its format for the error record of errors.py.
+"""A protocol as a row: its paths, and its format for the error record of serving/errors.py.
 
 The path alone determines the format, so that middleware that refuses a request uses it too.
 """

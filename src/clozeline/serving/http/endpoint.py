@@ -1,10 +1,9 @@
-"""One path at work: reads the body, lets its protocol answer, and caches the answer if the cache is on.
+"""All protocols of the server, and one path at work: it reads the body, lets its protocol answer, and may cache that.
 
-Hugging Face's pipelines: `{"inputs", "parameters"}`, as `huggingface_hub.InferenceClient` posts it to a URL.
+To add a protocol, write a file with a `Dialect` and list it here.
 
-Requests and answers are those of other paths. Labels come nested here, a list for each text; /predict has them flat.
-
-All protocols of the server. To add one, write a file with a `Dialect` and list it here.
+Hugging Face's pipelines, `{"inputs", "parameters"}` as `huggingface_hub.InferenceClient` posts it to a URL, have the
+requests and answers of other paths. Labels come nested here, a list for each text; /predict has them flat.
 """
 
 from collections.abc import Iterable
@@ -65,7 +64,7 @@ class _Whole(BaseRoute):
 
 
 class Endpoint:
-    """ASGI application of one path. Its first message is the whole body, which edge/body_limit.py has read."""
+    """ASGI application of one path. Its first message is the whole body, which limits.py has read."""
 
     def __init__(self, operation: Operation, service: Service) -> None:
         self.operation = operation
@@ -134,6 +133,7 @@ def _pipeline(task: str, asked: Operation) -> Operation:
     return replace(asked, path=f"/pipeline/{task}", name=task.replace("-", "_"))
 
 
+HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, COMPLETE, CLASSIFY, TAG, ANSWER, ZERO_SHOT, FEEDBACK, *OPERATIONS))
 HUGGING_FACE = Dialect(
     HUGGING_FACE_WORDS,
     (
@@ -159,7 +159,4 @@ HUGGING_FACE = Dialect(
     ),
     tag="Hugging Face",
 )
-
-
-HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, COMPLETE, CLASSIFY, TAG, ANSWER, ZERO_SHOT, FEEDBACK, *OPERATIONS))
 DIALECTS: Final = Dialects((HOUSE, EMBEDDINGS_INFERENCE, OPENAI, HUGGING_FACE, INFERENCE_PROTOCOL, TRITON, MLFLOW))

@@ -1,10 +1,7 @@
-"""/classify: labels of texts, or of pairs of texts.
+"""Our own paths for labels and spans: /classify, /zero-shot, /tag and /answer.
 
-/zero-shot: classification by labels that the client names, without training.
-
-/tag: entities of a text, with the field names of Hugging Face's token-classification task.
-
-/answer: the answer to a question from a context, under the names of Hugging Face's question-answering.
+/zero-shot classifies by labels that the client names, without training. /tag has the field names of Hugging Face's
+token-classification task, /answer those of its question-answering task.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,7 +60,78 @@ from clozeline.serving.zero_shot import (
 )
 
 _DEFAULT_NUM_LABELS = 5
-_PATH = "/classify"
+_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {MAX_TEXTS} of either'
+CLASSIFYING = Ability(Classifier, rank=lambda model: model.manifest.reads_pairs)
+"""Without a name, models of single texts come first."""
+CLASSIFYING_PAIRS = Ability(
+    Classifier,
+    has=lambda model: model.manifest.reads_pairs,
+    missing="reads pairs of texts",
+    expected="a classifier of pairs",
+    do="start the server with a cross-encoder, or compare embeddings of texts with /similarity",
+)
+CLASSIFY_EXAMPLES = {
+    "one text": Example("The likeliest labels", {"inputs": "Apply a 2D convolution over the input."}),
+    "several": Example(
+        "Several texts, the best label of each",
+        {
+            "inputs": ["Apply a 2D convolution over the input.", "Parse a date."],
+            "parameters": {"top_k": 1},
+        },
+    ),
+    "pair": Example(
+        "A pair of texts, for a model that reads pairs",
+        {"inputs": {"text": "How do I sort a list?", "text_pair": "Sort a list in place."}},
+        ability=CLASSIFYING_PAIRS,
+    ),
+}
+CHOOSING = Ability(
+    OpenModel,  # type: ignore[type-abstract]  # isinstance takes any class
+    has=can_choose,
+    rank=lambda model: not tells_entailment(model),
+)
+"""If no model is named, entailment models come first."""
+_LABELS = {"candidate_labels": ["list", "file"]}
+ZERO_SHOT_EXAMPLES = {
+    "two labels": Example("Two labels", {"inputs": "Open it for reading.", "parameters": _LABELS}),
+    "template": Example(
+        "A custom template",
+        {
+            "inputs": "Open it for reading.",
+            "parameters": {**_LABELS, "hypothesis_template": "Here a {} is used."},
+        },
+    ),
+}
+_Scores = tuple[list[ScoredLabel], dict[str, str]]
+"""Scored labels, and headers that name the model."""
+TAGGING = Ability(Tagger)
+TAG_EXAMPLES = {
+    "one text": Example("The entities of a text", {"inputs": "Maria Lopez lives in Oslo."}),
+    "several": Example(
+        "Several texts, whole words",
+        {
+            "inputs": ["Maria Lopez lives in Oslo.", "Acme opens in Rome."],
+            "parameters": {"aggregation_strategy": "first"},
+        },
+    ),
+    "tokens": Example(
+        "Every token with its tag",
+        {"inputs": "Oslo.", "parameters": {"aggregation_strategy": "none", "ignore_labels": []}},
+    ),
+}
+Tagged = tuple[list[FoundTag], dict[str, str]]
+"""Entities of each text, and headers that name the model."""
+ANSWERING = Ability(Answerer)
+_ASKED = {"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo. She works in Rome."}
+ANSWER_EXAMPLES = {
+    "one": Example("The best answer", {"inputs": _ASKED}),
+    "several": Example(
+        "Three answers, which may include no answer",
+        {"inputs": _ASKED, "parameters": {"top_k": 3, "handle_impossible_answer": True}},
+    ),
+}
+Answered = tuple[list[list[FoundAnswer]], dict[str, str]]
+"""Answers to each question, best first, and headers that name the model."""
 
 
 class Pair(RequestBody):
@@ -80,7 +148,6 @@ def _labelled_kind(inputs: object) -> str | None:
     return PAIR_TAG if isinstance(inputs, dict | Pair) else inputs_kind(inputs)
 
 
-_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {MAX_TEXTS} of either'
 LabelledInputs = Annotated[
     Annotated[Text, Tag(TEXT_TAG)]
     | Annotated[Texts, Tag(TEXTS_TAG)]
@@ -126,34 +193,6 @@ class LabelScore(BaseModel):
 
 ClassifyResponse = list[list[LabelScore]]
 """The most probable labels of each text, best first. A single text also gets a list of lists."""
-
-
-CLASSIFYING = Ability(Classifier, rank=lambda model: model.manifest.reads_pairs)
-"""Without a name, models of single texts come first."""
-CLASSIFYING_PAIRS = Ability(
-    Classifier,
-    has=lambda model: model.manifest.reads_pairs,
-    missing="reads pairs of texts",
-    expected="a classifier of pairs",
-    do="start the server with a cross-encoder, or compare embeddings of texts with /similarity",
-)
-
-
-CLASSIFY_EXAMPLES = {
-    "one text": Example("The likeliest labels", {"inputs": "Apply a 2D convolution over the input."}),
-    "several": Example(
-        "Several texts, the best label of each",
-        {
-            "inputs": ["Apply a 2D convolution over the input.", "Parse a date."],
-            "parameters": {"top_k": 1},
-        },
-    ),
-    "pair": Example(
-        "A pair of texts, for a model that reads pairs",
-        {"inputs": {"text": "How do I sort a list?", "text_pair": "Sort a list in place."}},
-        ability=CLASSIFYING_PAIRS,
-    ),
-}
 
 
 async def classify(call: Call, body: ClassifyRequest) -> Response:
@@ -251,14 +290,6 @@ CLASSIFY = Operation(
 )
 
 
-CHOOSING = Ability(
-    OpenModel,  # type: ignore[type-abstract]  # isinstance takes any class
-    has=can_choose,
-    rank=lambda model: not tells_entailment(model),
-)
-"""If no model is named, entailment models come first."""
-
-
 class ZeroShotParameters(RequestBody):
     candidate_labels: Annotated[
         list[Text],
@@ -295,19 +326,6 @@ class ZeroShotLists(BaseModel):
     scores: list[float]
 
 
-_LABELS = {"candidate_labels": ["list", "file"]}
-ZERO_SHOT_EXAMPLES = {
-    "two labels": Example("Two labels", {"inputs": "Open it for reading.", "parameters": _LABELS}),
-    "template": Example(
-        "A custom template",
-        {
-            "inputs": "Open it for reading.",
-            "parameters": {**_LABELS, "hypothesis_template": "Here a {} is used."},
-        },
-    ),
-}
-
-
 async def zero_shot(call: Call, body: ZeroShotRequest) -> Response:
     """Chooses by entailment if a served model was trained on it, otherwise by filling the template with an encoder."""
     scores, headers = await _scores(call, body)
@@ -320,10 +338,6 @@ async def zero_shot_lists(call: Call, body: ZeroShotRequest) -> Response:
         sequence=body.inputs, labels=[one.label for one in scores], scores=[one.score for one in scores]
     )
     return JsonResponse(answer.model_dump(), headers=headers)
-
-
-_Scores = tuple[list[ScoredLabel], dict[str, str]]
-"""Scored labels, and headers that name the model."""
 
 
 async def _scores(call: Call, body: ZeroShotRequest) -> _Scores:
@@ -381,9 +395,6 @@ ZERO_SHOT = Operation(
     examples=ZERO_SHOT_EXAMPLES,
     place="inputs".format,
 )
-
-
-TAGGING = Ability(Tagger)
 
 
 class TagReading(RequestBody):
@@ -444,21 +455,6 @@ _Tagged = list[Entity] | list[TaggedToken]
 TagResponse = _Tagged | list[_Tagged]
 """Mirrors the request: the entities of one text, or a list of entities for each of several texts."""
 
-TAG_EXAMPLES = {
-    "one text": Example("The entities of a text", {"inputs": "Maria Lopez lives in Oslo."}),
-    "several": Example(
-        "Several texts, whole words",
-        {
-            "inputs": ["Maria Lopez lives in Oslo.", "Acme opens in Rome."],
-            "parameters": {"aggregation_strategy": "first"},
-        },
-    ),
-    "tokens": Example(
-        "Every token with its tag",
-        {"inputs": "Oslo.", "parameters": {"aggregation_strategy": "none", "ignore_labels": []}},
-    ),
-}
-
 
 async def tag(call: Call, body: TagRequest) -> Response:
     """A text that is too long for the model is read in overlapping windows and is never cut."""
@@ -477,10 +473,6 @@ async def tag(call: Call, body: TagRequest) -> Response:
 def entities_of(entities: Iterable[FoundEntity | TaggedSpan]) -> frozenset[tuple[str, int, int]]:
     """Return what feedback compares: the type and place of each entity, in any order."""
     return frozenset((entity.entity_group, entity.start, entity.end) for entity in entities)
-
-
-Tagged = tuple[list[FoundTag], dict[str, str]]
-"""Entities of each text, and headers that name the model."""
 
 
 async def tagged(
@@ -518,9 +510,6 @@ TAG = Operation(
     body=TagRequest,
     examples=TAG_EXAMPLES,
 )
-
-
-ANSWERING = Ability(Answerer)
 
 
 class QuestionInputs(RequestBody):
@@ -579,15 +568,6 @@ class Answer(BaseModel):
 AnswerResponse = Answer | list[Answer]
 """The best answer; a list, best first, if the request allows more than one."""
 
-_ASKED = {"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo. She works in Rome."}
-ANSWER_EXAMPLES = {
-    "one": Example("The best answer", {"inputs": _ASKED}),
-    "several": Example(
-        "Three answers, which may include no answer",
-        {"inputs": _ASKED, "parameters": {"top_k": 3, "handle_impossible_answer": True}},
-    ),
-}
-
 
 async def answer(call: Call, body: AnswerRequest) -> Response:
     """A context that is too long for the model is read in overlapping windows and is never cut."""
@@ -599,10 +579,6 @@ async def answer(call: Call, body: AnswerRequest) -> Response:
     identity, best = served.identity, [one.answer for one in answers[:1]]
     headers = headers | call.service.given.keep(identity.name, identity.version, best)
     return JsonResponse(answers[0] if top_k == 1 else answers, headers=headers)
-
-
-Answered = tuple[list[list[FoundAnswer]], dict[str, str]]
-"""Answers to each question, best first, and headers that name the model."""
 
 
 async def answered(

@@ -1,10 +1,8 @@
-"""/fill-mask: the most probable tokens for the masks of a text.
+"""Our own paths for tokens and vectors: /fill-mask, /embed and /complete.
 
-Embeddings in the forms that clients request: fewer dimensions, base64, similarities, vectors of tokens.
+Embeddings come in the forms that clients request: fewer dimensions, base64, similarities, vectors of tokens.
 
-H hidden, S sentences.
-
-/complete: the continuation of a text by a causal language model.
+Shapes: H hidden, S sentences.
 """
 
 import base64
@@ -45,6 +43,61 @@ from clozeline.serving.queue import ServedModel
 DEFAULT_NUM_CANDIDATES = 5
 
 FILLING = Ability(OpenEncoder)
+FILL_MASK_EXAMPLES = {
+    "one mask": Example("The likeliest words", {"inputs": "Return the [MASK] of the list."}),
+    "targets": Example(
+        "Only some tokens compete",
+        {"inputs": "Return the [MASK] of the list.", "parameters": {"targets": ["a", "b"], "top_k": 2}},
+    ),
+    "several": Example(
+        "Several texts, several masks",
+        {
+            "inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."],
+            "parameters": {"top_k": 3},
+        },
+    ),
+}
+Embedding = npt.NDArray[np.float32]
+EncodingFormat = Literal["float", "base64"]
+EMBEDDING = Ability(Embedder)
+"""With or without a head for masks."""
+EmbedResponse = list[list[float]] | list[list[list[float]]]
+"""One vector for each text, or with `?level=tokens` for each token of each text. A single text also gets a list."""
+_LEVELS = ("text", "tokens")
+MAX_TOKEN_NUMBERS = 2**22
+"""Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON."""
+EMBED_EXAMPLES = {
+    "one text": Example("One text, one vector", {"inputs": "Sort a list in place."}),
+    "several": Example(
+        "Several texts; the end of a long text is cut off",
+        {"inputs": ["Sort a list in place.", "Open a file for reading."], "truncate": True},
+    ),
+}
+MAX_NEW_TOKENS = 1024
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 256
+COMPLETING = Ability(Completer)
+NewTokens = Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS), WHOLE]
+Temperature = Annotated[float, Field(ge=0, le=100, description="0: the most likely token.", strict=False)]
+TopP = Annotated[
+    float, Field(gt=0, le=1, description="Draw from the most likely tokens up to this total probability.", strict=False)
+]
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="The same seed gives the same answer."), WHOLE]
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, description="The answer ends before any of these.")]
+CutBeginning = Annotated[
+    bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
+]
+COMPLETE_EXAMPLES = {
+    "greedy": Example("The likeliest continuation", {"inputs": "Return the number of"}),
+    "drawn": Example(
+        "Two texts, drawn with a seed",
+        {
+            "inputs": ["Return the number of", "Raise an"],
+            "parameters": {"max_new_tokens": 8, "temperature": 0.8, "top_p": 0.95, "seed": 1},
+        },
+    ),
+}
 
 
 class FillMaskParameters(RequestBody):
@@ -75,21 +128,6 @@ Mask = list[Candidate]
 FillMaskResponse = Mask | list[Mask] | list[Mask | list[Mask]]
 """Mirrors the request: one text, or a list of texts. A text with one mask gets its candidates, best first; a text with
 several masks gets a list of candidates for each mask."""
-
-FILL_MASK_EXAMPLES = {
-    "one mask": Example("The likeliest words", {"inputs": "Return the [MASK] of the list."}),
-    "targets": Example(
-        "Only some tokens compete",
-        {"inputs": "Return the [MASK] of the list.", "parameters": {"targets": ["a", "b"], "top_k": 2}},
-    ),
-    "several": Example(
-        "Several texts, several masks",
-        {
-            "inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."],
-            "parameters": {"top_k": 3},
-        },
-    ),
-}
 
 
 async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
@@ -175,13 +213,6 @@ FILL_MASK = Operation(
 )
 
 
-Embedding = npt.NDArray[np.float32]
-EncodingFormat = Literal["float", "base64"]
-
-EMBEDDING = Ability(Embedder)
-"""With or without a head for masks."""
-
-
 class EmbedRequest(RequestBody):
     inputs: Inputs
     normalize: Annotated[
@@ -193,21 +224,6 @@ class EmbedRequest(RequestBody):
     truncation_direction: TruncationDirection = None
     prompt_name: PromptName = None
     model: ModelName = None
-
-
-EmbedResponse = list[list[float]] | list[list[list[float]]]
-"""One vector for each text, or with `?level=tokens` for each token of each text. A single text also gets a list."""
-_LEVELS = ("text", "tokens")
-MAX_TOKEN_NUMBERS = 2**22
-"""Largest number of numbers in an answer of `?level=tokens`: some 50 MB of JSON."""
-
-EMBED_EXAMPLES = {
-    "one text": Example("One text, one vector", {"inputs": "Sort a list in place."}),
-    "several": Example(
-        "Several texts; the end of a long text is cut off",
-        {"inputs": ["Sort a list in place.", "Open a file for reading."], "truncate": True},
-    ),
-}
 
 
 async def embed(call: Call, body: EmbedRequest) -> Response:
@@ -360,25 +376,6 @@ async def embed_records(call: Call, name: str, sent: Sent, params: InvocationPar
     return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers
 
 
-MAX_NEW_TOKENS = 1024
-MAX_STOPS = 4
-MAX_STOP_CHARACTERS = 256
-
-COMPLETING = Ability(Completer)
-
-NewTokens = Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS), WHOLE]
-Temperature = Annotated[float, Field(ge=0, le=100, description="0: the most likely token.", strict=False)]
-TopP = Annotated[
-    float, Field(gt=0, le=1, description="Draw from the most likely tokens up to this total probability.", strict=False)
-]
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="The same seed gives the same answer."), WHOLE]
-Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, description="The answer ends before any of these.")]
-CutBeginning = Annotated[
-    bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
-]
-
-
 class CompleteParameters(RequestBody):
     """Names of Hugging Face's text generation."""
 
@@ -412,17 +409,6 @@ class Generated(BaseModel):
 
 CompleteResponse = Generated | list[Generated]
 """One continuation for one text, a list for a list."""
-
-COMPLETE_EXAMPLES = {
-    "greedy": Example("The likeliest continuation", {"inputs": "Return the number of"}),
-    "drawn": Example(
-        "Two texts, drawn with a seed",
-        {
-            "inputs": ["Return the number of", "Raise an"],
-            "parameters": {"max_new_tokens": 8, "temperature": 0.8, "top_p": 0.95, "seed": 1},
-        },
-    ),
-}
 
 
 async def complete(call: Call, body: CompleteRequest) -> Response:

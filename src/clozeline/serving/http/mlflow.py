@@ -25,6 +25,36 @@ _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _TEXT: dict[str, Any] = TypeAdapter(Text).json_schema()
 _TEXTS: dict[str, Any] = TypeAdapter(Texts).json_schema()
 _RECORDS: dict[str, Any] = _TEXTS | {"items": {"type": "object"}}
+_CODES = {
+    401: "UNAUTHENTICATED",
+    404: "RESOURCE_DOES_NOT_EXIST",
+    429: "REQUEST_LIMIT_EXCEEDED",
+    500: "INTERNAL_ERROR",
+    503: "TEMPORARILY_UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+EXAMPLES = {
+    "inputs": Example("Texts", {"inputs": ["Return the [MASK] of the list."], "params": {"top_k": 2}}),
+    "instances": Example("Instances", {"instances": [{"text": "Open a file."}]}),
+    "dataframe_split": Example(
+        "A dataframe by columns and rows",
+        {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
+    ),
+    "dataframe_records": Example(
+        "A dataframe as a list of rows",
+        {"dataframe_records": [{"text": "Open a file."}]},
+    ),
+    "pairs": Example(
+        "Pairs of texts, for a model that reads pairs",
+        {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
+        ability=CLASSIFYING_PAIRS,
+    ),
+    "answers": Example(
+        "Questions with their contexts, for a question-answering model",
+        {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
+        ability=ANSWERING,
+    ),
+}
 
 
 def _given(shape: str) -> JsonDict:
@@ -82,42 +112,8 @@ class MlflowError(ErrorBody):
     message: str
 
 
-_CODES = {
-    401: "UNAUTHENTICATED",
-    404: "RESOURCE_DOES_NOT_EXIST",
-    429: "REQUEST_LIMIT_EXCEEDED",
-    500: "INTERNAL_ERROR",
-    503: "TEMPORARILY_UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
-
-
 def _said(status: int, detail: ErrorDetail) -> MlflowError:
     return MlflowError(error_code=_CODES.get(status, "BAD_REQUEST"), message=sentence(detail))
-
-
-EXAMPLES = {
-    "inputs": Example("Texts", {"inputs": ["Return the [MASK] of the list."], "params": {"top_k": 2}}),
-    "instances": Example("Instances", {"instances": [{"text": "Open a file."}]}),
-    "dataframe_split": Example(
-        "A dataframe by columns and rows",
-        {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
-    ),
-    "dataframe_records": Example(
-        "A dataframe as a list of rows",
-        {"dataframe_records": [{"text": "Open a file."}]},
-    ),
-    "pairs": Example(
-        "Pairs of texts, for a model that reads pairs",
-        {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
-        ability=CLASSIFYING_PAIRS,
-    ),
-    "answers": Example(
-        "Questions with their contexts, for a question-answering model",
-        {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
-        ability=ANSWERING,
-    ),
-}
 
 
 async def invocations(call: Call, body: InvocationsRequest) -> Response:

@@ -1,17 +1,14 @@
-"""Inputs, outputs and parameters of each kind of model in the Open Inference Protocol.
-
-N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others are [N, K].
-Parameters of the protocol are numbers, strings and booleans: lists that other paths take are missing here.
-
-The Open Inference Protocol, version 2, over HTTP, for clients of Triton and KServe.
+"""The Open Inference Protocol, version 2, over HTTP, for clients of Triton and KServe.
 
 Texts come as a tensor `text`, pairs as `text` and `text_pair`, questions as `question` and `context`. An encoder
 answers `embedding`, or `token` and `score` for a mask; a classifier `label` and `score`; a tagger `entities`, a JSON
 list for each text; a question-answering model `answer`, `score`, and the characters of the context, `start` and `end`.
 
-Triton's extension of the Open Inference Protocol that we have: the configuration of a model.
-
+Parameters of the protocol are numbers, strings and booleans: lists that other paths take are missing here. Of Triton's
+extensions we have one, the configuration of a model:
 https://github.com/triton-inference-server/server/tree/main/docs/protocol: extension_model_configuration
+
+Shapes: N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others [N, K].
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -74,6 +71,15 @@ Answered = tuple[dict[OutputName, Values], dict[str, str]]
 _OF_PAIRS: tuple[InputName, InputName] = ("text", "text_pair")
 _NO_ANSWER = Answer("", 0.0, 0, 0)
 """Padding for a context with fewer answers than another of the same request."""
+_OF_ALL = frozenset({"binary_data_output"})
+_TOKENS: tuple[OutputName, ...] = ("embedding", "token", "score")
+_OF_TOKENS = _OF_ALL | {"top_k", "truncate"}
+EXTENSIONS = ("binary_tensor_data", "model_configuration")
+"""Triton's names of its extensions; `TRITON` answers the last one."""
+_TEXTS = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["Sort a list.", "Open a file."]}
+_DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
+    {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
+)
 
 
 class InferParameters(TagReading, AnswerSearch):
@@ -212,9 +218,6 @@ class TensorKind:
     """Default outputs if the request names none; empty: all."""
 
 
-_OF_ALL = frozenset({"binary_data_output"})
-_TOKENS: tuple[OutputName, ...] = ("embedding", "token", "score")
-_OF_TOKENS = _OF_ALL | {"top_k", "truncate"}
 MASKS = TensorKind(
     partial(_encoded, predicting=_Predicting(_filling, _of_only_mask)), _TOKENS, _OF_TOKENS, unasked=("embedding",)
 )
@@ -315,10 +318,6 @@ def _pairs_of(inputs: Mapping[InputName, list[str]], first: InputName, second: I
     return list(zip(inputs[first], inputs[second], strict=True))
 
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration")
-"""Triton's names of its extensions; triton.py answers the last one."""
-
-
 class InferenceProtocolError(ErrorBody):
     error: str
 
@@ -379,7 +378,6 @@ def _one(name: str, text: str) -> dict[str, Any]:
     return {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
 
 
-_TEXTS = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["Sort a list.", "Open a file."]}
 EXAMPLES = {
     "texts": Example("Two texts", {"inputs": [_TEXTS]}),
     "named": Example(
@@ -536,11 +534,6 @@ INFERENCE_PROTOCOL = Dialect(
         of_version(_INFER, "infer_version"),
     ),
     tag="Open Inference Protocol",
-)
-
-
-_DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
-    {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
 )
 
 

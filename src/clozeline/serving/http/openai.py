@@ -1,9 +1,4 @@
-"""What OpenAI's embeddings and completions share: their texts, the count of tokens, and the list of models.
-
-OpenAI's `/v1/completions`, in the form that its SDK sends and reads.
-
-OpenAI's `/v1/embeddings`, `/v1/completions` and `/v1/models`, in the form that its SDK sends and reads.
-"""
+"""OpenAI's `/v1/embeddings`, `/v1/completions` and `/v1/models`, in the form that its SDK sends and reads."""
 
 from typing import Annotated, Any, Literal
 
@@ -46,6 +41,46 @@ from clozeline.serving.queue import LoadedModel
 
 LIST = "/v1/models"
 _MAX_TEXTS = 2048
+_TEXTS = f"a text, or a list of 1 to {_MAX_TEXTS} texts"
+_Stop = Annotated[
+    Annotated[Stop, Tag(TEXT_TAG)] | Annotated[Stops, Tag(TEXTS_TAG)],
+    Field(description="The answer ends before this string, or before any of several."),
+    Discriminator(
+        inputs_kind, custom_error_type="stop_type", custom_error_message=f"a string, or at most {MAX_STOPS} of them"
+    ),
+]
+_Zero = Annotated[float, Field(ge=0, le=0, description="Only 0 is supported.", strict=False)]
+COMPLETION_EXAMPLES = {
+    "greedy": Example(
+        "The likeliest continuation", {"model": "encoder", "prompt": "Return the number of", "temperature": 0}
+    ),
+    "drawn": Example(
+        "Two prompts, drawn with a seed",
+        {
+            "model": "encoder",
+            "prompt": ["Return the number of", "Raise an"],
+            "max_tokens": 8,
+            "temperature": 0.8,
+            "seed": 1,
+            "stop": ".",
+        },
+    ),
+}
+_EMBEDDINGS = "/v1/embeddings"
+_CODES = {"no_such_model": "model_not_found", "no_key": "invalid_api_key", "overloaded": "rate_limit_exceeded"}
+_TYPES = {429: "rate_limit_error"}
+EXAMPLES = {
+    "one text": Example("One text", {"model": "encoder", "input": "Sort a list in place."}),
+    "base64": Example(
+        "Several texts, 4 dimensions, as base64",
+        {
+            "model": "encoder",
+            "input": ["Sort a list in place.", "Open a file."],
+            "dimensions": 4,
+            "encoding_format": "base64",
+        },
+    ),
+}
 
 
 def _no_token_ids(given: Any) -> Any:
@@ -58,7 +93,6 @@ def _no_token_ids(given: Any) -> Any:
     return given
 
 
-_TEXTS = f"a text, or a list of 1 to {_MAX_TEXTS} texts"
 OpenAITexts = Annotated[
     Annotated[Text, Tag(TEXT_TAG)] | Annotated[list[Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(TEXTS_TAG)],
     Field(description=f"{_TEXTS.capitalize()}. Token ids are refused, because they are those of another tokenizer."),
@@ -70,18 +104,6 @@ OpenAITexts = Annotated[
 class Usage(BaseModel):
     prompt_tokens: int = Field(description="Number of tokens, including special tokens.")
     total_tokens: int
-
-
-_Stop = Annotated[
-    Annotated[Stop, Tag(TEXT_TAG)] | Annotated[Stops, Tag(TEXTS_TAG)],
-    Field(description="The answer ends before this string, or before any of several."),
-    Discriminator(
-        inputs_kind, custom_error_type="stop_type", custom_error_message=f"a string, or at most {MAX_STOPS} of them"
-    ),
-]
-
-
-_Zero = Annotated[float, Field(ge=0, le=0, description="Only 0 is supported.", strict=False)]
 
 
 def _in_one_piece(given: object) -> object:
@@ -139,24 +161,6 @@ class Completions(BaseModel):
     usage: CompletionUsage
 
 
-COMPLETION_EXAMPLES = {
-    "greedy": Example(
-        "The likeliest continuation", {"model": "encoder", "prompt": "Return the number of", "temperature": 0}
-    ),
-    "drawn": Example(
-        "Two prompts, drawn with a seed",
-        {
-            "model": "encoder",
-            "prompt": ["Return the number of", "Raise an"],
-            "max_tokens": 8,
-            "temperature": 0.8,
-            "seed": 1,
-            "stop": ".",
-        },
-    ),
-}
-
-
 async def completions(call: Call, body: CompletionsRequest) -> Response:
     served = call.served(COMPLETING, body.model, listed=LIST)
     texts = texts_of(body.prompt)
@@ -188,11 +192,6 @@ COMPLETIONS = Operation(
     examples=COMPLETION_EXAMPLES,
     place="prompt[{}]".format,
 )
-
-
-_EMBEDDINGS = "/v1/embeddings"
-_CODES = {"no_such_model": "model_not_found", "no_key": "invalid_api_key", "overloaded": "rate_limit_exceeded"}
-_TYPES = {429: "rate_limit_error"}
 
 
 class OpenAIErrorDetail(ErrorDetail):
@@ -243,20 +242,6 @@ class Model(BaseModel):
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
     data: list[Model]
-
-
-EXAMPLES = {
-    "one text": Example("One text", {"model": "encoder", "input": "Sort a list in place."}),
-    "base64": Example(
-        "Several texts, 4 dimensions, as base64",
-        {
-            "model": "encoder",
-            "input": ["Sort a list in place.", "Open a file."],
-            "dimensions": 4,
-            "encoding_format": "base64",
-        },
-    ),
-}
 
 
 async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:

@@ -20,6 +20,29 @@ from clozeline.serving.queue import VERSION, LoadedModel, ServedModel
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
 Model = TypeVar("Model", bound=OpenModel)
+Refusals = dict[int, str]
+"""Meaning of each error status that a path may answer."""
+_EVERYWHERE: Refusals = {
+    400: "The Host header is missing, repeated or invalid",
+    421: "The server does not answer under this host name; see `clozeline serve --allowed-host`",
+    429: "Too many requests are open; Retry-After says when to retry",
+}
+LOADING: Refusals = {503: "The server is loading or stopping; Retry-After says when to retry"}
+KEYED: Refusals = {401: "The API key is missing or unknown, and the server requires one"}
+ASKED: Refusals = {
+    400: "The body is not JSON; or: the Host header is missing, repeated or invalid",
+    **KEYED,
+    404: "No such model or label",
+    408: "The body did not arrive in time",
+    409: "The model is not served in the version that x-model-version names",
+    413: "The body is too large, or its work cannot finish before the deadline",
+    415: "The content type is not JSON in UTF-8, or the body is compressed",
+    422: "A field or a text cannot be used",
+    429: "Too much work is waiting; Retry-After says when to retry",
+    **LOADING,
+    504: "The deadline of the request passed",
+}
+"""Errors of every path that a model answers."""
 
 
 class JsonResponse(Response):
@@ -118,31 +141,6 @@ class Example:
     value: dict[str, Any]
     ability: Ability[Any] | None = None
     """Ability that the answering model needs; None: any model of its path that reads single texts."""
-
-
-Refusals = dict[int, str]
-"""Meaning of each error status that a path may answer."""
-_EVERYWHERE: Refusals = {
-    400: "The Host header is missing, repeated or invalid",
-    421: "The server does not answer under this host name; see `clozeline serve --allowed-host`",
-    429: "Too many requests are open; Retry-After says when to retry",
-}
-LOADING: Refusals = {503: "The server is loading or stopping; Retry-After says when to retry"}
-KEYED: Refusals = {401: "The API key is missing or unknown, and the server requires one"}
-ASKED: Refusals = {
-    400: "The body is not JSON; or: the Host header is missing, repeated or invalid",
-    **KEYED,
-    404: "No such model or label",
-    408: "The body did not arrive in time",
-    409: "The model is not served in the version that x-model-version names",
-    413: "The body is too large, or its work cannot finish before the deadline",
-    415: "The content type is not JSON in UTF-8, or the body is compressed",
-    422: "A field or a text cannot be used",
-    429: "Too much work is waiting; Retry-After says when to retry",
-    **LOADING,
-    504: "The deadline of the request passed",
-}
-"""Errors of every path that a model answers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

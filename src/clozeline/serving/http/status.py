@@ -1,6 +1,6 @@
-"""Paths about the server itself: health, readiness, models and metrics.
+"""Paths about the server itself: health, readiness, models, metrics, and feedback.
 
-/feedback: the right answer to a request that was answered before.
+Feedback is the right answer to a request that was answered before.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,11 @@ from clozeline.serving.http.house_labels import TaggedSpan, entities_of
 from clozeline.serving.http.operation import ASKED, KEYED, LOADING, Call, JsonResponse, Operation
 from clozeline.serving.models import REQUEST_ID, GivenAnswer
 from clozeline.serving.queue import LoadedModel
+
+_SCORED = "/classify, /tag, /answer or /fill-mask"
+_REFUSALS = {status: ASKED[status] for status in (400, 401, 408, 413, 415, 422, 503)} | {
+    404: "No answer under this request id"
+}
 
 
 class Health(BaseModel):
@@ -164,9 +169,6 @@ OPERATIONS = (
 )
 
 
-_SCORED = "/classify, /tag, /answer or /fill-mask"
-
-
 class FeedbackRequest(RequestBody):
     request_id: Annotated[str, Field(description=f"Header `{REQUEST_ID}` of an answer by {_SCORED}.")]
     right: Annotated[
@@ -224,9 +226,6 @@ def _check(right: Sequence[str | list[TaggedSpan]], given: GivenAnswer) -> None:
         )
 
 
-_REFUSALS = {status: ASKED[status] for status in (400, 401, 408, 413, 415, 422, 503)} | {
-    404: "No answer under this request id"
-}
 FEEDBACK = Operation(
     path="/feedback",
     answer=feedback,

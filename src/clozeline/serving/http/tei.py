@@ -1,12 +1,7 @@
-"""text-embeddings-inference's /rerank: orders texts by how well they answer a query.
+"""text-embeddings-inference: /embed, /predict, /similarity, /info, /rerank, /tokenize and /decode.
 
-It needs a model that reads query and text together. Embeddings do not replace it, as there: /similarity compares them.
-
-text-embeddings-inference's /tokenize and /decode: from texts to the tokens of a model, and back.
-
-text-embeddings-inference: /embed, /predict, /similarity and /info; rerank.py and tokens.py hold the rest.
-
-/metrics is that of house/status.py.
+/rerank orders texts by how well they answer a query. It needs a model that reads query and text together. Embeddings do
+not replace it, as there: /similarity compares them. /metrics is that of status.py.
 """
 
 from dataclasses import replace
@@ -59,6 +54,29 @@ RERANKING = replace(
     missing="scores the relevance of a text",
     expected="a classifier of pairs, with one score or a label such as `relevant`",
 )
+_RANKED = ["Open a file.", "Order the items."]
+_EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
+_MAX_IDS = 65_536
+_Ids = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
+TOKENIZE_EXAMPLES = {
+    "one text": Example("One text", {"inputs": "Sort a list."}),
+    "several": Example(
+        "Several texts, without special tokens",
+        {"inputs": ["Sort a list.", "Open a file."], "add_special_tokens": False},
+    ),
+}
+_TYPES = {429: "Overloaded", 503: "Unhealthy"}
+_OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2)]
+PREDICT_EXAMPLES = {
+    "one text": Example("One text", {"inputs": "Parse a date."}),
+    "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
+    "pair": Example(
+        "A pair of texts, for a model that reads pairs",
+        {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
+        ability=CLASSIFYING_PAIRS,
+    ),
+}
+_COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
 
 
 class RerankRequest(RequestBody):
@@ -91,8 +109,6 @@ async def rerank(call: Call, body: RerankRequest) -> Response:
     return JsonResponse(ranks, headers=reply.headers)
 
 
-_RANKED = ["Open a file.", "Order the items."]
-_EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
 RERANK = Operation(
     path="/rerank",
     answer=rerank,
@@ -104,10 +120,6 @@ RERANK = Operation(
     examples={"two": Example("Two texts for a query", _EXAMPLE)},
     place="texts[{}]".format,
 )
-
-
-_MAX_IDS = 65_536
-_Ids = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
 
 
 class TokenizeRequest(RequestBody):
@@ -136,15 +148,6 @@ class SimpleToken(BaseModel):
     special: bool
     start: int | None = Field(description="First character in the text; null for an added special token.")
     stop: int | None
-
-
-TOKENIZE_EXAMPLES = {
-    "one text": Example("One text", {"inputs": "Sort a list."}),
-    "several": Example(
-        "Several texts, without special tokens",
-        {"inputs": ["Sort a list.", "Open a file."], "add_special_tokens": False},
-    ),
-}
 
 
 async def tokenize(call: Call, body: TokenizeRequest) -> Response:
@@ -210,9 +213,6 @@ TOKEN_OPERATIONS = (
 )
 
 
-_TYPES = {429: "Overloaded", 503: "Unhealthy"}
-
-
 class HuggingFaceError(ErrorBody):
     """Error of Hugging Face's pipelines and of text-embeddings-inference."""
 
@@ -226,8 +226,6 @@ def _said(status: int, detail: ErrorDetail) -> HuggingFaceError:
 
 
 HUGGING_FACE_WORDS = Words(HuggingFaceError, _said)
-
-_OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2)]
 
 
 def _predicted_kind(inputs: object) -> str | None:
@@ -296,18 +294,6 @@ class Info(BaseModel):
     auto_truncate: Literal[False]
     tokenization_workers: int
     version: str
-
-
-PREDICT_EXAMPLES = {
-    "one text": Example("One text", {"inputs": "Parse a date."}),
-    "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
-    "pair": Example(
-        "A pair of texts, for a model that reads pairs",
-        {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
-        ability=CLASSIFYING_PAIRS,
-    ),
-}
-_COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
 
 
 async def predict(call: Call, body: PredictRequest) -> Response:

@@ -36,8 +36,6 @@ InputName = Literal["text", "text_pair", "question", "context"]
 Datatype = Literal["FP32", "INT64", "BYTES"]
 Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
-
-
 _OneText = Annotated[list[Text], Field(min_length=1, max_length=1)]
 _Strings = Annotated[
     Annotated[Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)], Tag(FLAT_TAG)]
@@ -46,6 +44,8 @@ _Strings = Annotated[
         nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
     ),
 ]
+_NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
+"""Datatype and wire format by the kind of the numpy array."""
 
 
 class InputParameters(RequestBody):
@@ -163,10 +163,6 @@ def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: di
         media_type="application/octet-stream",
         headers=headers | {HEADER_LENGTH: str(len(head))},
     )
-
-
-_NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
-"""Datatype and wire format by the kind of the numpy array."""
 
 
 def _entry(output: OutputTensor) -> tuple[dict[str, Any], bytes]:

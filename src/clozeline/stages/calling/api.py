@@ -1,8 +1,7 @@
-"""A run: the folder with everything that the stages made, laid out as a project.
+"""The pipeline from Python: each function calls stages of dvc.yaml, so its files have the bytes that `dvc repro` gives.
 
-From text to packages: each function calls stages of dvc.yaml, so its files have the bytes that `dvc repro` gives.
-
-What a run looks like in a notebook: the chapters of the report that its files fill.
+A run is a folder with everything that the stages made, laid out as a project. A notebook shows it as the chapters of
+the report that its files fill.
 """
 
 import os
@@ -38,6 +37,16 @@ if TYPE_CHECKING:
 PARAMS: Final = "params.yaml"
 LOCK: Final = "requirements.lock"
 _PLACEHOLDER = re.compile(r"\$\{([\w.]+)\}")
+_TO_AN_ENCODER: Final = ("snapshot", "preprocess", "tokenize", "pretrain")
+_LOCAL: Final = ("files", "wikipedia-xml")
+"""Kinds of source whose `path` is the text."""
+_USUAL_FOLDER: Final = "clozeline-run"
+Texts = Iterable[str] | str | PathLike[str]
+Labelled = Iterable[Mapping[str, Any]] | str | PathLike[str]
+_HEIGHT_PIXELS: Final = 720
+_OF_TRAINING: Final = ("training",)
+_OF_EVALUATION: Final = ("encoder", "training", "examples")
+_OF_TASK: Final = ("tasks",)
 
 
 @dataclass(frozen=True)
@@ -142,14 +151,6 @@ def opened(run: Run | str | PathLike[str]) -> Run:
             do='run `run = clozeline.pretrain(texts, config, folder="my-run")` first',
         )
     return found
-
-
-_TO_AN_ENCODER: Final = ("snapshot", "preprocess", "tokenize", "pretrain")
-_LOCAL: Final = ("files", "wikipedia-xml")
-"""Kinds of source whose `path` is the text."""
-_USUAL_FOLDER: Final = "clozeline-run"
-Texts = Iterable[str] | str | PathLike[str]
-Labelled = Iterable[Mapping[str, Any]] | str | PathLike[str]
 
 
 def pretrain(
@@ -300,12 +301,6 @@ def _refuse_champion(params: Config) -> None:
             f"`pretrain.start: {FROM_CHAMPION}`: a run from Python does not continue from the live model",
             do="use `clozeline run` in the project, or set it to null, the folder of an encoder, or a name on the hub",
         )
-
-
-_HEIGHT_PIXELS: Final = 720
-_OF_TRAINING: Final = ("training",)
-_OF_EVALUATION: Final = ("encoder", "training", "examples")
-_OF_TASK: Final = ("tasks",)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Calls of stages: the arguments that dvc.yaml writes, as the parameters of the function that is the stage.
 
-Texts and labelled records of the caller: written into the folder of a run, or found where they are.
-
-Stages of our own dvc.yaml. The package carries it by another name: DVC reads any dvc.yaml in a project.
+Texts and labelled records of the caller are written into the folder of a run, or found where they are. The package
+carries our own dvc.yaml by another name: DVC reads any dvc.yaml in a project.
 """
 
 import importlib
@@ -25,6 +24,13 @@ _SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess"
 """Section of params.yaml by stage, where the stage has none of its own name."""
 _FROM_PYTHON: Final = {"before_first_step", "callbacks"}
 """Parameters that no command can give."""
+_FIELD: Final = "text"
+_NO_SOURCE: Final = dict.fromkeys(("url", "query", "dataset", "subset", "revision", "label_field"))
+_STARTER: Final = Path(__file__).parents[2] / "starter"
+FILE: Final = _STARTER / "stages.yaml"
+PIN: Final = "requirements.lock"
+"""Code of the stages in another project: a change of the pinned Clozeline runs all of them again."""
+_CODE: Final = "src/"
 
 
 def stage_named(name: str) -> Callable[..., None]:
@@ -100,10 +106,6 @@ def _task_section(sections: dict[str, Any], task: str | None, name: str) -> Any:
     return sections[task]
 
 
-_FIELD: Final = "text"
-_NO_SOURCE: Final = dict.fromkeys(("url", "query", "dataset", "subset", "revision", "label_field"))
-
-
 def texts_in(texts: Iterable[str] | str | PathLike[str], folder: Path) -> dict[str, Any]:
     """Return the source of a run's text: the given path, or a file in `folder` with the given strings.
 
@@ -173,13 +175,6 @@ def _record(number: int, record: object) -> Mapping[str, Any]:
         f"record {number} must be a dictionary of strings, numbers and lists of them: {given}",
         do='pass records such as `{"text": "…", "label": "…"}`',
     )
-
-
-_STARTER: Final = Path(__file__).parents[2] / "starter"
-FILE: Final = _STARTER / "stages.yaml"
-PIN: Final = "requirements.lock"
-"""Code of the stages in another project: a change of the pinned Clozeline runs all of them again."""
-_CODE: Final = "src/"
 
 
 def own_graph() -> Any:

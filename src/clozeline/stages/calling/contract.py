@@ -1,10 +1,7 @@
-"""contract.lock: profiles of the data that the last accepted run was trained on.
+"""contract.lock: profiles of the data that the last accepted run was trained on, compared with those of a new run.
 
-Comparison of the data of a run with those of the last accepted run.
-
-Check of the contract before a training starts, and the record of what it accepted.
-
-The check belongs to the command of a stage, not to its code: it changes no output, so an edit of it re-runs nothing.
+The check comes before a training starts, and records what it accepted. It belongs to the command of a stage, not to its
+code: it changes no output, so an edit of it re-runs nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +25,23 @@ from clozeline.system.files import alone, replacing_file
 
 FILE: Final = "contract.lock"
 _NO_LABELS: Final[Mapping[str, LabelProfile]] = MappingProxyType({})
+MAX_DROPPED_INCREASE = 0.2
+"""Increase of the share of documents dropped for one reason."""
+MAX_SCRIPT_SHIFT = 0.1
+"""Change of the share of letters of one script, such as Latin."""
+MIN_LANGUAGE_SIMILARITY = 0.7
+"""Cosine of the frequencies of character trigrams; that of another language is below 0.6."""
+MAX_LENGTH_INDEX = 0.25
+"""Population stability index of the lengths of texts; 0.25 is usually called a large shift."""
+MAX_UNKNOWN_INDEX = 0.1
+"""Population stability index of the shares of unknown tokens of texts, if their share of all has grown."""
+MAX_CONFLICT_SHARE = 0.05
+"""Share of labelled texts whose copies have different labels."""
+MAX_CLASS_INDEX = 0.25
+"""Population stability index of the classes of labelled texts."""
+_LEAST_TEXTS = 200
+"""Least number of sampled or labelled texts for a comparison of distributions: with fewer, the stability index is
+noise."""
 
 
 class Accepted(BaseModel):
@@ -71,25 +85,6 @@ class Accepted(BaseModel):
     def write(self, root: Path) -> None:
         with replacing_file(root / FILE) as beside:
             beside.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-
-
-MAX_DROPPED_INCREASE = 0.2
-"""Increase of the share of documents dropped for one reason."""
-MAX_SCRIPT_SHIFT = 0.1
-"""Change of the share of letters of one script, such as Latin."""
-MIN_LANGUAGE_SIMILARITY = 0.7
-"""Cosine of the frequencies of character trigrams; that of another language is below 0.6."""
-MAX_LENGTH_INDEX = 0.25
-"""Population stability index of the lengths of texts; 0.25 is usually called a large shift."""
-MAX_UNKNOWN_INDEX = 0.1
-"""Population stability index of the shares of unknown tokens of texts, if their share of all has grown."""
-MAX_CONFLICT_SHARE = 0.05
-"""Share of labelled texts whose copies have different labels."""
-MAX_CLASS_INDEX = 0.25
-"""Population stability index of the classes of labelled texts."""
-_LEAST_TEXTS = 200
-"""Least number of sampled or labelled texts for a comparison of distributions: with fewer, the stability index is
-noise."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
-"""Labelled records as the contract compares them: one function for each kind of task that has labels.
+"""Profile of the labelled data of a task: classes, conflicts, and the rows of the test split.
 
 Pairs of texts have none: copies of a scored pair may differ, and a matching pair has no label.
-
-Profile of the labelled data of a task: classes, conflicts, and the rows of the test split.
 """
 
 import hashlib
@@ -26,6 +24,8 @@ from clozeline.tasks.tagging.data import OUTSIDE, type_of, words_and_tags
 
 LABELLED: Final = (LabelledParams, TaggingParams, QuestionAnsweringParams)
 """Params of the tasks whose records have labels."""
+_MOST_TEST_ROWS = 2_000
+_DIGEST_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,6 @@ def _of_answers(params: QuestionAnsweringParams, record: LabelledRecord, given: 
     answers = tuple(sorted(set(question.texts)))
     kind = "answerable" if question.is_answerable else "unanswerable"
     return LabelledItem(identity_of(question.question, question.context), answers, (kind,), question.part)
-
-
-_MOST_TEST_ROWS = 2_000
-_DIGEST_CHARACTERS = 16
 
 
 class LabelProfile(BaseModel):

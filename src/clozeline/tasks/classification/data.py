@@ -1,6 +1,4 @@
-"""Select the labelled texts of a task and split them into training, validation and test.
-
-Splits of a classification task, as texts and as tokens.
+"""Labelled texts of a task: selected, split into training, validation and test, and held as texts and as tokens.
 
 Shapes: T texts, C classes, B rows of a batch.
 """
@@ -28,6 +26,10 @@ from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 
 _LOG = logging.getLogger(__name__)
 _MOST_NAMED = 10
+Targets = npt.NDArray[Any]
+"""`class_T`, indices of labels; for multi-label tasks `is_true_TC`, 0 or 1."""
+Lengths = Callable[[TextsOrPairs, Collection[str]], Ids]
+"""Function (texts, labels) → tokens of each text as the model reads it when it chooses among the labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +240,6 @@ def _some(labels: Collection[str]) -> str:
     return ", ".join(sorted(labels)[:_MOST_NAMED]) + ", …" * (len(labels) > _MOST_NAMED)
 
 
-Targets = npt.NDArray[Any]
-"""`class_T`, indices of labels; for multi-label tasks `is_true_TC`, 0 or 1."""
-
-
 @dataclass(frozen=True)
 class ClassifiedRows:
     """One split of the task."""
@@ -271,10 +269,6 @@ class ClassifiedRows:
 
     def batch(self, rows_B: Ids) -> TargetedBatch:
         return TargetedBatch(self.encoded(rows_B), torch.from_numpy(self.targets_T[rows_B]))
-
-
-Lengths = Callable[[TextsOrPairs, Collection[str]], Ids]
-"""Function (texts, labels) → tokens of each text as the model reads it when it chooses among the labels."""
 
 
 def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths) -> Selection:

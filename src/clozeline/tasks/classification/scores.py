@@ -1,14 +1,4 @@
-"""Metrics of predicted classes.
-
-Shapes: T texts, C classes.
-
-Metrics of predicted label sets, and the decision threshold of probabilities.
-
-Shapes: T texts, C classes.
-
-TF-IDF features of texts, for the simple methods that a task is compared with.
-
-Baselines of classification: the largest class, and logistic regression on TF-IDF.
+"""Metrics of classification, and its baselines: the largest class, and logistic regression on TF-IDF features.
 
 Shapes: T texts, F features, C classes.
 """
@@ -29,6 +19,13 @@ if TYPE_CHECKING:
 
 
 Classes = npt.NDArray[np.int64]
+Figure = Callable[[Classes, Classes, int], float]
+LabelSets = npt.NDArray[np.bool_]
+SetFigure = Callable[[LabelSets, LabelSets], float]
+_NUM_CANDIDATES = 400
+_USUAL_THRESHOLD = 0.5
+_INVERSE_REGULARIZATIONS = (1.0, 10.0, 100.0)
+Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,6 @@ def f1_of(class_: int) -> "Figure":
     return f1
 
 
-Figure = Callable[[Classes, Classes, int], float]
 FIGURES: Mapping[str, Figure] = MappingProxyType({"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews})
 """Metrics keyed by `metric` in params.yaml, except `f1`, which `f1_of` makes for one class."""
 
@@ -114,12 +110,6 @@ def _margins(actual_T: Classes, predicted_T: Classes, num_classes: int) -> tuple
 
 def ratio(part_C: npt.NDArray[np.int64], whole_C: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return np.divide(part_C, whole_C, out=np.zeros(len(whole_C)), where=whole_C > 0)
-
-
-LabelSets = npt.NDArray[np.bool_]
-SetFigure = Callable[[LabelSets, LabelSets], float]
-_NUM_CANDIDATES = 400
-_USUAL_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True)
@@ -187,10 +177,6 @@ def tfidf_vectorizer(*, min_texts: int = 1) -> "TfidfVectorizer":
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes two seconds; few stages need it
 
     return TfidfVectorizer(min_df=min_texts, sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
-
-
-_INVERSE_REGULARIZATIONS = (1.0, 10.0, 100.0)
-Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,4 @@
-"""Base of the text classifiers with one label or several: data, rows and logits.
-
-Shapes: T texts, B rows of a batch, C classes.
-
-Single-label classification of texts or pairs of texts.
-
-Shapes: T texts, B rows of a batch, C classes.
-
-Multi-label classification: any number of labels for each text, possibly none.
+"""Classification of texts or pairs of texts: each has a single label, or any number of labels, possibly none.
 
 Shapes: T texts, B rows of a batch, C classes.
 """
@@ -30,7 +22,6 @@ from clozeline.records.finetune.statistics import bootstrap_interval, paired_int
 from clozeline.records.finetune.task_metrics import Beside, Headline, ShownItem
 from clozeline.system.errors import ParamsError
 from clozeline.tasks import heads
-from clozeline.tasks import heads as classifier
 from clozeline.tasks.classification.data import ClassifiedRows, read_selection
 from clozeline.tasks.classification.scores import (
     FIGURES,
@@ -78,6 +69,8 @@ from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 
 Problem = Literal["single_label_classification", "multi_label_classification"]
+_MOST_NAMED = 10
+NO_LABEL = "(none)"
 
 
 class ClassifierOnTexts(ABC):
@@ -114,7 +107,7 @@ class ClassifierOnTexts(ABC):
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         """Return the model of the task; raises as `heads.build`."""
-        return classifier.build_classifier(inputs.encoder, self.labels, inputs.seed, self.problem, inputs.family)
+        return heads.build_classifier(inputs.encoder, self.labels, inputs.seed, self.problem, inputs.family)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
         length_T, size, seed = self.train.rows.length_T, self.params.batch_size, self.inputs.seed
@@ -174,7 +167,7 @@ class ClassifierOnTexts(ABC):
 
     def logits(self, part: ClassifiedRows) -> Logits:
         """Return `logits_TC` of every text of a split."""
-        return self._outputs(part, np.arange(len(part)), classifier.class_logits)
+        return self._outputs(part, np.arange(len(part)), heads.class_logits)
 
     def _features(self, part: ClassifiedRows, row_T: Ids | None = None) -> Features:
         return self._outputs(part, np.arange(len(part)) if row_T is None else row_T, heads.features)
@@ -219,9 +212,6 @@ class ClassifierOnTexts(ABC):
         return named if texts.second is None else {**named, "second": texts.second[place]}
 
 
-_MOST_NAMED = 10
-
-
 class SingleLabel(ClassifierOnTexts):
     """Classifier with exclusive labels: softmax over the classes, of which the most probable is the answer."""
 
@@ -238,7 +228,7 @@ class SingleLabel(ClassifierOnTexts):
         self._weight_C = _class_weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        logits_BC = classifier.class_logits(self.model, inputs.encoded)
+        logits_BC = heads.class_logits(self.model, inputs.encoded)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         return functional.cross_entropy(logits_BC, inputs.targets_B, weight=weight_C, reduction="sum")
 
@@ -365,9 +355,6 @@ def _class_weights(class_T: Classes) -> Tensor:
     return torch.from_numpy((len(class_T) / (len(size_C) * size_C)).astype(np.float32))
 
 
-NO_LABEL = "(none)"
-
-
 class MultiLabel(ClassifierOnTexts):
     """Classifier with independent labels. A label applies if its probability is above a threshold, which is chosen on
     the validation split and shared by all labels.
@@ -382,7 +369,7 @@ class MultiLabel(ClassifierOnTexts):
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the mean loss over the labels, summed over the rows."""
-        logits_BC = classifier.class_logits(self.model, inputs.encoded)
+        logits_BC = heads.class_logits(self.model, inputs.encoded)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         losses_BC = functional.binary_cross_entropy_with_logits(
             logits_BC, inputs.targets_B, pos_weight=weight_C, reduction="none"

@@ -1,10 +1,6 @@
-"""Best answer span of a context from the scores of first and last tokens.
+"""Extractive question answering: the span of a context that answers a question, or no answer.
 
-Shapes: L tokens of a window's context.
-
-Baseline of question answering: the sentence nearest to the question by TF-IDF.
-
-Extractive question answering: the span of a context that answers a question, or no answer.
+The baseline is the sentence nearest to the question by TF-IDF.
 
 Shapes: Q questions, W windows, B windows of a batch, L longest of them.
 """
@@ -34,7 +30,6 @@ from clozeline.records.finetune.scored_items import (
 from clozeline.records.finetune.statistics import bootstrap_interval
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
 from clozeline.tasks import heads
-from clozeline.tasks import heads as answerer
 from clozeline.tasks.classification.scores import tfidf_vectorizer
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.question_answering.data import AnswerCount, ContextQuestion, QuestionCount, select
@@ -59,6 +54,9 @@ if TYPE_CHECKING:
 
 
 Scores = npt.NDArray[np.float32]
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_NOTHING = "no answer"
+F1s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,6 @@ def best_threshold(margin_Q: npt.NDArray[np.float64], gain_Q: npt.NDArray[np.flo
     return float(margins[taken]) if taken < len(margins) else -math.inf
 
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-
-
 def nearest_sentences(validation: Sequence[ContextQuestion], test: Sequence[ContextQuestion]) -> list[str]:
     """Return for each question of `test` the nearest sentence of its context by TF-IDF cosine.
 
@@ -121,10 +116,6 @@ def _nearest(question: ContextQuestion, vectorizer: "TfidfVectorizer") -> tuple[
     likeness = (vectorizer.transform(sentences) @ vectorizer.transform([question.question]).T).toarray().ravel()
     best = int(likeness.argmax())
     return sentences[best], float(likeness[best])
-
-
-_NOTHING = "no answer"
-F1s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -167,7 +158,7 @@ class QuestionAnswering:
         params = inputs.params
         self._inputs, self._params = inputs, params
         self._questions = select(task_records(params, inputs.data), params)
-        self.model = answerer.build_answerer(inputs.encoder, inputs.seed, inputs.family)
+        self.model = heads.build_answerer(inputs.encoder, inputs.seed, inputs.family)
         opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train, self._validation, self._test = (
@@ -190,7 +181,7 @@ class QuestionAnswering:
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the mean of the losses of both ends, summed over the windows (Devlin et al. 2018, section 4.2)."""
-        ends = answerer.end_logits(self.model, inputs.encoded)
+        ends = heads.end_logits(self.model, inputs.encoded)
         losses = [
             functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
             for end, logits_BL in enumerate(ends)
@@ -282,7 +273,7 @@ class QuestionAnswering:
     def _logits(self, part: Windows) -> Iterator[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
         encoded = partial(part.rows.encoded, with_types=self._with_types)
         batches = measuring_batches(part.rows.length_T, self._inputs)
-        for windows_B, ends in answers(self.model, batches, encoded, answerer.end_logits):
+        for windows_B, ends in answers(self.model, batches, encoded, heads.end_logits):
             start_BL, end_BL = (logits_BL.float().cpu().numpy() for logits_BL in ends)
             yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
 

@@ -1,14 +1,8 @@
-"""BM25 search: documents scored by the words they share with a query, weighted by rarity.
+"""Baselines of similarity: TF-IDF cosine, BM25, and the fusion of BM25 with learned vectors.
 
-Shapes: D documents, W words, E entries (word, document), sorted by word.
+BM25 scores documents by the words they share with a query, weighted by rarity.
 
-Fusion of two scores of the same candidates.
-
-Shapes: Q queries, D candidates.
-
-Baselines of similarity: TF-IDF cosine and BM25, and the fusion of BM25 with learned vectors.
-
-Shapes: N pairs.
+Shapes: D documents, W words, E entries (word, document), sorted by word; Q queries, N pairs.
 """
 
 import itertools
@@ -32,6 +26,9 @@ _SATURATION = 1.2
 _LENGTH_SHARE = 0.75
 _WORDS = "words.json"
 _ARRAYS = ("start_W", "document_E", "weight_E")
+_COSINE_WEIGHT = 2.0
+"""Weight of the cosine, chosen on the validation split of the default task: docs/default-recipe.md."""
+FusionFloats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -103,11 +100,6 @@ class WordIndex:
 def words_of(text: str) -> list[str]:
     """Return the words of a text in lower case, in their order."""
     return _WORD.findall(text.lower())
-
-
-_COSINE_WEIGHT = 2.0
-"""Weight of the cosine, chosen on the validation split of the default task: docs/default-recipe.md."""
-FusionFloats = npt.NDArray[np.float32]
 
 
 def fused(cosine_QD: FusionFloats, words_QD: FusionFloats) -> FusionFloats:

@@ -1,12 +1,10 @@
-"""Split docstrings into summary line and description (PEP 257).
+"""Pairs of texts of a task: selected, split into training, validation and test, and batched for an encoder.
 
-Select the pairs of texts of a task and split them into training, validation and test.
+A docstring is a pair of its summary line and its description (PEP 257).
 
-Batches of pairs for an encoder. A part of a batch knows the whole batch, because each pair is a negative of others.
-
-The softmax of in-batch negatives runs over the whole batch. So a part that fits into memory is not a batch of its own:
-it encodes the other texts without gradients, and the gradients of all parts add up to that of the whole batch
-(GradCache, Gao et al. 2021, section 3).
+The softmax of in-batch negatives runs over the whole batch, because each pair is a negative of the others. So a part
+that fits into memory is not a batch of its own: it encodes the other texts without gradients, and the gradients of all
+parts add up to that of the whole batch (GradCache, Gao et al. 2021, section 3).
 
 Shapes: B pairs of a batch, P pairs of a part of it.
 """
@@ -38,6 +36,8 @@ longer than searching the text. A text that contains the letter keeps its names.
 """
 _ANYWHERE = re.compile(rf"\b(?:[\w.]+\.)?{_LETTER}\b")
 _AS_CODE = re.compile(rf"(?:\b[\w.]+\.{_LETTER}\b|\b{_LETTER}\b(?=\s?\()|(?<=`){_LETTER}(?=`))")
+_LEAST_SUMMARY_WORDS = 3
+_LEAST_DESCRIPTION_WORDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,6 @@ def without_name(text: str, qualified_name: str) -> str:
 
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-_LEAST_SUMMARY_WORDS = 3
-_LEAST_DESCRIPTION_WORDS = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,10 @@
-"""Losses of the pairs of a batch.
+"""Similarity of scored pairs, by vectors or by regression, and the training on pairs that matching pairs share.
 
-Shapes: B pairs, H hidden.
+Answers follow human scores of how similar two texts are. By regression the model reads both texts of a pair at once and
+answers with a score: GLUE has STS-B in this form (Devlin et al. 2018, appendix B.1). Such a model has no vectors to
+search with, and needs more pairs than the cosine of two vectors.
 
-Base of both similarity tasks, scored and matching pairs: embedding of texts, and training on pairs.
-
-Shapes: T texts, H hidden, B pairs of a batch.
-
-Similarity of scored pairs: answers that follow human scores of how similar two texts are.
-
-Shapes: N pairs, H hidden.
-
-Similarity of scored pairs by regression: the model reads both texts of a pair at once and answers with a score.
-
-GLUE has STS-B in this form (Devlin et al. 2018, appendix B.1). The model has no vectors to search with, and
-needs more pairs than the cosine of two vectors.
-
-Shapes: N pairs, B pairs of a batch, F features.
+Shapes: T texts, H hidden, N pairs, B pairs of a batch, F features.
 """
 
 from abc import ABC, abstractmethod
@@ -44,8 +33,6 @@ from clozeline.records.finetune.statistics import bootstrap_interval
 from clozeline.records.finetune.task_metrics import Headline, ShownItem
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks import heads
-from clozeline.tasks import heads as classifier
-from clozeline.tasks import heads as embedder
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import Probe
 from clozeline.tasks.rows import EncodedBatch, Ids, TargetedBatch, TextRows, training_batches
@@ -64,6 +51,12 @@ from clozeline.tasks.task import (
     warn_of_unknown_tokens,
 )
 from clozeline.training.state import Batch
+
+Values = npt.NDArray[np.float64]
+_FIFTHS = ("lowest fifth", "second fifth", "middle fifth", "fourth fifth", "highest fifth")
+_TRIVIAL_CORRELATION = 0.0
+_LABEL = "similarity"
+_REGULARIZATIONS = (0.1, 1.0, 10.0, 100.0)
 
 
 def each_loss(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temperature: float) -> Tensor:
@@ -101,7 +94,7 @@ class OnPairs:
         params = inputs.params
         self.inputs, self.params = inputs, params
         self.pairs: Pairs = select(task_records(params, inputs.data), params)
-        self.model = embedder.build_embedder(inputs.encoder, inputs.seed, inputs.family)
+        self.model = heads.build_embedder(inputs.encoder, inputs.seed, inputs.family)
         self._opened = opened_for(self.model, inputs)
         self._train = self._rows(self.pairs.train)
         self.trained_on = (self._train.firsts, self._train.seconds)
@@ -137,7 +130,7 @@ class OnPairs:
         rows = TextRows.encode(texts, self._opened, self.params.max_length)
         vector_TH = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         batches = measuring_batches(rows.length_T, self.inputs)
-        for rows_B, vector_BH in answers(self.model, batches, rows.encoded, embedder.embeddings):
+        for rows_B, vector_BH in answers(self.model, batches, rows.encoded, heads.embeddings):
             vector_TH[rows_B] = vector_BH.cpu().numpy()
         return vector_TH, rows.num_truncated
 
@@ -154,13 +147,7 @@ class OnPairs:
 
     def _both(self, part: PairBatch) -> tuple[Tensor, Tensor]:
         firsts, seconds = (side.rows(part.first, part.last) for side in (part.firsts, part.seconds))
-        return embedder.embeddings(self.model, firsts), embedder.embeddings(self.model, seconds)
-
-
-Values = npt.NDArray[np.float64]
-
-_FIFTHS = ("lowest fifth", "second fifth", "middle fifth", "fourth fifth", "highest fifth")
-_TRIVIAL_CORRELATION = 0.0
+        return heads.embeddings(self.model, firsts), heads.embeddings(self.model, seconds)
 
 
 @dataclass(frozen=True)
@@ -316,10 +303,6 @@ def _headline(score_N: Values, answer_N: Values, tfidf_N: Values) -> Headline:
     )
 
 
-_LABEL = "similarity"
-_REGULARIZATIONS = (0.1, 1.0, 10.0, 100.0)
-
-
 class ScoredTogether(OnScores):
     """A classifier with one output, trained to the score (0-1) of a pair."""
 
@@ -330,7 +313,7 @@ class ScoredTogether(OnScores):
         params = inputs.params
         self.inputs, self.params = inputs, params
         self.pairs = select(task_records(params, inputs.data), params)
-        self.model = classifier.build_classifier(inputs.encoder, [_LABEL], inputs.seed, "regression", inputs.family)
+        self.model = heads.build_classifier(inputs.encoder, [_LABEL], inputs.seed, "regression", inputs.family)
         self._opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train = self._rows(self.pairs.train, params.train_length or params.max_length)
@@ -347,7 +330,7 @@ class ScoredTogether(OnScores):
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
         """Return the squared difference of answer and score, summed over the pairs."""
-        return ((classifier.class_logits(self.model, inputs.encoded)[:, 0].float() - inputs.targets_B) ** 2).sum()
+        return ((heads.class_logits(self.model, inputs.encoded)[:, 0].float() - inputs.targets_B) ** 2).sum()
 
     def fit_head(self) -> None:
         """Fit the output layer by ridge regression on the frozen encoder, as strongly regularized as is best on the
@@ -378,7 +361,7 @@ class ScoredTogether(OnScores):
 
     def answers_to(self, pairs: Sequence[TextPair]) -> tuple[Values, int]:
         rows = self._rows(pairs, self.params.max_length)
-        return self._outputs(rows, classifier.class_logits)[:, 0].astype(np.float64), rows.num_truncated
+        return self._outputs(rows, heads.class_logits)[:, 0].astype(np.float64), rows.num_truncated
 
     def save(self, out: Path) -> None:
         """Write the model as stock `AutoModelForSequenceClassification` loads it: one label, a regression."""

@@ -1,11 +1,9 @@
-"""Tagging schemes of entities, and their conversion to IOB2, the only one used here.
+"""Tagged sentences of a task: converted to IOB2, selected, and split into training, validation and test.
 
-IOB1 (Ramshaw & Marcus 1995) uses B- only if an entity follows another of its type. In IOB2 every entity begins with B-.
-IOBES, also called BILOU, marks the last word with E- (or L-), and an entity of one word with S- (or U-). One rule, that
-of the CoNLL-2003 scorer, reads all three: an entity begins at B-, S- and U-, at a new type, and after the end of an
-entity.
-
-Select the tagged sentences of a task and split them into training, validation and test.
+IOB1 (Ramshaw & Marcus 1995) uses B- only if an entity follows another of its type. In IOB2, the only scheme used here,
+every entity begins with B-. IOBES, also called BILOU, marks the last word with E- (or L-), and an entity of one word
+with S- (or U-). One rule, that of the CoNLL-2003 scorer, reads all three: an entity begins at B-, S- and U-, at a new
+type, and after the end of an entity.
 """
 
 import logging
@@ -24,6 +22,7 @@ OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])-(.+)")
 _BEGINS = frozenset("BSU")
 _ENDS = frozenset("ESLU")
+_LOG = logging.getLogger(__name__)
 
 
 def is_tag(text: str) -> bool:
@@ -56,9 +55,6 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 def type_of(tag: str) -> str:
     """Return the entity type of a tag; O outside entities."""
     return tag.partition("-")[2] or OUTSIDE
-
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

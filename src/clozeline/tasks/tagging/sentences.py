@@ -1,12 +1,8 @@
-"""Metrics of predicted entities. An entity is right if its type and both ends are right.
+"""Tagging: the tags of the words of a sentence mark the type and extent of its entities.
 
-Shapes: S sentences, E entity types.
+An entity is right if its type and both ends are right. The baselines are each word's usual tag, and no entities.
 
-Baselines of tagging: each word's usual tag, and no entities.
-
-Tagging: a tag for each word, which mark the type and extent of entities.
-
-Shapes: B rows of a batch, L longest row, C tags, W words of a row.
+Shapes: S sentences, E entity types, B rows of a batch, L longest row, C tags, W words of a row.
 """
 
 import itertools
@@ -25,7 +21,6 @@ from clozeline.records.finetune.scored_items import EntitySpan, HeldOut, write_h
 from clozeline.records.finetune.statistics import bootstrap_interval, paired_interval
 from clozeline.records.finetune.task_metrics import Beside, Headline, ShownItem
 from clozeline.tasks import heads
-from clozeline.tasks import heads as tagger
 from clozeline.tasks.formats import task_records
 from clozeline.tasks.probe import NAME as PROBE
 from clozeline.tasks.probe import Features, best_probe, log_loss, places_to_fit
@@ -48,6 +43,7 @@ from clozeline.training.state import Batch
 
 Tags = Sequence[Sequence[str]]
 Counts = npt.NDArray[np.int64]
+Found = Sequence[tuple[set[tuple[str, int, int]], set[tuple[str, int, int]]]]
 
 
 @dataclass(frozen=True)
@@ -117,9 +113,6 @@ def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn
 
     return set(get_entities(list(tags))) if any(tag != OUTSIDE for tag in tags) else set()
-
-
-Found = Sequence[tuple[set[tuple[str, int, int]], set[tuple[str, int, int]]]]
 
 
 def _of_type(name: str, found: Found) -> TypeScore:
@@ -199,7 +192,7 @@ class Tagging:
         self._inputs = inputs
         self._sentences = select(task_records(params, inputs.data), params)
         self._tags = self._sentences.tags
-        self.model = tagger.build_tagger(inputs.encoder, self._tags, inputs.seed, inputs.family)
+        self.model = heads.build_tagger(inputs.encoder, self._tags, inputs.seed, inputs.family)
         opened = opened_for(self.model, inputs)
         self._train, self._validation, self._test = (
             TaggedRows.encode(part, self._tags, opened, params.max_length)
@@ -216,7 +209,7 @@ class Tagging:
             yield Batch(turn.epoch, turn.batch, self._train.batch(turn.rows_B), num_tokens, num_targets)
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        logits_BLC = tagger.tag_logits(self.model, inputs.encoded)
+        logits_BLC = heads.tag_logits(self.model, inputs.encoded)
         return functional.cross_entropy(
             logits_BLC.flatten(0, 1), inputs.targets_B.flatten(), ignore_index=NO_TARGET, reduction="sum"
         )
@@ -297,7 +290,7 @@ class Tagging:
     def _predict(self, part: TaggedRows) -> Tags:
         said_RW: dict[int, Ids] = {}
         batches = measuring_batches(part.rows.length_T, self._inputs)
-        for rows_B, logits_BLC in answers(self.model, batches, part.rows.encoded, tagger.tag_logits):
+        for rows_B, logits_BLC in answers(self.model, batches, part.rows.encoded, heads.tag_logits):
             said_BL = logits_BLC.argmax(dim=2).cpu().numpy()
             said_RW |= {row: said_BL[n, part.first_RW[row]] for n, row in enumerate(rows_B.tolist())}
         return part.tags_of(said_RW, self._tags, OUTSIDE)
