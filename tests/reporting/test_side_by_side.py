@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.cli.keep import tables
 from clozeline.records.record import Lock, LockedStage
-from clozeline.reporting.comparison import Cell, Comparison
+from clozeline.reporting.comparison import Cell, RunComparison
 from clozeline.tracking.past_runs import ComparedRun, EarlierRun
 
 STARTED = datetime(2026, 11, 20, 18, 3, tzinfo=UTC)
@@ -30,11 +30,11 @@ def trained(name: str, top1: float, rate: float, *, has_lock: bool = True) -> Co
 
 
 @pytest.fixture
-def two() -> Comparison:
-    return Comparison([trained("fox", 0.39, 1.0), trained("<owl>", 0.41, 2.0)])
+def two() -> RunComparison:
+    return RunComparison([trained("fox", 0.39, 1.0), trained("<owl>", 0.41, 2.0)])
 
 
-def test_only_what_differs_is_listed_and_only_figures_with_intervals_are_final(two: Comparison) -> None:
+def test_only_what_differs_is_listed_and_only_figures_with_intervals_are_final(two: RunComparison) -> None:
     assert two.params == {"pretrain.rate": ("1.0", "2.0")}
     assert two.final == {
         "encoder: top-1": (
@@ -46,14 +46,14 @@ def test_only_what_differs_is_listed_and_only_figures_with_intervals_are_final(t
 
 
 def test_a_run_without_its_lock_is_named() -> None:
-    comparison = Comparison([trained("fox", 0.39, 1.0, has_lock=False), trained("owl", 0.41, 2.0)])
+    comparison = RunComparison([trained("fox", 0.39, 1.0, has_lock=False), trained("owl", 0.41, 2.0)])
     assert comparison.params == {}
     (note,) = comparison.notes
     assert "fox" in note
     assert "owl" not in note
 
 
-def test_json_has_the_params_and_the_figures_as_numbers(two: Comparison) -> None:
+def test_json_has_the_params_and_the_figures_as_numbers(two: RunComparison) -> None:
     record = json.loads(json.dumps(two.record()))
     assert record["params"] == {"pretrain.rate": ["1.0", "2.0"]}
     assert list(record["figures"]) == ["evaluate.top1"]
@@ -62,7 +62,7 @@ def test_json_has_the_params_and_the_figures_as_numbers(two: Comparison) -> None
     assert record["runs"][0]["started"] == STARTED.isoformat()
 
 
-def test_the_terminal_shows_the_same_figures_and_params(two: Comparison) -> None:
+def test_the_terminal_shows_the_same_figures_and_params(two: RunComparison) -> None:
     about, params, figures = tables(two)
     assert [list(column.cells) for column in about.columns][:2] == [["fox", "<owl>"], ["fox-id", "<owl>-id"]]
     assert [list(column.cells) for column in params.columns] == [["pretrain.rate"], ["1.0"], ["2.0"]]

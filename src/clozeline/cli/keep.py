@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clozeline.orchestration.forgetting import Findings
-    from clozeline.reporting.comparison import Comparison
+    from clozeline.reporting.comparison import RunComparison
     from clozeline.system.sweep import SweptStore
     from clozeline.system.workspace import Workspace
     from clozeline.tracking.past_runs import ComparedRun
@@ -245,12 +245,12 @@ def compare(
     workspace = project_here()
     from rich.console import Console
 
-    from clozeline.reporting.comparison import Comparison
+    from clozeline.reporting.comparison import RunComparison
     from clozeline.system.workspace import tracking_uri
     from clozeline.tracking.past_runs import compared_runs
 
     address = tracking_uri(workspace)
-    comparison = Comparison(compared_runs(address, runs or []))
+    comparison = RunComparison(compared_runs(address, runs or []))
     pages = dict(_pages(comparison.runs, address))
     if as_json:
         typer.echo(json.dumps({**comparison.record(), "mlflow": pages}, indent=2, ensure_ascii=False))
@@ -278,7 +278,7 @@ def _pages(runs: "Sequence[ComparedRun]", address: str) -> Iterator[tuple[str, s
         yield "curves", comparison_address(address, trainings, experiments)
 
 
-def tables(comparison: "Comparison") -> "Sequence[Table]":
+def tables(comparison: "RunComparison") -> "Sequence[Table]":
     """Return the runs, their differing params, and their figures that have intervals."""
     from rich.markup import escape
 

@@ -25,7 +25,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Runs in the order in which they were named."""
 
     runs: Sequence[ComparedRun]

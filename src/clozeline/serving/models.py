@@ -29,7 +29,7 @@ from clozeline.serving.queue import (
     ServedModel,
 )
 from clozeline.serving.tracing import NoTracing, Tracing
-from clozeline.serving.turns import Schedule
+from clozeline.serving.turns import VersionSchedule
 
 Model = TypeVar("Model", bound=OpenModel)
 
@@ -265,7 +265,7 @@ class Service:
         self.batch_tokens = capacity.batch_tokens
         self.cache = AnswerCache(capacity.cache_bytes)
         self.given = GivenAnswers()
-        self.schedule = Schedule(self._offer)
+        self.schedule = VersionSchedule(self._offer)
         self._catalogue: Catalogue | None = None
         self._stopping = False
 

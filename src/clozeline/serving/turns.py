@@ -25,7 +25,7 @@ Offer = Callable[[str, LoadedModel, Sequence[LoadedModel], Collection[str]], Non
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class VersionTurn:
     """A version and when it answers."""
 
     version: str
@@ -50,26 +50,26 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class VersionTurns:
     """The version whose turn it is, and those that follow."""
 
     current: str = ""
     """Empty: the first turn has not come yet."""
     started_seconds: float = _NEVER
-    coming: tuple[Turn, ...] = ()
+    coming: tuple[VersionTurn, ...] = ()
 
-    def at(self, seconds: float) -> "Turns":
+    def at(self, seconds: float) -> "VersionTurns":
         """Return what is left of the turns at this moment."""
         begun = [turn for turn in self.coming if turn.starts_seconds <= seconds]
         if not begun:
             return self
-        return Turns(begun[-1].version, begun[-1].starts_seconds, self.coming[len(begun) :])
+        return VersionTurns(begun[-1].version, begun[-1].starts_seconds, self.coming[len(begun) :])
 
-    def followed_by(self, version: str, announcement: Announcement) -> "Turns":
+    def followed_by(self, version: str, announcement: Announcement) -> "VersionTurns":
         """Return these turns with that of the present champion as the last one."""
         kept = tuple(turn for turn in self.coming if not turn.is_taken_back_by(announcement))
         last = kept[-1].version if kept else self.current
-        return replace(self, coming=kept if version == last else (*kept, Turn(version, announcement)))
+        return replace(self, coming=kept if version == last else (*kept, VersionTurn(version, announcement)))
 
     @property
     def versions(self) -> frozenset[str]:
@@ -80,14 +80,14 @@ class Turns:
 class Plan:
     """The turns of one model and its loaded versions."""
 
-    turns: Turns
+    turns: VersionTurns
     loaded: Mapping[str, LoadedModel] = field(default_factory=dict)
 
     @classmethod
     def only(cls, model: LoadedModel) -> "Plan":
         """Return the plan of a model that answers now, and that nothing follows."""
         version = model.identity.version
-        return cls(Turns(version), {version: model})
+        return cls(VersionTurns(version), {version: model})
 
     def at(self, seconds: float) -> "Plan":
         """Return the plan at this moment, without the versions whose turn is over."""
@@ -104,7 +104,7 @@ class Plan:
         return self.answers(seconds) and all(version in self.loaded for version in soon)
 
 
-class Schedule:
+class VersionSchedule:
     """The plans of the models that follow an alias. Any thread may look; a look makes the changes that are due."""
 
     def __init__(self, offer: Offer, clock: Callable[[], float] = time.time) -> None:

@@ -17,7 +17,7 @@ from clozeline.serving.errors import Caught
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Catalogue, Service
 from clozeline.serving.queue import LoadedModel
-from clozeline.serving.turns import Plan, Turns
+from clozeline.serving.turns import Plan, VersionTurns
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import give_back_freed
 
@@ -131,7 +131,7 @@ class Watcher:
         while (live := self._look_up(source)).version != opened.identity.version:
             opened = open_source(source, self._precision)
         announcement = self._announcement(source, live)
-        turns = Turns().followed_by(live.version, announcement) if announcement else Turns(live.version)
+        turns = VersionTurns().followed_by(live.version, announcement) if announcement else VersionTurns(live.version)
         self._service.schedule.set(source.name, Plan(turns, {live.version: opened}))
         return opened
 

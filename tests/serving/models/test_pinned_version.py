@@ -13,7 +13,7 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.queue import LoadedModel, ServedModel
 from clozeline.serving.server import create_app
-from clozeline.serving.turns import Plan, Turns
+from clozeline.serving.turns import Plan, VersionTurns
 from tests.tiny_packages import write_encoder
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -59,7 +59,7 @@ def test_only_requests_that_name_a_version_are_answered_by_a_replica_that_lacks_
 ) -> None:
     served = service.catalogue.named("encoder")
     with serving(create_app(service)) as client:
-        service.schedule.set("encoder", Plan(Turns("3"), {}))
+        service.schedule.set("encoder", Plan(VersionTurns("3"), {}))
         service.catalogue.keep_beside("encoder", [replace_version(served, "2")])
         assert [ask(client, version).status_code for version in (None, "1", "2")] == [503, 200, 200]
         assert ask(client, None).headers["retry-after"] == "1"

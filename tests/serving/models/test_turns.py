@@ -15,7 +15,7 @@ from clozeline.registry.sources import ModelSource
 from clozeline.serving import watching
 from clozeline.serving.models import Capacity, Service
 from clozeline.serving.queue import Identity, LoadedModel, ServedModel
-from clozeline.serving.turns import SKEW_SECONDS, Turns
+from clozeline.serving.turns import SKEW_SECONDS, VersionTurns
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ArtifactError, TransientError
 
@@ -216,7 +216,7 @@ def test_an_absent_registry_changes_nothing_but_a_loaded_version_has_its_turn(wo
 
 
 def test_a_shorter_notice_overtakes_a_longer_one() -> None:
-    turns = Turns("1").followed_by("2", Announcement(0, 60)).followed_by("3", Announcement(40, 50))
+    turns = VersionTurns("1").followed_by("2", Announcement(0, 60)).followed_by("3", Announcement(40, 50))
     assert [turn.version for turn in turns.coming] == ["3"]
 
 
