@@ -7,7 +7,7 @@ from typing import Self
 
 import pytest
 
-from clozeline.export import proof
+from clozeline.exporting import proof
 from clozeline.params.delivery import ExportGates
 
 _OF_PARAMS = ("min_agreement", "min_metric_ratio")
@@ -15,7 +15,7 @@ _OF_PARAMS = ("min_agreement", "min_metric_ratio")
 
 @dataclass(frozen=True)
 class Limits:
-    """Gates of params.yaml, and constants of export/proof.py by their names in lower case."""
+    """Gates of params.yaml, and constants of exporting/proof.py by their names in lower case."""
 
     gates: ExportGates
     constants: Mapping[str, float] = field(default_factory=dict)

@@ -22,7 +22,7 @@ SLOW = (
     "moto",
     "prefect",
     "selenium",
-    "clozeline.export.to_onnx",
+    "clozeline.exporting.to_onnx",
     "clozeline.flows",
     "clozeline.lab.glue",
     "clozeline.orchestration",

@@ -144,7 +144,7 @@ def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_export(model: Path, texts: Path, folder: Path, limits: Limits = RANDOM, **changes: object) -> Path:
     """Run the export stage; the package's folder in `folder`, metrics.json beside it."""
-    from clozeline.export import packaging
+    from clozeline.exporting import packaging
     from clozeline.stages import export
 
     params = read_params(PROJECT / "params.yaml").export
@@ -179,7 +179,7 @@ def export_model(
 
     To trace a model takes seconds: each is traced once for each opset, and its fp32 graph is used again.
     """
-    from clozeline.export.to_onnx import export_onnx
+    from clozeline.exporting.to_onnx import export_onnx
 
     def export_once(trained: Any, opset: int, path: Path) -> list[str]:
         def trace() -> Path:
@@ -195,7 +195,7 @@ def export_model(
 
     def run(model: Path, **changes: object) -> Path:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("clozeline.export.packaging.export_onnx", export_once)
+            patched.setattr("clozeline.exporting.packaging.export_onnx", export_once)
             return run_export(model, validation_texts, tmp_path_factory.mktemp("dist"), **changes)
 
     return run

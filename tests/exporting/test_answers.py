@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.export.exams import UNKNOWN, Exam, TokensExam, hidden_places, hide
+from clozeline.exporting.exams import UNKNOWN, Exam, TokensExam, hidden_places, hide
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import GraphSession, TextBatch
 from clozeline.inference.package import load

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from clozeline.exporting.attention import ATTENTION, settle_attention, show_scores
+from clozeline.exporting.graph import drop_unread, op_counts
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-
-from clozeline.export.attention import ATTENTION, settle_attention, show_scores
-from clozeline.export.graph import drop_unread, op_counts
 
 NUM_HEADS, HEAD_SIZE = 3, 8
 HIDDEN = NUM_HEADS * HEAD_SIZE

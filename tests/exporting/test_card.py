@@ -1,7 +1,8 @@
 from pathlib import Path
 
-from clozeline.export.ladder import Climbed
-from clozeline.export.packaging import write_card
+from clozeline.exporting.ladder import Climbed
+from clozeline.exporting.packaging import write_card
+
 from clozeline.records.package import read_manifest
 from tests.model_cards import card_in
 

@@ -7,6 +7,13 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from clozeline.exporting.attention import ATTENTION
+from clozeline.exporting.forms import last_layer_of
+from clozeline.exporting.graph import op_counts, read_graph, write_graph
+from clozeline.exporting.parity import differences_by_output, largest_difference
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.to_onnx import export_onnx, head_products
+from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from transformers import (
     AutoModel,
@@ -20,14 +27,7 @@ from transformers import (
 
 from clozeline.encoder.families import FAMILIES, LAYOUTS
 from clozeline.encoder.families.layout import TokenIds
-from clozeline.export import to_onnx
-from clozeline.export.attention import ATTENTION
-from clozeline.export.forms import last_layer_of
-from clozeline.export.graph import op_counts, read_graph, write_graph
-from clozeline.export.parity import differences_by_output, largest_difference
-from clozeline.export.quantization import Scheme, quantize
-from clozeline.export.to_onnx import export_onnx, head_products
-from clozeline.export.trained import NOT_EXPORTED, TrainedModel, open_trained
+from clozeline.exporting import to_onnx
 from clozeline.inference.language import HIDDEN
 from clozeline.inference.open_model import GraphSession
 from clozeline.params.reading import read_params
@@ -228,7 +228,7 @@ def test_every_refused_family_still_cannot_be_exported(
     family: str, save_trained: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When this test fails, the family's row can state that it exports."""
-    monkeypatch.setattr("clozeline.export.trained.NOT_EXPORTED", {})
+    monkeypatch.setattr("clozeline.exporting.trained.NOT_EXPORTED", {})
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(small(family))))
     monkeypatch.setattr(to_onnx, "FAMILIES", {family: to_onnx.OfWholeText})
     with pytest.raises(RuntimeError, match=r"torch\.export"):

@@ -5,10 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-
-from clozeline.export import graph
-from clozeline.export.graph import (
+from clozeline.exporting.graph import (
     absorb_graph,
     declare,
     drop_unread,
@@ -18,6 +15,9 @@ from clozeline.export.graph import (
     size_of,
     write_graph,
 )
+from onnx import TensorProto, helper, numpy_helper
+
+from clozeline.exporting import graph
 from clozeline.records.package import TensorSpec
 
 

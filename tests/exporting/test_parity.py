@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.parity import BATCH_SIZES, largest_difference
+from clozeline.exporting.to_onnx import export_onnx
+from clozeline.exporting.trained import TrainedModel, open_trained
 from onnx import helper, numpy_helper
 from safetensors.torch import load_file, save_file
 
 from clozeline.encoder.layers import mean_of_tokens
-from clozeline.export import parity
-from clozeline.export.graph import read_graph, write_graph
-from clozeline.export.parity import BATCH_SIZES, largest_difference
-from clozeline.export.to_onnx import export_onnx
-from clozeline.export.trained import TrainedModel, open_trained
+from clozeline.exporting import parity
 from clozeline.inference.open_model import MASKS_ONLY, GraphSession, TextBatch
 from clozeline.system.errors import ArtifactError
 
@@ -129,7 +129,7 @@ def test_an_embedding_that_averages_padding_fails_parity(
     def mean_of_all(hidden_BLH: torch.Tensor, attention_mask_BL: torch.Tensor) -> torch.Tensor:
         return mean_of_tokens(hidden_BLH, torch.ones_like(attention_mask_BL))
 
-    monkeypatch.setattr("clozeline.export.forms.mean_of_tokens", mean_of_all)
+    monkeypatch.setattr("clozeline.exporting.forms.mean_of_tokens", mean_of_all)
     export_onnx(trained, 23, tmp_path / "model.onnx")
     assert difference(trained, tmp_path / "model.onnx") > 1e-3
 

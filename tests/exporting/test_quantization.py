@@ -10,11 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
-
-from clozeline.export.graph import op_counts, write_graph
-from clozeline.export.quantization import (
+from clozeline.exporting.graph import op_counts, write_graph
+from clozeline.exporting.quantization import (
     PRODUCT,
     Quantized,
     Scheme,
@@ -23,6 +20,8 @@ from clozeline.export.quantization import (
     quantize,
     symmetric,
 )
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 DEFAULT = Scheme(weights="int7", embeddings=True)
 UNSIGNED = replace(DEFAULT, weights="uint8")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clozeline.export.exams import Counts, per_text, ratio, ratio_of_figures, share
+from clozeline.exporting.exams import Counts, per_text, ratio, ratio_of_figures, share
 
 
 def test_a_share_has_the_interval_of_a_binomial() -> None:

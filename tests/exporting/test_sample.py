@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.export.exams import Sample, read_sample
+from clozeline.exporting.exams import Sample, read_sample
 from clozeline.system.errors import ArtifactError, DataError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clozeline.export import ladder
+from clozeline.exporting import ladder
 
 
 def cost_of(moved_AV: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> float:

@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
-
-from clozeline.export.graph import op_counts
-from clozeline.export.quantization import Scheme, quantize
-from clozeline.export.ranges import ActivationRange, range_of
-from clozeline.export.smoothing import (
+from clozeline.exporting.graph import op_counts
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.ranges import ActivationRange, range_of
+from clozeline.exporting.smoothing import (
     SMOOTHED,
     Smoothing,
     matrices,
@@ -22,6 +20,8 @@ from clozeline.export.smoothing import (
     smoothed_at_no_cost,
     smoothing_of,
 )
+from onnx import helper, numpy_helper
+
 from tests.exporting.test_quantization import DEFAULT, UNSIGNED, answer, graph_of
 from tests.exporting.test_ranges import seen_in
 

@@ -11,8 +11,8 @@ IN_USE = {
     ("src/clozeline/cli/verbs.py", "typer._click.core"),  # typer shows no other name of the errors it prints
     ("src/clozeline/cli/verbs.py", "typer._click.exceptions"),
     ("src/clozeline/encoder/stock.py", "_supports_sdpa"),
-    ("src/clozeline/export/to_onnx.py", "_config"),  # where the base class keeps its configuration
-    ("src/clozeline/export/forms.py", "_check"),  # torch's guide to its exporter says to call it
+    ("src/clozeline/exporting/to_onnx.py", "_config"),  # where the base class keeps its configuration
+    ("src/clozeline/exporting/forms.py", "_check"),  # torch's guide to its exporter says to call it
     ("src/clozeline/orchestration/prefect_adapter.py", "_apprise_client"),
     ("src/clozeline/planning/costs.py", "_attn_implementation"),
     ("src/clozeline/tokenizing/tokenizer/vocabulary/opening.py", "_special_tokens_map"),

@@ -105,7 +105,7 @@ def starts() -> None:
 
 
 def imports_and_exports() -> None:
-    from clozeline.export.to_onnx import export_onnx
+    from clozeline.exporting.to_onnx import export_onnx
 
     export_onnx()
 

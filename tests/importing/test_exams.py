@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.export.exams import Sample, exam_of
+from clozeline.exporting.exams import Sample, exam_of
 from clozeline.inference.package import load
 from clozeline.orchestration.import_items import built_in_items
 from clozeline.records.package import read_manifest

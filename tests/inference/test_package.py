@@ -36,7 +36,9 @@ def test_a_damaged_package_is_refused(encoder_package: Path, tmp_path: Path, nam
 
 
 def test_a_package_opens_with_only_the_serving_install(encoder_package: Path) -> None:
-    heavy = "{'torch', 'transformers', 'optimum', 'onnx', 'pyarrow', 'pandas', 'sklearn', 'scipy', 'clozeline.export'}"
+    heavy = (
+        "{'torch', 'transformers', 'optimum', 'onnx', 'pyarrow', 'pandas', 'sklearn', 'scipy', 'clozeline.exporting'}"
+    )
     code = (
         "import sys; from pathlib import Path; from clozeline.inference import latency; "
         f"latency.load(Path({str(encoder_package)!r})).fill(['the [MASK]']); print(sorted({heavy} & set(sys.modules)))"

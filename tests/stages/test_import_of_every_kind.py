@@ -248,8 +248,8 @@ def told(project: Path, operators_made_once: None) -> str:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(project)
         patched.setattr(published, "_package", package)
-        patched.setattr("clozeline.export.packaging.write_sbom", lambda *_: None)
-        patched.setattr("clozeline.export.packaging.measure", lambda *_, **__: "at once")
+        patched.setattr("clozeline.exporting.packaging.write_sbom", lambda *_: None)
+        patched.setattr("clozeline.exporting.packaging.measure", lambda *_, **__: "at once")
         result = CliRunner().invoke(app, ["import", "model", "--no-release"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output

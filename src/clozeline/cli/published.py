@@ -112,7 +112,7 @@ def _say_next(found: "Described", called: str, *, is_proven_on_own: bool) -> Non
 
 def _check_opens(entry: Mapping[str, Any]) -> None:
     """Refuse a model that lacks weights, or tokens that it needs, before a stage starts."""
-    from clozeline.export.trained import opened_published
+    from clozeline.exporting.trained import opened_published
 
     with opened_published(ImportParams.model_validate(entry)):
         pass

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import Checkpoint
-from clozeline.export.to_onnx import FAMILIES
-from clozeline.export.trained import NOT_EXPORTED, architectures_in, damaged, facts_in, tokenizer_of_vocabulary
+from clozeline.exporting.to_onnx import FAMILIES
+from clozeline.exporting.trained import NOT_EXPORTED, architectures_in, damaged, facts_in, tokenizer_of_vocabulary
 from clozeline.inference.package import MODEL_KINDS
 from clozeline.records.package import Task
 from clozeline.records.published import INDEX, POOLING, TOKENIZER, WEIGHTS, Published

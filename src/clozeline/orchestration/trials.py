@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.export.exams import Counts, Sample, exam_of, read_sample
+from clozeline.exporting.exams import Counts, Sample, exam_of, read_sample
 from clozeline.inference.language import LanguageModel, OpenEncoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import kind_of, load

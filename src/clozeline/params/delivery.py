@@ -29,7 +29,7 @@ class RungParams(Section):
     """One INT8 scheme, a rung of the ladder: `int7 exact 0.1 embeddings fp32`, or a section with these keys."""
 
     weights: Literal["int7", "uint8", "int8"]
-    """See `export/quantization.py`."""
+    """See `exporting/quantization.py`."""
     exact_share: Share = 0.0
     """Share of the products with a weight that stay in fp32: those with the largest quantization error."""
     quantize_embeddings: bool = True
@@ -46,7 +46,7 @@ class RungParams(Section):
 
 
 class ExportGates(Section):
-    """Gates of an INT8 graph, measured on `num_agreement_texts` texts. Its other limits are in `export/proof.py`."""
+    """Gates of an INT8 graph, measured on `num_agreement_texts` texts. Its other limits are in `exporting/proof.py`."""
 
     min_agreement: Share
     min_metric_ratio: Share
@@ -60,7 +60,7 @@ class ExportParams(Section):
     ladder: tuple[RungParams, ...]
     """INT8 schemes in the order of trial; the first that passes `gates` is served."""
     static_ratios: tuple[Positive, ...]
-    """Limits of the ratio (`export/ranges.py`), tried in this order on the scheme that passed. Activations up to the
+    """Limits of the ratio (`exporting/ranges.py`), tried in this order on the scheme that passed. Activations up to the
     limit, as they are or smoothed, get a fixed scale if that passes too and loses nothing. Empty: all scales are
     computed at run time.
     """

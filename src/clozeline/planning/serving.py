@@ -21,11 +21,11 @@ from clozeline.encoder.families.layout import TokenIds
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.own import OwnModel
 from clozeline.encoder.stock import fresh_stock
-from clozeline.export.graph import absorb_graph, remove_graph, size_of, write_graph
-from clozeline.export.ladder import scheme_of
-from clozeline.export.quantization import quantize
-from clozeline.export.to_onnx import export_onnx, head_products
-from clozeline.export.trained import NOT_EXPORTED, open_trained
+from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
+from clozeline.exporting.ladder import scheme_of
+from clozeline.exporting.quantization import quantize
+from clozeline.exporting.to_onnx import export_onnx, head_products
+from clozeline.exporting.trained import NOT_EXPORTED, open_trained
 from clozeline.language import models
 from clozeline.language.models import LanguageModel
 from clozeline.params.delivery import ExportParams

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from clozeline.export.exams import read_sample
-from clozeline.export.packaging import Examined, warn_of_few_texts, write_package
-from clozeline.export.quantization import NUM_CALIBRATION_TEXTS
-from clozeline.export.trained import open_trained
+from clozeline.exporting.exams import read_sample
+from clozeline.exporting.packaging import Examined, warn_of_few_texts, write_package
+from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
+from clozeline.exporting.trained import open_trained
 from clozeline.params.delivery import ExportParams
 from clozeline.records.finetune.scored_items import read_held_out
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from clozeline.export.exams import Sample
-from clozeline.export.packaging import Examined, write_package
-from clozeline.export.proof import MIN_AGREEMENT_TEXTS
-from clozeline.export.quantization import NUM_CALIBRATION_TEXTS
-from clozeline.export.trained import opened_published
+from clozeline.exporting.exams import Sample
+from clozeline.exporting.packaging import Examined, write_package
+from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS
+from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
+from clozeline.exporting.trained import opened_published
 from clozeline.params.delivery import ExportParams, ImportParams
 from clozeline.records.finetune.scored_items import HeldOut, read_items
 from clozeline.system.errors import DataError

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clozeline.export.proof import checks
+from clozeline.exporting.proof import checks
+
 from clozeline.params.delivery import ExportGates, ExportParams
 from clozeline.records.package import Manifest, Precision, QuantizationScheme, Rung, read_manifest
 from comparison.stages import params_tree

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
-from clozeline.export import proof
+from clozeline.exporting import proof
 from tests import open_gates
 
 ExportModel = Callable[..., Path]

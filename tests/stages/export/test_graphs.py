@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import onnx
+from clozeline.exporting.attention import ATTENTION
+from clozeline.exporting.graph import op_counts
+from clozeline.exporting.quantization import PRODUCT
 
-from clozeline.export.attention import ATTENTION
-from clozeline.export.graph import op_counts
-from clozeline.export.quantization import PRODUCT
 from clozeline.params.delivery import ExportParams, RungParams
 from clozeline.records.package import FILES, read_manifest
 from tests.open_gates import OPEN

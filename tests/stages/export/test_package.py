@@ -17,15 +17,15 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from clozeline.exporting.graph import read_graph
+from clozeline.exporting.ladder import Climbed, Passed
+from clozeline.exporting.packaging import write_client_config
+from clozeline.exporting.quantization import Quantized
+from clozeline.exporting.trained import open_trained
 from pydantic import ValidationError
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
-from clozeline.export import packaging
-from clozeline.export.graph import read_graph
-from clozeline.export.ladder import Climbed, Passed
-from clozeline.export.packaging import write_client_config
-from clozeline.export.quantization import Quantized
-from clozeline.export.trained import open_trained
+from clozeline.exporting import packaging
 from clozeline.inference.package import load
 from clozeline.records.package import CARD, CONFIG, FILES, SBOM, read_manifest, record_of, verify
 from clozeline.system.errors import ArtifactError
@@ -231,7 +231,7 @@ def test_a_graph_too_large_for_one_file_also_gives_a_complete_package(
     small_encoder: Path, export_model: ExportModel, encoder_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as lowered:
-        lowered.setattr("clozeline.export.graph.MAX_PROTOBUF_BYTES", 10_000)
+        lowered.setattr("clozeline.exporting.graph.MAX_PROTOBUF_BYTES", 10_000)
         package = export_model(small_encoder)
     manifest = read_manifest(package)
     weights = [f"{FILES.fp32}.data", f"{FILES.int8}.data"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.export import packaging
+from clozeline.exporting import packaging
 from clozeline.inference.tokenization import NotANumberError
 from clozeline.params.delivery import ExportParams
 from clozeline.stages import export

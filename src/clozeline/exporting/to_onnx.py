@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from clozeline.encoder.own import OWN_MODEL_TYPE
-from clozeline.export.attention import settle_attention
-from clozeline.export.forms import Exported, add_likeliest, form_of
-from clozeline.export.graph import make_plain, name_activations, name_axes, strip, weight_of, write_graph
-from clozeline.export.trained import TrainedModel
+from clozeline.exporting.attention import settle_attention
+from clozeline.exporting.forms import Exported, add_likeliest, form_of
+from clozeline.exporting.graph import make_plain, name_activations, name_axes, strip, weight_of, write_graph
+from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.open_model import MASKS_ONLY
 from clozeline.inference.package import MODEL_KINDS, ModelKind, kind_of
 from clozeline.records.package import Task, TensorSpec

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from clozeline.export.exams import as_asked
-from clozeline.export.graph import write_graph
+from clozeline.exporting.exams import as_asked
+from clozeline.exporting.graph import write_graph
 from clozeline.inference.open_model import padded
 from clozeline.inference.package import open_graph
 from clozeline.records.package import Manifest

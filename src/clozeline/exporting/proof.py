@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.export.exams import Answers, Counts, Sample, exam_of, logits, ratio_of_figures, share
-from clozeline.export.graph import size_of
+from clozeline.exporting.exams import Answers, Counts, Sample, exam_of, logits, ratio_of_figures, share
+from clozeline.exporting.graph import size_of
 from clozeline.inference.language import HIDDEN, Embedder
 from clozeline.inference.open_model import OpenModel, Question, Rows, TextBatch, padded
 from clozeline.inference.package import open_graph

@@ -16,8 +16,8 @@ from clozeline.encoder.checkpoints import Checkpoint
 from clozeline.encoder.layers import pooled
 from clozeline.encoder.own import OwnModel
 from clozeline.encoder.stock import loaded_stock
-from clozeline.export.forms import GraphTexts, form_of
-from clozeline.export.trained import TrainedModel
+from clozeline.exporting.forms import GraphTexts, form_of
+from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.language import HIDDEN, TOP_IDS, TOP_SCORES
 from clozeline.inference.open_model import GraphSession, TextBatch, softmax
 from clozeline.inference.package import kind_of

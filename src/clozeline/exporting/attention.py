@@ -13,7 +13,7 @@ from collections.abc import Iterator, Set
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.export.graph import drop_unread, inferred_axes
+from clozeline.exporting.graph import drop_unread, inferred_axes
 
 ATTENTION = "Attention"
 _SHOWN = "qk_matmul_output_mode"

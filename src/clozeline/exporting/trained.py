@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from clozeline.encoder.architecture import longest_row_of
 from clozeline.encoder.checkpoints import WEIGHT_FILES, AnyModel, Checkpoint, check_whole, opened
 from clozeline.encoder.families.layout import HeadKind
-from clozeline.export.graph import MAX_PROTOBUF_BYTES
+from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.inference.package import MODEL_KINDS, ModelKind, kind_of
 from clozeline.params.delivery import ImportParams
 from clozeline.records.finetune.scored_items import ConfigFacts

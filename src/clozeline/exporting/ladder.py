@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from clozeline.export.exams import as_asked, logits
-from clozeline.export.graph import remove_graph, write_graph
-from clozeline.export.proof import Proof, lacking
-from clozeline.export.quantization import FULL_LIMIT, Quantized, Scheme, products_by_constants, quantize
-from clozeline.export.ranges import Seen, measured, range_of
-from clozeline.export.smoothing import SMOOTHED, matrices, smoothable, smoothed, smoothed_at_no_cost, smoothing_of
+from clozeline.exporting.exams import as_asked, logits
+from clozeline.exporting.graph import remove_graph, write_graph
+from clozeline.exporting.proof import Proof, lacking
+from clozeline.exporting.quantization import FULL_LIMIT, Quantized, Scheme, products_by_constants, quantize
+from clozeline.exporting.ranges import Seen, measured, range_of
+from clozeline.exporting.smoothing import SMOOTHED, matrices, smoothable, smoothed, smoothed_at_no_cost, smoothing_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.export.exams import (
+from clozeline.exporting.exams import (
     UNKNOWN,
     Answers,
     Counts,

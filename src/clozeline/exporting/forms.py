@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from clozeline.encoder.architecture import ChosenPositions, Positions
 from clozeline.encoder.layers import mean_of_tokens, pooled
 from clozeline.encoder.model import EncoderModel
-from clozeline.export.trained import TrainedModel
+from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.language import HIDDEN, TOP_IDS, TOP_SCORES
 from clozeline.inference.package import resolved
 from clozeline.records.package import LastLayer, TensorSpec

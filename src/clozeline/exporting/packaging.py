@@ -16,16 +16,16 @@ from huggingface_hub import ModelCard
 from onnx import ModelProto
 from tokenizers import Tokenizer
 
-from clozeline.export.exams import Sample
-from clozeline.export.forms import last_layer_of, outputs_of
-from clozeline.export.graph import absorb_graph, declare, op_counts, size_of, write_graph
-from clozeline.export.ladder import Climbed, Ladder, Passed
-from clozeline.export.parity import largest_difference
-from clozeline.export.proof import Proof, lacking
-from clozeline.export.quantization import NUM_CALIBRATION_TEXTS
-from clozeline.export.sbom import write_sbom
-from clozeline.export.to_onnx import export_onnx, head_products
-from clozeline.export.trained import TrainedModel
+from clozeline.exporting.exams import Sample
+from clozeline.exporting.forms import last_layer_of, outputs_of
+from clozeline.exporting.graph import absorb_graph, declare, op_counts, size_of, write_graph
+from clozeline.exporting.ladder import Climbed, Ladder, Passed
+from clozeline.exporting.parity import largest_difference
+from clozeline.exporting.proof import Proof, lacking
+from clozeline.exporting.quantization import NUM_CALIBRATION_TEXTS
+from clozeline.exporting.sbom import write_sbom
+from clozeline.exporting.to_onnx import export_onnx, head_products
+from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.latency import Latency, measure
 from clozeline.inference.open_model import MASKS_ONLY
 from clozeline.inference.tokenization import NotANumberError

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.export.graph import num_readers
-from clozeline.export.quantization import LEVELS, Scheme
-from clozeline.export.ranges import ActivationRange, Seen, Values, ends, outward
+from clozeline.exporting.graph import num_readers
+from clozeline.exporting.quantization import LEVELS, Scheme
+from clozeline.exporting.ranges import ActivationRange, Seen, Values, ends, outward
 
 SMOOTHED = "{}/smoothed"
 """Name of the smoothed activation, which products read."""

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.export.graph import biases, drop_unread, lookups, op_counts
-from clozeline.export.ranges import ActivationRange
+from clozeline.exporting.graph import biases, drop_unread, lookups, op_counts
+from clozeline.exporting.ranges import ActivationRange
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
