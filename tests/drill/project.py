@@ -28,7 +28,7 @@ TRAIN_YAML = """
 """
 TRAIN_STEPS = '''
 import hashlib
-from clozeline.tracking import run_logger
+from clozeline.tracking.run_logger import run_logger
 
 def train(text):
     """60 steps of 0.05 s: each hashes the state of the one before, and continues from the checkpoint."""

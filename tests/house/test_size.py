@@ -20,7 +20,7 @@ from tests.house.test_rooms import FLOORS, SOURCES, nodes_of
 AT_MOST = {
     "rooms": 25,
     "floors": 8,
-    "files": 333,
+    "files": 334,
     "code lines": 48_360,
     "code tokens": 438_500,
     "lines in other languages": 1_405,

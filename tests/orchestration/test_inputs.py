@@ -80,7 +80,7 @@ def check_labels(root: Path) -> None:
         ("classification", {"data": "labels/mine.xlsx"}, "mine.xlsx has a format that cannot be read"),
         ("classification", {"data": "labels/mine.csv", "text_field": "body"}, "no field `body`|`body`"),
         ("classification", {"data": "labels", "splits": {"train": "mine.csv", "test": "nine.csv"}}, "nine.csv"),
-        ("classification", {"data": "labels", "label_files": {"a": "a.txt", "b": "b.txt"}}, "there is no file .*b.txt"),
+        ("classification", {"data": "labels", "label_files": {"a": "a.txt", "b": "b.txt"}}, "names no file: .*b.txt"),
         ("zero_shot", {"data": "labels/mine.xlsx", "prompt": "It was [MASK]."}, "mine.xlsx"),
         ("tagging", {"data": "labels/mine.xlsx"}, "mine.xlsx"),
         ("question_answering", {"data": "labels/mine.xlsx"}, "mine.xlsx"),

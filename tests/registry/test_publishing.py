@@ -18,8 +18,7 @@ from mlflow import MlflowClient
 
 from clozeline.inference.package import load
 from clozeline.records.package import package_sha256, read_manifest, record_of, verify, write_manifest
-from clozeline.registry import models
-from clozeline.registry import versions as own_database
+from clozeline.registry import models, own_database
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.versions import fetch_package

@@ -367,8 +367,13 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
+def complete_tree(params: Params) -> dict[str, Any]:
+    """Return the params as the stages take them: the recipe is laid over `pretrain`, and each task is complete."""
+    return params.model_dump(mode="json", exclude=_LAYERS)
+
+
 def write_complete(params: Params, path: Path) -> None:
-    """Write the params as the stages take them: the recipe is laid over `pretrain`, and each task is complete.
+    """Write the `complete_tree`.
 
     DVC compares their values: an edit of a default, a recipe or a preset runs the stages whose values it changes. A
     file that says the same already is not touched.
@@ -377,7 +382,7 @@ def write_complete(params: Params, path: Path) -> None:
         StorageError: the disk is full.
     """
     text = StringIO()
-    write_yaml(params.model_dump(mode="json", exclude=_LAYERS), text)
+    write_yaml(complete_tree(params), text)
     if path.is_file() and path.read_text(encoding="utf-8") == text.getvalue():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -58,7 +58,7 @@ class Registered:
     """Signature of its package by OpenSSH."""
     trained_sha256: str = ""
     """sha256 of the list of its trained files; empty if none were stored with it."""
-    announcement: Announcement | None = None
+    announcement: Announcement | None = field(default=None, compare=False)  # each promotion gives it a new one
     """When the servers of a fleet answer by it; None: it was never made the champion."""
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from clozeline.params.reading import read_tree
+from clozeline.params.reading import complete_tree, read_params
 from clozeline.records.clean_text import CorpusMetrics, SplitMetrics
 from clozeline.records.evaluation import ClozeExample, Guess
 from clozeline.records.record import LockedStage, leaves
@@ -173,8 +173,7 @@ def _changed_knobs(run: ReportedRun) -> list[str]:
 
 
 def _params(run: ReportedRun) -> dict[str, Any]:
-    tree: dict[str, Any] = read_tree(run.files.root / "params.yaml")
-    return tree
+    return complete_tree(read_params(run.files.root / "params.yaml"))
 
 
 def _stages(run: ReportedRun) -> Markup:

@@ -23,7 +23,7 @@ from clozeline.inference.language import OpenEncoder
 from clozeline.serving import tracing
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from clozeline.serving.tracing import CollectorExporter, Spans
+from clozeline.serving.trace_spans import CollectorExporter, Spans
 from clozeline.system.errors import ParamsError
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
