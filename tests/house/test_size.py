@@ -25,7 +25,7 @@ AT_MOST = {
     "code tokens": 438_500,
     "lines in other languages": 1_405,
     "imports, % of the code lines": 10.8,
-    "files below 60 code lines": 33,
+    "files below 60 code lines": 34,
     "tiny private functions used once": 211,
     "leaves of params.yaml": 217,
     "code lines of the tests": 57_030,
