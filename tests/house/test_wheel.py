@@ -28,7 +28,7 @@ OF_THE_BASE = (
 """Rooms and files of the base install; their imports inside functions count too."""
 WITH_TEXT = (
     *("records/clean_text.py", "records/published.py", "records/reading/", "records/words/"),
-    *("system/arrays.py", "system/workers.py"),
+    *("system/arrays.py", "system/group.py", "system/workers.py"),
 )
 """Files of these rooms that no served model is read by."""
 OF_THE_FLOWS = ("flows", "orchestration", "versions")

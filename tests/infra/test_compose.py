@@ -108,7 +108,7 @@ def test_every_one_shot_job_is_waited_for(services: dict[str, dict[str, Any]]) -
 def test_serve_takes_the_options_of_its_service(compose: Any) -> None:
     program, verb, *options = compose.command("serving")
     app = typer.Typer()
-    serve.add_to(app)
+    app.command()(serve.serve)
     given = typer.main.get_command(app).make_context(verb, options).params
     assert (program, verb) == ("clozeline", "serve")
     assert given["host"] == "0.0.0.0"

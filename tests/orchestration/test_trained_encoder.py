@@ -21,7 +21,9 @@ def test_the_lock_gives_the_architecture_of_the_training_that_ran(tmp_path: Path
     with path.open("w", encoding="utf-8") as file:
         YAML().dump(tree, file)
     params = {f"recipes.{recipe}": tree["recipes"][recipe], "pretrain.recipe": recipe}
-    params |= {f"pretrain.{key}": tree["pretrain"][key] for key in ("objective", "model")}
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    params |= {"pretrain.objective": tree["pretrain"]["objective"]}
+    params |= {"pretrain.model": dict.fromkeys(sizes) | tree["pretrain"]["model"]}
     stage = {"cmd": "train", "params": {"params.yaml": params}, "outs": [{"path": "models/encoder"}]}
     settings = locked_architecture(Lock.model_validate({"stages": {"pretrain": stage}}))
     assert settings == read_params(path).pretrain.architecture

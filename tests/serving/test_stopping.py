@@ -17,12 +17,12 @@ HOLDING = """
 import pathlib, time
 import clozeline.inference.language as e, clozeline.serving.uvicorn_adapter as s
 s.MAX_BODY_SECONDS = s.WRITING_SECONDS = 0.2  # so that nothing but a deadline is waited for
-rows = e.Encoder.rows
+rows = e.OpenEncoder.rows
 def held(*given):
     while pathlib.Path({held!r}).exists():
         time.sleep(0.01)
     return rows(*given)
-e.Encoder.rows = held
+e.OpenEncoder.rows = held
 """
 LONG = {"inputs": ["the list " * 30] * 30}
 """Five micro-batches."""
@@ -145,7 +145,7 @@ def _wait_until_it_is_busy(client: httpx.Client) -> None:
 
 
 def test_an_ended_worker_stops_the_server_so_that_it_is_restarted(dist: Path) -> None:
-    broken = "import clozeline.inference.language as e\ndef end(*given): raise SystemExit\ne.Encoder.rows = end\n"
+    broken = "import clozeline.inference.language as e\ndef end(*given): raise SystemExit\ne.OpenEncoder.rows = end\n"
     serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=broken)
     url = serve.url()
     assert httpx.post(f"{url}/embed", json={"inputs": "a"}, trust_env=False).status_code == 500

@@ -56,6 +56,7 @@ def root(save_trained: SaveTrained, tmp_path_factory: pytest.TempPathFactory) ->
         "sha256": Published(str(root / "model"), None).sha256(),
     }
     edit(root / "params.yaml", [("imports.mini", entry)], "test")
+    said(root, "clozeline", "params", "--out", "data/params.yaml")
     said(root, reproduce.__name__, "import@mini", code=EXIT_CODES["executed"])
     shutil.rmtree(root / "model")
     return root
@@ -72,7 +73,7 @@ def checked_out(root: Path) -> None:
 
 
 def reproduced(root: Path) -> None:
-    assert "Running stage" not in said(root, "dvc", "repro", "import@mini")
+    assert "Running stage 'import" not in said(root, "dvc", "repro", "import@mini")
 
 
 def brought_up_to_date(root: Path) -> None:

@@ -68,7 +68,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(root)
         patch.chdir(root)
-        for module in ("cluster.executors", "stages.snapshot"):
+        for module in ("cluster.ledger", "stages.snapshot"):
             patch.setattr(f"clozeline.{module}.available_cores", lambda: 1)
         run = cz.pretrain([record["text"] for record in records], config)
         topics = cz.finetune(run, records[:240], kind="classification", name="topics", label_field="topic")
