@@ -181,7 +181,7 @@ def test_a_metric_file_that_lacks_a_figure_is_named_with_it(project: Workspace, 
     with pytest.raises(ArtifactError) as caught:
         summary.read_figures(project, params)
     assert "evaluate.json" in caught.value.problem
-    assert "loss_nats_per_token" in str(caught.value.given)
+    assert "loss_nats_per_token" in str(caught.value)
 
 
 def test_without_tasks_no_table_is_shown(project: Workspace, capsys: pytest.CaptureFixture[str]) -> None:

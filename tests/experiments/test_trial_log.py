@@ -1,6 +1,7 @@
 """Each trial of a sweep is a run in MLflow, with the curves of its training; a killed one is continued."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_killed_trial_is_continued_by_the_next_sweep(tmp_path: Path, monkeypat
         pass  # its worker was killed, and another one takes the trial
     with log(TRIAL) as end:
         train(range(3, 6))
-        end(TRIAL.changed(state="finished", value=0.5, experiment="folder"))
+        end(replace(TRIAL, state="finished", value=0.5, experiment="folder"))
     log.outbox.end("second", "FINISHED")
     assert OUTBOX not in os.environ
 
