@@ -90,8 +90,12 @@ def test_a_stage_reports_the_keys_of_its_section(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("knob", "value", "told"),
     [
-        ("family", "longformer", "`pretrain.model.stochastic_depth` needs layers that can be skipped"),
-        ("family", "my_own:build", "`pretrain.model.family` names an encoder of your own that cannot be imported"),
+        ("family", "longformer", "`pretrain.model.stochastic_depth` needs pre-norm layers"),
+        (
+            "family",
+            "my_own:build",
+            "`pretrain.model.family: my_own:build` names an encoder of your own that cannot be imported",
+        ),
         ("start", "no/such/folder", "`pretrain.start` in params.yaml"),
     ],
 )

@@ -23,7 +23,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[list[str]]]:
         return [JobEnded("node", 5 if command[-1] == "only_seed=9" else 0, 0, 1) for command in commands]
 
     monkeypatch.setattr("clozeline.cluster.ray_jobs.run_jobs", run_jobs)
-    monkeypatch.setattr(stage, "reachable_cluster", lambda: "auto")
+    monkeypatch.setattr("clozeline.cluster.address.reachable_cluster", lambda: "auto")
     return sent
 
 

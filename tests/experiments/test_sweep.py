@@ -82,7 +82,7 @@ def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_
     run_trials(sweep, unlogged)
     trials = sweep.trials.read()
     assert [trial.state for trial in trials] == ["finished", "finished", "failed", "pruned", "finished"]
-    assert "not finite: nan" in trials[2].reason
+    assert "not finite (nan)" in trials[2].reason
     assert trials[3].looks == pytest.approx({10: 0.25})
     assert trials[3].value is None
     best = sweep.best_of(trials)

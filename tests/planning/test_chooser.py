@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from clozeline.cli.plan import Need
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES
 from clozeline.params.project import Params
+from clozeline.params.reading import read_tree
 from clozeline.planning.chooser import CHOICES, as_tree, combine
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
@@ -18,7 +18,7 @@ PARAMS = Path(__file__).parents[2] / "params.yaml"
 
 @cache
 def defaults() -> dict[str, Any]:
-    tree: dict[str, Any] = YAML(typ="safe").load(PARAMS.read_text(encoding="utf-8"))
+    tree: dict[str, Any] = read_tree(PARAMS)
     return tree
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.params.reading import read_params
+from clozeline.params.reading import complete_tree, read_params
 from clozeline.records.package import ExportMetrics
 from clozeline.registry.decisions import Decision, Gate, Released
 from clozeline.registry.models import Registered
@@ -160,7 +160,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 def write_lock(root: Path) -> None:
     """Write dvc.lock as DVC would, with the hash of every figure and the params of two stages."""
-    params = YAML(typ="safe").load((root / "params.yaml").read_text(encoding="utf-8"))
+    params = complete_tree(read_params(root / "params.yaml"))
     shown = [path.relative_to(root).as_posix() for path in sorted(root.glob("[mp][el]*s/**/*.*"))]
     outs = [
         {"path": path, "md5": hashlib.md5((root / path).read_bytes(), usedforsecurity=False).hexdigest()}

@@ -252,10 +252,10 @@ def test_a_chapter_with_a_missing_file_names_the_command_and_the_others_are_comp
     page = build(ran.run)
     tags_of(page.html)
     told = text_of(chapter(page.html, name))
-    assert told.count(f"{path} is missing.") == 1
+    assert told.count(f"{path}, which stage {stage} writes, is missing.") == 1
     assert f"<code>dvc repro {stage}</code>" in page.html
     assert "`" not in told
-    assert path in {fault.problem.split()[0] for fault in page.faults}
+    assert f"{path}," in {fault.problem.split()[0] for fault in page.faults}
     untouched = {"machine"} | ({"text"} if name != "text" else {"training"})
     assert all(chapter(page.html, other) == chapter(whole.html, other) for other in untouched)
 
