@@ -19,7 +19,7 @@ def test_a_missing_source_stops_the_flow_before_any_stage(toy: Path, caplog: pyt
     with pytest.raises(DataError, match="my-texts does not exist"):
         pipeline(project)
     assert "finetune.library learns which file a text is from" in caplog.text
-    assert not (project / "data").exists()
+    assert not (project / "data/raw").exists()
     assert not (project / "work/mlflow").exists()
 
 
@@ -30,7 +30,7 @@ def test_labels_in_an_unknown_format_stop_the_flow_before_any_stage(toy: Path) -
     set_param(project, f"data: data/clean\n    splits: {splits}\n    label", "data: mine.xlsx\n    label")
     with pytest.raises(DataError, match=r"mine\.xlsx has a format that cannot be read"):
         pipeline(project)
-    assert not (project / "data").exists()
+    assert not (project / "data/raw").exists()
     assert not (project / "work/mlflow").exists()
 
 
