@@ -20,7 +20,7 @@ from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp
 
 from clozeline.inference.language import OpenEncoder
-from clozeline.serving import tracing
+from clozeline.serving import trace_spans
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.trace_spans import CollectorExporter, Spans
@@ -175,7 +175,7 @@ def test_a_missing_collector_is_reported_once_and_fails_no_request(
 def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracing, "_CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(trace_spans, "_CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
