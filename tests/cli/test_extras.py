@@ -12,8 +12,8 @@ from clozeline.cli import app
 from clozeline.cli.verbs import telling_of_extras
 from tests.conftest import PROJECT
 
-WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "optuna", "peft", "prefect", "pyarrow", "ray", "scipy",
-           "sklearn", "torch", "transformers")  # fmt: skip
+WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "optuna", "peft", "prefect", "psutil", "pyarrow", "ray",
+           "scipy", "sklearn", "torch", "transformers")  # fmt: skip
 """Packages that an extra brings; the base install has none of them."""
 VERBS: Mapping[str, tuple[str, str | None]] = {
     "ablate": ("ablate params.yaml seed=1", "train"),

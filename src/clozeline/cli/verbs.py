@@ -24,9 +24,9 @@ from typer._click.exceptions import BadParameter, NoArgsIsHelpError, NoSuchOptio
 from typer.core import TyperGroup
 
 from clozeline.cluster.address import reachable_cluster
-from clozeline.orchestration.stage_process import ignore_termination
 from clozeline.params.reading import read_params
 from clozeline.system.errors import ClozelineError, ParamsError
+from clozeline.system.processes import ignore_termination
 from clozeline.system.workspace import Workspace, set_defaults
 
 _TYPED: Final = "clozeline.typed"

@@ -12,10 +12,11 @@ from prefect import get_run_logger, runtime
 
 from clozeline.orchestration.checks import git_tags, identity_of, require_inputs
 from clozeline.orchestration.prefect_adapter import seconds_before
-from clozeline.orchestration.stage_process import StageProcesses, failure_of, stage_environment, uninterrupted
+from clozeline.orchestration.stage_process import StageProcesses, failure_of, stage_environment
 from clozeline.records.record import Lock
 from clozeline.system.content import md5_of
 from clozeline.system.errors import ClozelineError
+from clozeline.system.processes import uninterrupted
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Status

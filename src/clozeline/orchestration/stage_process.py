@@ -336,31 +336,6 @@ def stage_environment(workspace: Workspace, extra: Mapping[str, str]) -> dict[st
     }
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C during the block, and SIGTERM and SIGHUP from now on."""
-    ignore_termination()
-    if not _is_main_thread():  # Python sets and runs signal handlers only in the main thread
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def ignore_termination() -> None:
-    """Ignore SIGTERM and SIGHUP from now on: this process is ending."""
-    if _is_main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def forget_old_runs(logs: Path) -> None:
     """Remove the folders of all runs but the newest from `logs`. Call it while holding the run lock.
 

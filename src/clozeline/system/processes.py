@@ -1,11 +1,17 @@
-"""Commands under the supervisor, which leaves none of their processes behind, however this process ends."""
+"""Commands under the supervisor, which leaves none of their processes behind; signals that may not cut off an end.
+
+`timeout`, systemd and Docker signal a process more than once, or its process group as well: repeated signals must not
+cut off the shutdown that the first one began.
+"""
 
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -55,3 +61,28 @@ def end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
     assert process.stdin
     process.stdin.close()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C during the block, and SIGTERM and SIGHUP from now on."""
+    ignore_termination()
+    if not _is_main_thread():  # Python sets and runs signal handlers only in the main thread
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def ignore_termination() -> None:
+    """Ignore SIGTERM and SIGHUP from now on: this process is ending."""
+    if _is_main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
