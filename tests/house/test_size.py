@@ -22,7 +22,7 @@ AT_MOST = {
     "floors": 8,
     "files": 334,
     "code lines": 48_360,
-    "code tokens": 438_530,
+    "code tokens": 438_550,
     "lines in other languages": 1_408,
     "imports, % of the code lines": 10.8,
     "files below 60 code lines": 34,

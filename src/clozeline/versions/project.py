@@ -11,8 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import psutil
-
 from clozeline.system.errors import ParamsError, StorageError
 from clozeline.system.files import replacing_file
 from clozeline.system.workspace import Workspace
@@ -90,6 +88,8 @@ def _lives(user: Mapping[str, Any], written: float) -> bool:
 
     `written`: time of the list's last change. A process that began clearly later only has the number of one that ended.
     """
+    import psutil  # an extra brings it
+
     try:
         return bool(psutil.Process(int(user["pid"])).create_time() <= written + _CLOCK_SECONDS)
     except psutil.NoSuchProcess:
