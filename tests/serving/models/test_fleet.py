@@ -61,13 +61,15 @@ class Server:
         self.checks = self._stack.enter_context(httpx.Client(base_url=self.client.base_url, trust_env=False))
         self.watcher.start()
         self.is_listed = True
+        self.in_use = threading.Lock()
 
     @property
     def thread(self) -> threading.Thread:
         return self.watcher._thread
 
     def end(self) -> None:
-        self.is_listed = False
+        with self.in_use:
+            self.is_listed = False
         self.watcher.stop()
         self._stack.close()
         self.service.close()
@@ -87,11 +89,12 @@ class Balancer(threading.Thread):
 
     def _check(self) -> None:
         while not self.ends.wait(0.1):
-            self.ready = [
-                server
-                for server in self.servers
-                if server.is_listed and server.checks.get("/health/ready").status_code == 200
-            ]
+            self.ready = [server for server in self.servers if self._is_ready(server)]
+
+    @staticmethod
+    def _is_ready(server: Server) -> bool:
+        with server.in_use:
+            return server.is_listed and server.checks.get("/health/ready").status_code == 200
 
     def run(self) -> None:
         self._checks.start()
@@ -103,7 +106,11 @@ class Balancer(threading.Thread):
             if not ready:
                 self.failures.append("no server is ready")
                 continue
-            answer = ready[turn % len(ready)].client.post("/embed", json={"inputs": "the list"})
+            server = ready[turn % len(ready)]
+            with server.in_use:
+                if not server.is_listed:
+                    continue
+                answer = server.client.post("/embed", json={"inputs": "the list"})
             if answer.status_code == 200:
                 self.versions.append(answer.headers["x-model-version"])
             else:
