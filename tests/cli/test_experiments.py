@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli import experiments as verb
-from clozeline.cli import shared_text
 from clozeline.cluster.address import VARIABLE
 from clozeline.lab import winner
 from clozeline.lab.experiment import Corpus
@@ -78,7 +77,9 @@ def test_the_winner_is_written_into_params_yaml_if_asked(found: Sweep, monkeypat
 def test_a_cluster_that_cannot_be_used_is_named_before_any_stage_runs(
     address: str, error: type[ClozelineError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_text, "read_stage_graph", lambda *_, **__: pytest.fail("a stage would have run"))
+    monkeypatch.setattr(
+        "clozeline.versions.graph.read_stage_graph", lambda *_, **__: pytest.fail("a stage would have run")
+    )
     monkeypatch.setenv(VARIABLE, address)
     with pytest.raises(error, match=address.removeprefix("ray://")):
-        shared_text.shared_corpus(Workspace(tmp_path))
+        verb.shared_corpus(Workspace(tmp_path))

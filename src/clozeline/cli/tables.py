@@ -36,7 +36,7 @@ _CHARACTERS_AROUND = 80
 
 def table_of(title: str, *columns: str, rows: Iterable[Iterable[str]] = ()) -> Table:
     """Return a table; a column whose name starts with `>` holds numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
+    table = Table(title=title or None, title_justify="left", title_style="bold", caption_justify="left")
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
