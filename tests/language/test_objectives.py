@@ -10,7 +10,7 @@ from clozeline.encoder.families.layout import TokenIds
 from clozeline.language import models
 from clozeline.language.masking import Masker
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split, TargetBatch
+from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split, TargetBatch, token_counts
 from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 
@@ -227,3 +227,10 @@ def test_the_discriminator_reads_the_text_with_a_replacement_at_each_target(
     assert torch.equal(is_replaced_BL.reshape(-1).nonzero()[:, 0], batch.slot_T[::2])
     assert torch.equal(ids_BL.reshape(-1)[batch.slot_T], guess_T)
     assert torch.equal(ids_BL[~is_replaced_BL], written_BL[~is_replaced_BL])
+
+
+@pytest.mark.parametrize("chunk_tokens", [7, 1 << 18])
+def test_each_token_is_counted_once(tiny_tokens: Path, monkeypatch: pytest.MonkeyPatch, chunk_tokens: int) -> None:
+    monkeypatch.setattr("clozeline.language.objectives._CHUNK_TOKENS", chunk_tokens)
+    split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
+    assert token_counts(split.shards, split.vocabulary).sum() == split.shards.num_tokens
