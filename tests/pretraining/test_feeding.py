@@ -16,6 +16,7 @@ from clozeline.records.reading.tokens import documents_path
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.training.state import Batch
 from tests.language.test_masking import SPELLING
+from tests.language.test_masking import tokens as ids_of_all_kinds
 
 NUM_DOCUMENTS, NUM_NEW = 300, 60
 KEYS = np.arange(NUM_DOCUMENTS, dtype=np.uint64) * np.uint64(7919)
@@ -136,7 +137,7 @@ BOUNDARY = Boundary(cls_id=2, sep_id=3, pad_id=0)
 
 def rows(length: int = 50) -> RowTokens:
     """Documents of 100 tokens, of which every third continues a word, in rows of `length` tokens."""
-    input_ids_N, document_N, position_N = tokens(100_000)
+    input_ids_N, document_N, position_N = ids_of_all_kinds(100_000)
     row_N = np.arange(len(input_ids_N)) // length
     length_B = np.full(row_N[-1] + 1, length + NUM_BOUNDARY_TOKENS)
     ends_B = (np.arange(len(length_B)) + 1) * length % 100 == 0

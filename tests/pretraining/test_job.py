@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +18,7 @@ from clozeline.language.masking import Masker
 from clozeline.language.objectives import OBJECTIVES, Split
 from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
-from clozeline.pretraining import job as compilation
-from clozeline.pretraining import job as naming
-from clozeline.pretraining import job as pretraining
-from clozeline.pretraining.job import Pretraining, name_of_training
+from clozeline.pretraining.job import CODE, compiled, name_of_training
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.pretraining.watching import NUM_EXAMPLES
 from clozeline.system.errors import ArtifactError, ParamsError
@@ -236,11 +232,9 @@ MOST_GRAPHS = 4
 """With and without an attention mask, and extra graphs for a first single row or target."""
 
 
-def test_batches_of_all_shapes_share_a_few_compiled_graphs(
-    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
+def test_batches_of_all_shapes_share_a_few_compiled_graphs(prepare: Prepare) -> None:
     """P39: with a backend that needs no compiler; how graphs are cut and shared does not depend on it."""
-    job = pretraining.prepare(tiny_pretraining, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
+    job = prepare()
     num_graphs = 0
 
     def counting(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -250,7 +244,7 @@ def test_batches_of_all_shapes_share_a_few_compiled_graphs(
 
     torch._dynamo.reset()
     plain = TargetLoss(job.model)
-    fast = compilation.compiled(TargetLoss(job.model), wanted=True, backend=counting)
+    fast = compiled(TargetLoss(job.model), wanted=True, backend=counting)
     batches = job.loop.batches_from(0, 0)
     shapes = set()
     for _ in range(40):
@@ -265,7 +259,7 @@ def test_batches_of_all_shapes_share_a_few_compiled_graphs(
 def test_compilation_without_a_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
-        compilation.compiled(nn.Linear(1, 1), wanted=True)
+        compiled(nn.Linear(1, 1), wanted=True)
 
 
 FP32 = Precision.of("fp32", torch.device("cpu"))
@@ -350,7 +344,7 @@ def test_editing_code_that_the_training_uses_makes_another_run(
     changed: str, is_other: bool, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
-    for place in naming.CODE:
+    for place in CODE:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch() if place.endswith(".py") else (tmp_path / place).mkdir(exist_ok=True)
     (tmp_path / changed).parent.mkdir(exist_ok=True)
@@ -361,23 +355,7 @@ def test_editing_code_that_the_training_uses_makes_another_run(
     assert (prepare().loop.checkpoints.fingerprint != before) == is_other
 
 
-Prepare_of_requests = Callable[..., Pretraining]
-
-
-@pytest.fixture
-def prepare(
-    tiny_tokens: Path, tiny_tokenizer: Path, tiny_pretraining: PretrainParams, tmp_path: Path
-) -> Prepare_of_requests:
-    def prepare(seed: int = 1, tokenizer: Path = tiny_tokenizer, **changes: object) -> Pretraining:
-        params = tiny_pretraining.model_copy(update=changes)
-        return pretraining.prepare(params, seed=seed, tokens=tiny_tokens, tokenizer=tokenizer, work=tmp_path / "work")
-
-    return prepare
-
-
-def test_tokens_of_another_tokenizer_are_refused(
-    prepare: Prepare_of_requests, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
+def test_tokens_of_another_tokenizer_are_refused(prepare: Prepare, tiny_tokenizer: Path, tmp_path: Path) -> None:
     """The tokenizer has as many tokens, but two have swapped ids; no other check would notice."""
     other = shutil.copytree(tiny_tokenizer, tmp_path / "other")
     facts = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
@@ -389,12 +367,12 @@ def test_tokens_of_another_tokenizer_are_refused(
     assert str(other / "tokenizer.json") in str(caught.value)
 
 
-def test_a_missing_tokenizer_is_reported_before_the_training(prepare: Prepare_of_requests, tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_reported_before_the_training(prepare: Prepare, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"no file .*nowhere"):
         prepare(tokenizer=tmp_path / "nowhere")
 
 
-def test_a_budget_in_epochs_reads_the_batches_so_often(prepare: Prepare_of_requests) -> None:
+def test_a_budget_in_epochs_reads_the_batches_so_often(prepare: Prepare) -> None:
     def steps(epochs: float) -> int:
         return prepare(steps=None, epochs=epochs).loop.total_steps
 
@@ -403,7 +381,7 @@ def test_a_budget_in_epochs_reads_the_batches_so_often(prepare: Prepare_of_reque
     assert (steps(3), steps(1e-9)) == (3 * in_one, 1)
 
 
-def test_a_negative_seed_is_refused(prepare: Prepare_of_requests) -> None:
+def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
     with pytest.raises(ParamsError, match=r"(?s)seed.*-1"):
         prepare(seed=-1)
 
@@ -417,7 +395,7 @@ def test_a_negative_seed_is_refused(prepare: Prepare_of_requests) -> None:
     ],
 )
 def test_masking_params_ignored_by_causal_training_are_reported(
-    prepare: Prepare_of_requests,
+    prepare: Prepare,
     tiny_pretraining: PretrainParams,
     changes: dict[str, object],
     told: str,

@@ -19,7 +19,7 @@ from clozeline.training.distribution import Processes
 from tests.ports import held_ports
 from tests.toy_project import PROJECT
 from tests.training import dying_node, two_ranks
-from tests.training.changes import changed
+from tests.training.prepared import changed
 
 SCRIPT = Path(two_ranks.__file__)
 SHARDINGS = ("ddp", "fsdp")

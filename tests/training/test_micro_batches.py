@@ -17,8 +17,7 @@ from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.training.micro_batches import MicroBatches, Precision, Requested, noting_shortage, remedies
 from tests.memory_limit import run_alone
 from tests.named_knobs import is_knob_of, named_in
-from tests.training.changes import changed
-from tests.training.prepared import Prepare
+from tests.training.prepared import Prepare, changed
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -1,6 +1,5 @@
-"""Every kind: which of a model's parameters it changes, at which rate, and its way through a checkpoint.
-
-Shapes: B rows, H hidden.
+"""Every optimizer: its formula, which of a model's parameters it changes and at which rate, and its way through a
+checkpoint; and the schedule of the learning rate. Shapes: B rows, H hidden.
 """
 
 import copy
@@ -31,17 +30,24 @@ from clozeline.training.optimizers import (
     orthogonalize,
     scale_learning_rates,
 )
-from tests.training.changes import changed
-from tests.training.optimizer_params import (
-    BETA1,
-    BETA2,
-    DECAY,
-    EPSILON,
-    KINDS,
-    LEARNING_RATE,
-    MATRIX_LEARNING_RATE,
-    params_of,
-)
+from tests.training.prepared import changed
+
+KINDS = sorted(OPTIMIZERS)
+LEARNING_RATE, MATRIX_LEARNING_RATE, BETA1, BETA2, EPSILON, DECAY = 0.01, 0.02, 0.9, 0.98, 1e-6, 0.1
+
+
+def params_of(kind: str, **values: float) -> OptimizerParams:
+    given = {
+        "learning_rate": LEARNING_RATE,
+        "beta1": BETA1,
+        "beta2": BETA2,
+        "epsilon": EPSILON,
+        "weight_decay": DECAY,
+        "clip_norm": 1.0,
+        **values,
+    }
+    matrix_learning_rate = MATRIX_LEARNING_RATE if kind == "muon" else None
+    return OptimizerParams(kind=kind, matrix_learning_rate=matrix_learning_rate, **given)
 
 
 class Encoder(nn.Module):
