@@ -9,30 +9,20 @@ nothing on routes about the server itself.
 MLflow's clients send texts as dataframes by columns or by rows, as instances, or as plain inputs.
 """
 
-import difflib
 import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from itertools import zip_longest
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from clozeline.inference import fields
+from clozeline.inference.fields import StrictModel
 from clozeline.serving.errors import ApiError, problem, shortened, written
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
@@ -52,26 +42,13 @@ _EXPECTED = {
 }
 """Replacements for messages of pydantic that name its internals."""
 MAX_TEXTS = 256
-MAX_TEXT_CHARACTERS = 100_000
-"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
-MAX_TOP_K = 100
 MAX_ANSWER_CHARACTERS = 16 * 2**20
 """Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
 MAX_TIMEOUT_MILLISECONDS = 600_000
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
-Text = Annotated[
-    str,
-    # Blank text gives a model nothing to read, and tokenizers drop NUL silently.
-    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
-]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Texts = Annotated[list[fields.Text], Field(min_length=1, max_length=MAX_TEXTS)]
 _TEXTS = TypeAdapter(Texts)
-Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
-ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
-Truncate = Annotated[
-    bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")
-]
 TruncationDirection = Annotated[
     Literal["right", "Right"] | None,
     Field(description="End at which long texts are cut; only the right end is supported."),
@@ -80,7 +57,6 @@ PromptName = Annotated[
     str | None, Field(description="Prompt of the model, put before each text; null: its default prompt, if it has one.")
 ]
 NoPromptName = Annotated[None, Field(description="Always null: texts are tokenized as they are.")]
-_MAX_TOKENS = 100_000
 TimeoutMilliseconds = Annotated[
     int,
     Field(
@@ -89,8 +65,6 @@ TimeoutMilliseconds = Annotated[
         description="Milliseconds until the request ends with 504; without it, the timeout of the server applies.",
     ),
 ]
-_COMPARED_CHARACTERS = 100
-"""Part of an unknown key that is compared: a very long key would hold up other requests."""
 PREFIX = "/models/"
 _NAME = "clozeline.encoder"
 """Key of a scope: the model name from the path prefix."""
@@ -232,15 +206,6 @@ def _parsed_type(content_type: str) -> Message:
     return parsed
 
 
-def _whole(given: object) -> object:
-    return int(given) if isinstance(given, float) and given.is_integer() else given
-
-
-WHOLE: Final = BeforeValidator(_whole)
-"""Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these
-are missing from the schema."""
-
-
 def inputs_kind(inputs: object) -> str | None:
     if isinstance(inputs, str):
         return TEXT_TAG
@@ -255,7 +220,7 @@ def nesting(given: object) -> str | None:
 
 
 Inputs = Annotated[
-    Annotated[Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
+    Annotated[fields.Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
     Field(description=f"One text, or a list of 1 to {MAX_TEXTS} texts."),
     Discriminator(
         inputs_kind,
@@ -266,32 +231,8 @@ Inputs = Annotated[
 Dimensions = Annotated[
     int | None,
     Field(ge=1, description="Number of leading dimensions to keep; each vector is normalized again. null: all."),
-    WHOLE,
+    fields.WHOLE,
 ]
-TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE]
-
-NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
-TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]
-
-
-class RequestBody(BaseModel):
-    """Strict base of all request bodies: refuses unknown keys, and numbers in quotes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_unknown_key(cls, given: Any) -> Any:
-        known = sorted(cls.model_fields)
-        unknown = [key for key in given if key not in known] if isinstance(given, dict) else []
-        if not unknown:
-            return given
-        near = difflib.get_close_matches(unknown[0][:_COMPARED_CHARACTERS], known, n=1)
-        raise PydanticCustomError(
-            "unknown_key",
-            "one of: {known}",
-            {"key": unknown[0], "known": ", ".join(known), "near": near[0] if near else ""},
-        )
 
 
 def checked_texts(given: Sequence[Any], param: str) -> list[str]:
@@ -345,21 +286,12 @@ def _name_kind(given: object) -> str | None:
 
 
 _ColumnName = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, WHOLE, Tag(NUMBER_TAG)],
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, fields.WHOLE, Tag(NUMBER_TAG)],
     Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
 ]
 
 
-class InvocationParams(RequestBody):
-    top_k: Annotated[
-        TopK,
-        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
-    ] = 5
-    truncate: Truncate = False
-    model: ModelName = None
-
-
-class DataframeSplit(RequestBody):
+class DataframeSplit(StrictModel):
     columns: Annotated[list[_ColumnName], Field(min_length=1)]
     data: Annotated[list[list[Any]], Field(min_length=1, max_length=MAX_TEXTS)]
     index: list[Any] | None = None

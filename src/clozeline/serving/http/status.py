@@ -10,9 +10,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from clozeline.inference.fields import StrictModel
 from clozeline.records.package import FileRecord, Precision, QuantizationScheme, ScoreFunction, Task
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.http.bodies import MAX_TEXTS, RequestBody
+from clozeline.serving.http.bodies import MAX_TEXTS
 from clozeline.serving.http.house_labels import TaggedSpan, entities_of
 from clozeline.serving.http.operation import ASKED, KEYED, LOADING, Call, JsonResponse, Operation
 from clozeline.serving.models import REQUEST_ID, GivenAnswer
@@ -147,12 +148,7 @@ OPERATIONS = (
     ),
     Operation(path="/health/ready", answer=ready, summary="Are the models loaded?", refusals=LOADING, result=Health),
     Operation(
-        path="/health",
-        answer=ready,
-        name="health",
-        summary="Same as /health/ready",
-        refusals=LOADING,
-        result=Health,
+        path="/health", answer=ready, name="health", summary="Same as /health/ready", refusals=LOADING, result=Health
     ),
     Operation(  # MLflow clients check readiness here
         path="/ping", answer=ready, name="ping", summary="Same as /health/ready", refusals=LOADING, result=Health
@@ -169,7 +165,7 @@ OPERATIONS = (
 )
 
 
-class FeedbackRequest(RequestBody):
+class FeedbackRequest(StrictModel):
     request_id: Annotated[str, Field(description=f"Header `{REQUEST_ID}` of an answer by {_SCORED}.")]
     right: Annotated[
         list[str | list[TaggedSpan]],
