@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clozeline.inference import fields
 from clozeline.inference.fields import StrictModel
-from clozeline.serving.errors import ApiError, problem, shortened, written
+from clozeline.serving.errors import ApiError, problem, refused, shortened, written
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
 _ABOUT_BODY = (b"content-type", b"content-encoding")
@@ -87,13 +87,10 @@ def read_json(headers: Headers, raw: bytes) -> int:
         return len(raw)
     given = headers.get("content-type")
     if given is None or not _JSON_TYPE.fullmatch(_parsed_type(given).get_content_type()):
-        raise problem(
-            415,
+        raise refused(
             "not_json",
-            "the server does not read bodies of this content type",
             given=f"content-type: {given}" if given else "no content-type",
             expected="content-type: application/json",
-            do="add the header (curl: -H 'content-type: application/json')",
         )
     check_encoding(headers)
     return len(raw)
@@ -109,24 +106,18 @@ def check_encoding(headers: Headers) -> None:
     """Raise ApiError (415) if `headers` declare a compressed body, or a charset other than UTF-8."""
     codings = ", ".join(headers.getlist("content-encoding"))
     if any(coding.strip().lower() not in _AS_IT_IS for coding in codings.split(",")):
-        raise problem(
-            415,
+        raise refused(
             "compressed_body",
-            "the body is compressed, and the server reads only uncompressed bodies",
             given=f"content-encoding: {codings}",
             expected="uncompressed JSON, with no content-encoding",
-            do="send it uncompressed; split a large body into several requests",
             headers={"accept-encoding": "identity"},
         )
     content_type = headers.get("content-type", "")
     if str(_parsed_type(content_type).get_param("charset", "utf-8")).lower() not in _UTF_8:
-        raise problem(
-            415,
+        raise refused(
             "not_utf8",
-            "the server does not read this charset",
             given=f"content-type: {content_type}",
             expected="JSON in UTF-8, with charset=utf-8 or no charset",
-            do="encode the body as UTF-8 and correct the header",
         )
 
 
@@ -139,13 +130,10 @@ def parse_json(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise problem(
-            400,
+        raise refused(
             "malformed_json",
-            "the body is not JSON",
             given=f"{error.msg} at line {error.lineno}, column {error.colno}" if raw else "an empty body",
             expected='a JSON object in UTF-8, such as {"inputs": "…"}',
-            do="correct the body; /docs has an example for each route",
         ) from error
 
 

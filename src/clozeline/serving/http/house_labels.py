@@ -20,7 +20,7 @@ from clozeline.inference.tagger import Entity, Tagged, Tagger
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
-from clozeline.serving.errors import problem
+from clozeline.serving.errors import problem, refused
 from clozeline.serving.http.bodies import (
     MAX_ANSWER_CHARACTERS,
     MAX_TEXTS,
@@ -202,14 +202,8 @@ def _check_labels(classifier: Classifier, wanted: list[str]) -> None:
     known = classifier.manifest.labels
     for label in wanted:
         if label not in known:
-            raise problem(
-                404,
-                "no_such_label",
-                "the model has no such label",
-                given=label,
-                expected=f"one of: {', '.join(known)}",
-                do="choose from the `labels` of this model in /models",
-                param="parameters.labels",
+            raise refused(
+                "no_such_label", given=label, expected=f"one of: {', '.join(known)}", param="parameters.labels"
             )
 
 
@@ -292,13 +286,10 @@ async def _by_entailment(call: Call, served: ServedModel[Classifier], body: Zero
 async def _by_cloze(call: Call, served: ServedModel[OpenEncoder], body: ZeroShotRequest) -> _Scores:
     wanted = body.parameters
     if wanted.multi_label:
-        raise problem(
-            422,
+        raise refused(
             "labels_compete",
-            "an encoder cannot score labels independently",
             given="multi_label: true",
             expected="false, or a served classifier that was trained on entailment",
-            do="leave `multi_label` out, or serve such a classifier too",
             param="parameters.multi_label",
         )
     labels, template = wanted.candidate_labels, wanted.hypothesis_template

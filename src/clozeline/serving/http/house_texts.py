@@ -20,7 +20,7 @@ from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
 from clozeline.inference.open_model import AnyQuestion, Question
 from clozeline.serving.asking import Reply, Turns
-from clozeline.serving.errors import problem
+from clozeline.serving.errors import problem, refused
 from clozeline.serving.http.bodies import (
     MAX_ANSWER_CHARACTERS,
     Dimensions,
@@ -214,13 +214,10 @@ def _level(call: Call, body: EmbedRequest) -> str:
     """
     level = call.request.query_params.get("level", _LEVELS[0])
     if level not in _LEVELS or (level == "tokens" and body.dimensions is not None):
-        raise problem(
-            422,
+        raise refused(
             "unusable_level",
-            "`level` cannot be used",
             given=level if level not in _LEVELS else "tokens beside `dimensions`",
             expected="`?level=text`, or `?level=tokens` without `dimensions`",
-            do="correct the query of the URL",
             param="level",
         )
     return level
@@ -230,13 +227,10 @@ async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedReque
     manifest, texts = served.model.manifest, texts_of(body.inputs)
     check_prompt(served.model, body.prompt_name)
     if not served.model.embeds_tokens:
-        raise problem(
-            422,
+        raise refused(
             "no_token_vectors",
-            "the package of this model gives no vectors of tokens",
             given=f"model {served.identity.name}, exported by an older version",
             expected="a model with the output last_hidden_state",
-            do="export it again, or leave `?level=tokens` out",
             param="level",
         )
     most_tokens = sum(min(len(text) + 2, manifest.max_length) for text in texts)
@@ -283,13 +277,10 @@ def check_prompt(encoder: Embedder, name: str | None) -> None:
     """Raise ApiError (422) if the model has no prompt of this name."""
     prompts = encoder.manifest.prompts
     if name is not None and name not in prompts:
-        raise problem(
-            422,
+        raise refused(
             "unknown_prompt",
-            "the model has no prompt of this name",
             given=name[:80],
             expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
-            do="correct `prompt_name`, or leave it out",
             param="prompt_name",
         )
 
@@ -298,15 +289,7 @@ def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
     """Raise ApiError (422) if the model has fewer dimensions."""
     hidden_size = encoder.manifest.hidden_size
     if dimensions is not None and dimensions > hidden_size:
-        raise problem(
-            422,
-            "too_many_dimensions",
-            "the vectors of this model have fewer dimensions",
-            given=dimensions,
-            expected=f"at most {hidden_size}",
-            do="ask for fewer dimensions, or leave `dimensions` out",
-            param="dimensions",
-        )
+        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
 
 
 def encoded(

@@ -32,7 +32,7 @@ from clozeline.inference.open_model import AnyQuestion
 from clozeline.inference.package import kind_of, resolved
 from clozeline.inference.tokenization import Given
 from clozeline.records.package import Manifest, Task
-from clozeline.serving.errors import ErrorDetail, problem
+from clozeline.serving.errors import ErrorDetail, problem, refused
 from clozeline.serving.http import tensors
 from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
@@ -192,13 +192,10 @@ def _of_next_token(completer: Completer, number: int, candidates: Candidates) ->
 
 def _of_only_mask(encoder: OpenEncoder, number: int, masks: list[list[Filled]]) -> list[tuple[str, float]]:
     if len(masks) != 1:
-        raise problem(
-            422,
+        raise refused(
             "several_masks",
-            "a tensor has room for one mask in each text",
             given=f"{len(masks)} masks in text {number}",
             expected="1 mask in each text",
-            do="send the text to /fill-mask, which answers for each mask",
             param=f"inputs[0].data[{number}]",
         )
     return [(word.token_str, word.score) for word in masks[0]]
@@ -250,15 +247,7 @@ def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
     """Raise ApiError (422) if the request has other inputs than the model."""
     names = inputs_of(manifest)
     if sorted(given) != sorted(names):
-        raise problem(
-            422,
-            "no_such_input",
-            "these are not the inputs of the model",
-            given=", ".join(given),
-            expected=" and ".join(names),
-            do="send each input that /v2/models/NAME lists, once",
-            param="inputs",
-        )
+        raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
 
 
 def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName, ...]:
@@ -271,15 +260,7 @@ def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName,
     wanted = tuple(dict.fromkeys(requested)) or kind.unasked or kind.outputs
     wrong = next((name for name in wanted if name not in kind.outputs), None)
     if wrong:
-        raise problem(
-            422,
-            "no_such_output",
-            "the model has no output of that name",
-            given=wrong,
-            expected=f"one of: {', '.join(kind.outputs)}",
-            do="choose from the outputs in /v2/models/NAME",
-            param="outputs",
-        )
+        raise refused("no_such_output", given=wrong, expected=f"one of: {', '.join(kind.outputs)}", param="outputs")
     return wanted
 
 
@@ -288,13 +269,10 @@ def check_parameters(task: Task, parameters: InferParameters) -> None:
     known = tensor_kind(task).parameters
     unread = sorted(parameters.model_fields_set - known)
     if unread:
-        raise problem(
-            422,
+        raise refused(
             "no_such_parameter",
-            "the model does not read this parameter",
             given=unread[0],
             expected=f"one of: {', '.join(sorted(known))}",
-            do="leave it out",
             param=f"parameters.{unread[0]}",
         )
 

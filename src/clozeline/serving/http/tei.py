@@ -16,7 +16,7 @@ from clozeline.inference.fields import StrictModel
 from clozeline.inference.package import kind_of
 from clozeline.inference.tokenization import Given, Piece
 from clozeline.records.package import Manifest
-from clozeline.serving.errors import ErrorDetail, problem
+from clozeline.serving.errors import ErrorDetail, refused
 from clozeline.serving.http.bodies import (
     FLAT_TAG,
     MAX_TEXTS,
@@ -165,15 +165,7 @@ async def decode(call: Call, body: DecodeRequest) -> Response:
 def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
     largest = max(map(max, lists))
     if largest >= manifest.vocab_size:
-        raise problem(
-            422,
-            "unknown_token",
-            "a token id is not in the vocabulary of the model",
-            given=largest,
-            expected=f"ids from 0 to {manifest.vocab_size - 1}",
-            do="send ids that /tokenize returns for this model",
-            param="ids",
-        )
+        raise refused("unknown_token", given=largest, expected=f"ids from 0 to {manifest.vocab_size - 1}", param="ids")
 
 
 TOKEN_OPERATIONS = (

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from clozeline.inference import fields
 from clozeline.inference.fields import StrictModel
-from clozeline.serving.errors import ApiError, problem
+from clozeline.serving.errors import ApiError, refused
 from clozeline.serving.http.bodies import FLAT_TAG, MAX_TEXTS, NESTED_TAG, check_encoding, nesting
 from clozeline.serving.http.operation import JsonResponse
 
@@ -202,12 +202,6 @@ def _decoded(number: int, raw: bytes) -> str:
 
 def _unreadable(given: str, expected: str, number: int | None = None) -> ApiError:
     """Return a 422 about input `number`; None: about all inputs."""
-    return problem(
-        422,
-        "unreadable_tensor",
-        "the tensor cannot be read",
-        given=given,
-        expected=expected,
-        do="compare the request with the example at /docs",
-        param="inputs" if number is None else f"inputs[{number}]",
+    return refused(
+        "unreadable_tensor", given=given, expected=expected, param="inputs" if number is None else f"inputs[{number}]"
     )
