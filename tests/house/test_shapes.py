@@ -18,10 +18,6 @@ TWICE = {
         "serving/http/status.py:ModelCard",
         "serving/queue.py:Identity",
     ): "clients get a described schema",
-    (
-        "inference/tokenization.py:Piece",
-        "serving/http/tei.py:SimpleToken",
-    ): "clients get a described schema",
 }
 """Two classes of one shape → why both exist."""
 
