@@ -16,7 +16,7 @@ TWICE = {
     ): "the metric file has its own order of figures",
     (
         "serving/http/status.py:ModelCard",
-        "serving/queue.py:Identity",
+        "serving/loading.py:Identity",
     ): "clients get a described schema",
 }
 """Two classes of one shape → why both exist."""

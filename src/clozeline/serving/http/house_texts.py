@@ -32,8 +32,8 @@ from clozeline.serving.http.bodies import (
     texts_of,
 )
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
-from clozeline.serving.queue import ServedModel
 
 DEFAULT_NUM_CANDIDATES = 5
 

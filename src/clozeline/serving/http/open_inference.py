@@ -50,8 +50,8 @@ from clozeline.serving.http.house_texts import DEFAULT_NUM_CANDIDATES, EMBEDDING
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.http.status import Health, live, ready
 from clozeline.serving.http.tensors import Datatype, InputName, Values
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY, no_such_model
-from clozeline.serving.queue import LoadedModel
 
 OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
 DATATYPES: Mapping[OutputName, Datatype] = MappingProxyType(

@@ -22,8 +22,8 @@ from clozeline.serving.http.house_texts import (
     encoded,
 )
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
-from clozeline.serving.queue import LoadedModel
 
 LIST = "/v1/models"
 _MAX_TEXTS = 2048

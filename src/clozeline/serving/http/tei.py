@@ -42,8 +42,8 @@ from clozeline.serving.http.house_texts import (
     similarities,
 )
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
-from clozeline.serving.queue import LoadedModel
 
 RERANKING = replace(
     CLASSIFYING_PAIRS,
