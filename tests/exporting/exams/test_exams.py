@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clozeline.exporting.task_exams import AnswersExam, TagsExam
 
 from clozeline.exporting.exams import BEGINNINGS, UNKNOWN, Answers, Sample, exam_of, logits
+from clozeline.exporting.task_exams import AnswersExam, TagsExam
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.inference.tagger import Extent
@@ -79,7 +79,7 @@ def test_a_mask_in_the_text_itself_is_answered_but_has_no_label(opened: Opened) 
     assert len(given.top1_A) == 5
     the = VOCABULARY.index("the")
     assert exam.true_A.tolist() == [the, UNKNOWN, UNKNOWN, UNKNOWN, the]
-    assert (exam.num_items(given), exam.num_texts) == (2, 3)
+    assert (exam.counts(given, given).num_items, exam.num_texts) == (2, 3)
     assert exam.counts(given, given).whole_T.tolist() == [1, 0, 1]
 
 
@@ -155,7 +155,7 @@ def test_micro_f1_of_label_sets_equals_that_of_the_task(opened: Opened) -> None:
     model = opened(write_topics)
     exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
     given = exam.answers(model, model.batches(exam.texts))
-    assert (exam.metric, exam.num_items(given), exam.num_texts) == ("micro F1", 5, 4)
+    assert (exam.metric, exam.counts(given, given).num_items, exam.num_texts) == ("micro F1", 5, 4)
     actual_TC = np.array([[label in right for label in TOPICS] for right in labels])
     said_TC = given.top1_A.reshape(4, len(TOPICS)).astype(bool)
     assert exam.counts(given, given).value == pytest.approx(SET_FIGURES["micro_f1"](actual_TC, said_TC))
@@ -173,7 +173,7 @@ def test_labels_that_neither_graph_gives_do_not_count_as_agreement(opened: Opene
     assert np.flatnonzero(exam.matters(said(one), said(other))).tolist() == [0, 5, 6]
     assert exam.matters(said(0 * one), said(0 * other)).all()
     assert exam.counts(said(other), said(one)).value == 0.5
-    assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (2, 0)
+    assert (exam.counts(said(one), said(one)).num_items, exam.counts(said(0 * one), said(0 * one)).num_items) == (2, 0)
 
 
 def test_a_multi_label_model_is_not_judged_by_single_labels(opened: Opened) -> None:
@@ -221,7 +221,7 @@ def test_the_exam_of_a_pair_classifier_uses_the_held_out_pairs(opened: Opened) -
     ]
     exam = exam_of(model, Sample(TEXTS, ["numpy"] * 4, pairs))
     assert (exam.metric, exam.num_texts, exam.true_A.tolist()) == ("accuracy", 2, [1, 0])
-    assert exam.num_items(exam.answers(model, model.batches(exam.texts))) == 2
+    assert exam.counts(*[exam.answers(model, model.batches(exam.texts))] * 2).num_items == 2
     assert [len(text) for text in exam.texts] == [8, 5]
 
 
@@ -237,7 +237,7 @@ def test_entity_f1_equals_that_of_the_task(opened: Opened) -> None:
     assert isinstance(exam, TagsExam)
     true = [["O", "B-PER", "I-PER", "O"], ["O", "B-LOC", "O", "O"], ["O", "O"]]
     given = exam.answers(model, model.batches(exam.texts))
-    assert (exam.metric, exam.num_items(given), exam.num_texts) == ("entity F1", 2, 3)
+    assert (exam.metric, exam.counts(given, given).num_items, exam.num_texts) == ("entity F1", 2, 3)
     names = [TAGS[place] for place in given.top1_A]
     words = np.split(np.array(names), [4, 8])
     assert exam.counts(given, given).value == pytest.approx(score(true, [one.tolist() for one in words]).f1)
@@ -255,7 +255,7 @@ def test_words_outside_entities_in_both_graphs_do_not_count_as_agreement(opened:
     # One entity of two words against two of one word and of another type: none in common.
     assert exam.counts(said(other), said(one)).value == 0
     assert exam.counts(said(one), said(one)).value == 1
-    assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (1, 0)
+    assert (exam.counts(said(one), said(one)).num_items, exam.counts(said(0 * one), said(0 * one)).num_items) == (1, 0)
 
 
 def test_answer_f1_follows_squad_and_counts_answers_inside_the_window(opened: Opened) -> None:
@@ -271,7 +271,7 @@ def test_answer_f1_follows_squad_and_counts_answers_inside_the_window(opened: Op
     assert (exam.metric, exam.num_texts) == ("answer F1", 3)
     assert [list(right) for right in exam.right_T] == [["list of files", "files"], [], []]
     given = exam.answers(model, model.batches(exam.texts))
-    assert exam.num_items(given) == 3
+    assert exam.counts(given, given).num_items == 3
     (best,) = model.ask([("open", "the list of files")])[0]
     counts = exam.counts(given, given)
     assert counts.part_T[0] == f1(("list of files", "files"), best.answer)
