@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.exporting.exams import Answers, Exam, Sample, exam_of, ratio_of_figures
-from clozeline.exporting.proof import Proof
+from clozeline.exporting.exams import Answers, Exam, Sample, exam_of
+from clozeline.exporting.proof import Proof, ratio_of_figures
 from clozeline.exporting.task_exams import CosinesExam, SearchExam
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
@@ -73,7 +73,7 @@ def test_scored_pairs_are_judged_by_the_correlation_of_the_task(model: Embedder)
     exam, given = asked(model, items)
     assert isinstance(exam, CosinesExam)
     assert exam.metric == "Spearman correlation"
-    assert (exam.num_items(given), exam.num_texts, len(exam.texts)) == (60, 60, 120)
+    assert (exam.counts(given, given).num_items, exam.num_texts, len(exam.texts)) == (60, 60, 120)
     firsts_NH, seconds_NH = model.embed([it.text for it in items]), model.embed([str(it.second) for it in items])
     cosine_N = (firsts_NH * seconds_NH).sum(axis=1).astype(np.float64)
     expected = spearman(np.array([it.score for it in items]), cosine_N)
@@ -88,7 +88,7 @@ def test_the_interval_of_a_correlation_equals_that_of_a_bootstrap() -> None:
     fp32_A, int8_A = (np.clip(score_A + random.normal(size=300) * of, -1, 1) * 0.9 for of in (0.5, 0.7))
     exam = scores_alone(score_A)
     fp32, int8 = pairs_of(fp32_A), pairs_of(int8_A)
-    measured = ratio_of_figures(exam.counts(int8, fp32), exam.counts(fp32, fp32), num_items=exam.num_items(fp32))
+    measured = ratio_of_figures(exam.counts(int8, fp32), exam.counts(fp32, fp32))
     assert measured.value == pytest.approx(spearman(score_A, int8_A) / spearman(score_A, fp32_A), abs=1e-3)
     low, high = bootstrap_interval(lambda n: spearman(score_A[n], int8_A[n]) / spearman(score_A[n], fp32_A[n]), 300)
     assert (measured.low, measured.high) == pytest.approx((low, high), abs=0.15 * (high - low))
@@ -108,9 +108,9 @@ def test_a_negative_or_zero_correlation_counts_as_0() -> None:
     for worthless in (against, alike):
         figures = exam.counts(worthless, worthless), exam.counts(with_them, with_them)
         assert [it.value for it in figures] == pytest.approx([0, 1])
-        assert ratio_of_figures(*figures, num_items=40).value == 0
-        assert ratio_of_figures(figures[0], figures[0], num_items=40).value == 0
-    assert ratio_of_figures(*[exam.counts(with_them, with_them)] * 2, num_items=40).value == 1
+        assert ratio_of_figures(*figures).value == 0
+        assert ratio_of_figures(figures[0], figures[0]).value == 0
+    assert ratio_of_figures(*[exam.counts(with_them, with_them)] * 2).value == 1
 
 
 def test_rounding_does_not_break_ties_between_pairs() -> None:
@@ -126,7 +126,7 @@ def test_rounding_does_not_break_ties_between_pairs() -> None:
 def test_a_single_differently_ranked_pair_widens_the_interval() -> None:
     exam = scores_alone(np.array([1.0, *[0.0] * 9]))
     one, other = (pairs_of(np.array([0.9, *np.linspace(low, 0.8, 9)])) for low in (0.1, 0.2))
-    measured = ratio_of_figures(exam.counts(one, other), exam.counts(other, other), num_items=10)
+    measured = ratio_of_figures(exam.counts(one, other), exam.counts(other, other))
     assert measured.value == pytest.approx(1)
     assert measured.low < 0.9 < 1.1 < measured.high
 
@@ -144,7 +144,7 @@ def test_matching_pairs_are_judged_by_the_recall_of_the_task(model: Embedder) ->
     items[0] = items[0].model_copy(update={"right": (items[4].right[0], items[0].right[0])})
     exam, given = asked(model, items)
     assert isinstance(exam, SearchExam)
-    assert (exam.metric, exam.num_items(given), exam.num_texts) == ("recall at 3", len(items), len(items))
+    assert (exam.metric, exam.counts(given, given).num_items, exam.num_texts) == ("recall at 3", len(items), len(items))
     seconds = list(dict.fromkeys(text for item in items for text in item.right))
     belonging = [sorted(seconds.index(text) for text in item.right) for item in items]
     found = ranked(by_vectors(model.embed([it.text for it in items]), model.embed(seconds)), belonging)

@@ -1,3 +1,5 @@
+"""A package has the card of its model with the figures of the export."""
+
 from pathlib import Path
 
 from clozeline.exporting.ladder import Climbed

@@ -1,5 +1,9 @@
-"""Every family of the zoo leaves training whole: parity over shapes and padding, then INT8, with a tied vocabulary."""
+"""Every family leaves training whole, with any head: parity over shapes, padding and length, then INT8.
 
+The configuration registered for a family decides the inputs and outputs of its graph.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,16 +11,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import transformers
 from onnx import ModelProto, TensorProto, ValueInfoProto
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    MPNetConfig,
-    PretrainedConfig,
-)
+from optimum.exporters.tasks import TasksManager
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig, MPNetConfig, PretrainedConfig
 
 from clozeline.encoder.families import FAMILIES, LAYOUTS
 from clozeline.encoder.families.layout import TokenIds
@@ -26,10 +24,11 @@ from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.parity import differences_by_output, largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.to_onnx import export_onnx, head_products
+from clozeline.exporting.to_onnx import configuration_of, export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.language import HIDDEN
-from clozeline.inference.open_model import GraphSession
+from clozeline.inference.open_model import MASKS_ONLY, GraphSession, padded
+from clozeline.inference.tokenization import TokenizedText
 from clozeline.params.reading import read_params
 from clozeline.system.errors import ArtifactError
 
@@ -52,11 +51,8 @@ READ_FIRST = {"albert", "bert", "distilbert", "electra", "modernbert", "roberta"
 UNLIKE_OTHERS = {"big_bird", "deberta-v2", "deberta-v3"}
 """Their attention is no operator: transformers writes its products out."""
 HEADS = [
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoModelForQuestionAnswering,
-    AutoModel,
+    *(AutoModelForMaskedLM, transformers.AutoModelForSequenceClassification),
+    *(transformers.AutoModelForTokenClassification, transformers.AutoModelForQuestionAnswering, transformers.AutoModel),
 ]
 KIN = {"xlm-roberta": "roberta", "deberta-v3": "deberta-v2"}
 """Families whose models are those of another family, but for the configuration of the encoder."""
@@ -78,12 +74,11 @@ def heads_of(family: str) -> list[type]:
 PAIRS = [(family, head) for family in EXPORTED for head in heads_of(family)]
 
 
-def small(family: str, num_layers: int = SHAPE["num_hidden_layers"]) -> PretrainedConfig:
+def small(family: str, objective: str = "mlm", **changes: int) -> PretrainedConfig:
     """Return a small configuration of the family, as `pretrain` makes it."""
     params = read_params(PROJECT / "params.yaml").pretrain.model
-    shape = {"family": family, "size": None, "max_position_embeddings": LENGTH, **SHAPE}
-    shape["num_hidden_layers"] = num_layers
-    config = FAMILIES[family].forms["mlm"].configure(params.model_copy(update=shape), IDS)
+    shape = {"family": family, "size": None, "max_position_embeddings": LENGTH, **SHAPE, **changes}
+    config = FAMILIES[family].forms[objective].configure(params.model_copy(update=shape), IDS)
     config.update(CHANGES.get(family, {}) | {"num_labels": 3})
     return config
 
@@ -91,8 +86,10 @@ def small(family: str, num_layers: int = SHAPE["num_hidden_layers"]) -> Pretrain
 @pytest.fixture(scope="module")
 def trained(family: str, head: type, save_trained: object) -> TrainedModel:
     torch.manual_seed(0)
-    config = small(family) if family in ALL_LAYERS or head is AutoModelForMaskedLM else small(family, num_layers=1)
-    if head is AutoModelForQuestionAnswering:
+    config = (
+        small(family) if family in ALL_LAYERS or head is AutoModelForMaskedLM else small(family, num_hidden_layers=1)
+    )
+    if head is transformers.AutoModelForQuestionAnswering:
         config.num_labels = 2
     return open_trained(save_trained(head.from_config(config)))
 
@@ -122,7 +119,7 @@ def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, expor
 def test_a_model_with_few_positions_is_traced_with_a_shorter_text(
     length: int, save_trained: object, tmp_path: Path, operators_made_once: None
 ) -> None:
-    config = small("bert", num_layers=1)
+    config = small("bert", num_hidden_layers=1)
     config.max_position_embeddings = length
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(config)))
     inputs = export_onnx(trained, OPSET, tmp_path / "model.onnx")
@@ -160,7 +157,7 @@ def test_a_family_is_traced_like_its_relatives_under_every_head(family: str, oth
         assert own.model_type == kin.model_type
 
 
-@pytest.mark.parametrize("head", [AutoModelForSequenceClassification], scope="module")
+@pytest.mark.parametrize("head", [transformers.AutoModelForSequenceClassification], scope="module")
 @pytest.mark.parametrize("family", sorted(set(EXPORTED) - UNLIKE_OTHERS - set(KIN)), scope="module")
 def test_the_last_layer_of_a_classifier_computes_only_what_its_head_reads(
     family: str, trained: TrainedModel, exported: Exported
@@ -237,3 +234,111 @@ def test_every_refused_family_still_cannot_be_exported(
 
 def _matrices(model: ModelProto) -> list[TensorProto]:
     return [tensor for tensor in model.graph.initializer if len(tensor.dims) == 2]
+
+
+@pytest.mark.parametrize("family", ["modernbert", "roberta", "big_bird"])
+def test_the_graph_gives_the_predictions_of_the_model(family: str, save_trained: object, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    trained = open_trained(save_trained(AutoModelForCausalLM.from_config(small(family, "clm"))))
+    assert trained.task == "text-generation"
+    path = tmp_path / "model.onnx"
+    inputs = tuple(export_onnx(trained, OPSET, path))
+    assert largest_difference(trained, path, inputs) < 1e-5
+    # The prediction is that of the last token that is no padding, whatever else is in the batch.
+    session = GraphSession(path, input_names=inputs, num_threads=1)
+    texts = [TokenizedText(np.array(ids), ()) for ids in ([2, 10, 11], [2, 10, 11, 12, 13, 14, 15])]
+    (alone_BV,) = session.run(padded(texts, [0], 0), "logits")
+    (together_BV,) = session.run(padded(texts, [0, 1], 0), "logits")
+    np.testing.assert_allclose(together_BV[0], alone_BV[0], atol=1e-5)
+    assert np.abs(together_BV[1] - together_BV[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("family", "length"), [("modernbert", 8192), ("big_bird", 4096)])
+def test_the_graph_computes_what_the_model_computes_on_the_longest_row(
+    family: str, length: int, save_trained: object, tmp_path: Path
+) -> None:
+    """Traced on a short one; beside a text of half its length, padded. Weights as after training: attention that is
+    nearly a mean would hide a wrong window.
+    """
+    config = small(family, max_position_embeddings=length, num_attention_heads=1)
+    torch.manual_seed(0)
+    model = AutoModelForMaskedLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter += torch.randn_like(parameter) * 0.15
+    trained = open_trained(save_trained(model))
+    assert trained.max_length == length
+    path = tmp_path / "model.onnx"
+    inputs = tuple(export_onnx(trained, OPSET, path))
+    assert largest_difference(trained, path, inputs, batch_sizes=(2,)) <= 1e-4
+
+
+TEXTS = ["input_ids", "attention_mask"]
+
+
+class WithoutMask(to_onnx.OfPairs):
+    @property
+    def inputs(self) -> dict[str, dict[int, str]]:
+        return {name: axes for name, axes in super().inputs.items() if name != "attention_mask"}
+
+
+class OfAnotherOutput(to_onnx.OfPairs):
+    @property
+    def outputs(self) -> dict[str, dict[int, str]]:
+        return {"tags": {0: "batch"}}
+
+
+class OfNoExample(to_onnx.OfPairs):
+    DUMMY_INPUT_GENERATOR_CLASSES = ()
+
+
+@pytest.fixture(scope="module")
+def tagger(small_tagger: Path) -> TrainedModel:
+    return open_trained(small_tagger)
+
+
+@pytest.fixture
+def registered(request: pytest.FixtureRequest, tagger: TrainedModel) -> Iterator[None]:
+    """Register BERT's taggers as the parameter says, and restore their registration afterwards."""
+    register = TasksManager.create_register(to_onnx.BACKEND, overwrite_existing=True)
+    register("bert", "token-classification")(request.param)
+    yield
+    register("bert", "token-classification")(to_onnx.FAMILIES["bert"])
+
+
+@pytest.mark.parametrize(
+    ("registered", "told"),
+    [(WithoutMask, "attention_mask"), (OfAnotherOutput, "tags"), (OfNoExample, 'dummy input for "input_ids"')],
+    indirect=["registered"],
+)
+@pytest.mark.usefixtures("registered")
+def test_a_broken_registration_fails_the_export(tagger: TrainedModel, told: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=told):
+        export_onnx(tagger, 23, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_family_that_is_not_registered_has_no_configuration() -> None:
+    with pytest.raises(KeyError, match="deberta is not supported"):
+        configuration_of("deberta", "fill-mask", BertConfig())
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "inputs"),
+    [
+        *((family, {}, [*TEXTS, "token_type_ids", MASKS_ONLY]) for family in ("albert", "bert", "electra")),
+        *((family, {}, [*TEXTS, MASKS_ONLY]) for family in ("distilbert", "modernbert", "roberta", "xlm-roberta")),
+        ("deberta-v2", {"type_vocab_size": 0}, TEXTS),
+        ("deberta-v2", {"type_vocab_size": 2}, [*TEXTS, "token_type_ids"]),
+        ("big_bird", {}, TEXTS),
+        ("mpnet", {}, TEXTS),
+    ],
+)
+def test_a_masked_language_model_has_the_optional_inputs_of_its_family(
+    family: str, changes: dict[str, int], inputs: list[str]
+) -> None:
+    configuration = configuration_of(family, "fill-mask", BertConfig(**changes))
+    example = configuration.generate_dummy_inputs(sequence_length=7)
+    assert list(configuration.inputs) == list(example) == inputs
+    assert {tuple(tensor.shape) for name, tensor in example.items() if name != MASKS_ONLY} == {(2, 7)}
