@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from clozeline.cli import app
 from clozeline.cli.ask import tag
-from clozeline.inference.answerer import Answerer, SpanSearch
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.package import load
@@ -147,7 +147,7 @@ def test_tag_writes_a_line_for_each_entity_with_its_place_by_any_aggregation() -
 def test_answers_are_spans_of_the_text_best_first() -> None:
     answerer = load(Path("dist/reader"))
     assert isinstance(answerer, Answerer)
-    (expected,) = answerer.ask([(QUESTION, CONTEXT)], search=SpanSearch(top_k=3))
+    (expected,) = answerer.ask([(QUESTION, CONTEXT)], top_k=3)
     lines = lines_of(*IN_CONTEXT)
     assert [line[:3] for line in lines] == [
         [QUESTION, str(rank), one.answer] for rank, one in enumerate(expected, start=1)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
@@ -21,6 +20,7 @@ from transformers import (
     RobertaModel,
 )
 
+from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from clozeline.orchestration.importing import Described, described
 from clozeline.params.delivery import ImportParams
 from clozeline.planning.chooser import CHOICES

@@ -12,9 +12,10 @@ from typing import Annotated, Literal, TypeVar
 import typer
 
 from clozeline.cli import tables
-from clozeline.inference.answerer import Answerer, SpanSearch
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.completer import Completer, Decoding
+from clozeline.inference.fields import TEMPLATE, Aggregation, AnswerSearch
 from clozeline.inference.language import Embedder, OpenEncoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import MODEL_KINDS, load
@@ -253,7 +254,7 @@ def tag(
     texts: TextsArgument,
     model: ModelOption = None,
     aggregation: Annotated[
-        Literal["none", "simple", "first", "average", "max"],
+        Aggregation,
         typer.Option(
             help="none: each token alone; simple: neighbours of one type joined; first, average, max: whole words, by "
             "the tag of their first token, of the mean of their tokens, or of their most confident token."
@@ -320,12 +321,12 @@ def answer(
     """
     text = _context(context, file, questions)
     answerer = opened(model, precision, Answerer)
-    may_be_unanswerable = answerer.manifest.no_answer_margin is not None if no_answer is None else no_answer
-    search = SpanSearch(top_k=top_k, max_answer_tokens=max_tokens, may_be_unanswerable=may_be_unanswerable)
+    allowed = answerer.manifest.no_answer_margin is not None if no_answer is None else no_answer
+    search = AnswerSearch(handle_impossible_answer=allowed, max_answer_len=max_tokens)
 
     def answers(chunk: list[str]) -> Iterable[object]:
         # One question at a time, because each has the windows of the whole text.
-        return [answerer.ask([(question, text)], search=search)[0] for question in chunk]
+        return [answerer.ask([(question, text)], top_k=top_k, search=search)[0] for question in chunk]
 
     ask(questions, tables.answers_from(text), answers, as_json)
 
@@ -397,7 +398,7 @@ def choose(
     """
     candidates = _labels(labels)
     asked = _able_to_choose(model, precision, multi_label)
-    how = {"template": template or zero_shot.TEMPLATE, "multi_label": multi_label, "truncate": truncate}
+    how = {"template": template or TEMPLATE, "multi_label": multi_label, "truncate": truncate}
 
     def chosen(chunk: list[str]) -> Iterable[object]:
         return [zero_shot.choose(asked, text, candidates, **how) for text in chunk]
