@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from clozeline.lab.contest import PairedTest
     from clozeline.lab.experiment import Corpus
     from clozeline.lab.glue import Average, GlueFigures, TaskFigures
-    from clozeline.lab.sweep import Sweep, TrialLog, TrialRecord
+    from clozeline.lab.sweep import Sweep, TrialLog
+    from clozeline.lab.trials import TrialRecord
     from clozeline.lab.winner import Outcome
 
 

@@ -72,9 +72,7 @@ def check_seeds(num_seeds: int) -> None:
     if num_seeds < _LEAST_SEEDS:
         raise ParamsError(
             "an ablation needs several seeds: one training of each arm cannot tell an effect from chance",
-            given=f"--seeds {num_seeds}",
-            expected=f"at least {_LEAST_SEEDS}; 5 show most effects that matter",
-            do="give `--seeds 5`",
+            do=f"give at least `--seeds {_LEAST_SEEDS}`; 5 show most effects that matter",
         )
 
 

@@ -62,9 +62,8 @@ class JudgedQueries:
                 gains.setdefault(query, {})[place_of[document]] = relevance
         if not gains:
             raise DataError(
-                f"{folder}: no query has a relevant document",
-                given=f"{len(texts):,} queries, {len(documents):,} documents",
-                expected=f"in {judgements.name}, ids of {queries.name} and {corpus.name} with a score above 0",
+                f"{folder}: no query has a relevant document: {judgements.name} has no ids of the {len(texts):,}"
+                f" queries and {len(documents):,} documents with a score above 0",
                 do="check that the three files are of the same data set",
             )
         return cls([*documents], [*documents.values()], [*gains], [texts[query] for query in gains], [*gains.values()])
@@ -76,9 +75,7 @@ def _files(folder: Path, split: str) -> list[Path]:
     found = [next(iter(sorted(folder.glob(f"{name}*"))), None) for name in names]
     if missing := [name for name, path in zip(names, found, strict=True) if path is None]:
         raise DataError(
-            f"{folder} is no retrieval data in BEIR's layout",
-            given=f"no {', no '.join(missing)}",
-            expected=", ".join(names),
+            f"{folder} is no retrieval data in BEIR's layout: there is no {', no '.join(missing)}",
             do="name a folder as BEIR's archives have it (for example scifact)",
         )
     return [path for path in found if path is not None]
@@ -100,9 +97,8 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
             continue
         if len(cells) != _NUM_COLUMNS or not cells[-1].strip().lstrip("-").isdecimal():
             raise DataError(
-                f"{path}, line {number}: not a judgement",
-                given=line.strip()[:80],
-                expected="query-id, corpus-id and a whole number, separated by tabs",
+                f"{path}, line {number}: not a judgement (query-id, corpus-id and a whole number, separated by tabs): "
+                f"{line.strip()[:80]}",
                 do="correct the line",
             )
         yield cells[0], cells[1], int(cells[2])

@@ -74,9 +74,7 @@ def entries_of(clean: Path) -> Iterator[tuple[IndexEntry, str]]:
     )
     if not found:
         raise ArtifactError(
-            f"{clean} has no functions to search for",
-            given="texts without titles",
-            expected="docstrings, each with its qualified name",
+            f"{clean} has no functions to search for: its texts are without titles",
             do="set the source's `kind: python-docs`, and run `dvc repro`",
         )
     for library, title, text in found:
