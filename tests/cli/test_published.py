@@ -43,6 +43,7 @@ from tests.tiny_packages import (
 )
 from tests.trained_models import PROJECT
 
+RELEASE = published._release
 NLI = ("contradiction", "entailment", "neutral")
 FOUND = Described(
     task="feature-extraction",
@@ -224,11 +225,7 @@ def again(project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch) -
     """A project whose import of `My.Model` is released; the outcomes of which figures were shown since."""
     CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
     shown: list[str] = []
-    monkeypatch.undo()
-    monkeypatch.chdir(project)
-    monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: FOUND)
-    monkeypatch.setattr(published, "_check_opens", lambda entry: None)
-    monkeypatch.setattr(published, "_package", lambda workspace, called: packaged.append(called))
+    monkeypatch.setattr(published, "_release", RELEASE)
     show = "clozeline.cli.summary.show_releases"
     monkeypatch.setattr(show, lambda _, releases: shown.extend(made.outcome for made in releases))
     (project / "My.Model/config.json").write_text('{"another": "commit"}')
@@ -267,15 +264,10 @@ def test_a_held_import_stays_in_params_and_says_so(
     [
         (["--field", "label"], "write it as `--field label=stars`"),
         (["--text", "a.txt", "--labelled", "b.csv"], "leave one out"),
+        (["--name", "encoder"], "encoder is taken"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(project: Path, packaged: list[str], options: list[str], told: str) -> None:
     with pytest.raises(ParamsError, match=told):
         CliRunner().invoke(app, ["import", "My.Model", *options], catch_exceptions=False)
-    assert packaged == []
-
-
-def test_the_name_of_an_exported_model_is_refused(project: Path, packaged: list[str]) -> None:
-    with pytest.raises(ParamsError, match="the name is taken"):
-        CliRunner().invoke(app, ["import", "My.Model", "--name", "encoder"], catch_exceptions=False)
     assert packaged == []

@@ -368,7 +368,9 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
         same_tokens = all(have_same_tokens(contenders[0], other) for other in contenders[1:])
         sampling: Sampling = {"seed": how.seed, "num_samples": questions.num_samples}
         verdicts = [Verdicts.of(said.documents) for said in of_pairs]
+        figures: list[tuple[EncoderFigures | None, float | None]]
         figures = [_figures(said, sampling) for said in answers] or [(None, None)] * len(names)
+        blimp_figures: list[BlimpFigures | None]
         blimp_figures = [BlimpFigures.of(pairs, found) for found in verdicts] or [None] * len(names)
         return Judgement(
             how=how,
@@ -378,7 +380,7 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
             ),
             same_tokens=same_tokens,
             comparison=Comparison.of(*answers, same_tokens=same_tokens, **sampling) if len(answers) > 1 else None,
-            blimp_accuracy=_blimp_comparison(*verdicts, sampling) if len(verdicts) > 1 else None,
+            blimp_accuracy=_blimp_comparison(verdicts[0], verdicts[1], sampling) if len(verdicts) > 1 else None,
         )
 
 
