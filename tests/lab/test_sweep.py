@@ -82,9 +82,7 @@ def unlogged(trial: TrialRecord) -> Iterator[Callable[[TrialRecord], None]]:
     yield lambda ended: None
 
 
-def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_the_best_stay(
-    sweep: MadeSweep,
-) -> None:
+def test_trials_end_finished_pruned_or_failed_and_only_weights_of_the_first_and_the_best_stay(sweep: MadeSweep) -> None:
     run_trials(sweep, unlogged)
     trials = sweep.trials.read()
     assert [trial.state for trial in trials] == ["finished", "finished", "failed", "pruned", "finished"]

@@ -373,8 +373,7 @@ def choose(
         ),
     ],
     template: Annotated[
-        str | None,
-        typer.Option(help="The prompt, with {} where a label belongs. [default: This text is about {}.]"),
+        str | None, typer.Option(help="The prompt, with {} where a label belongs. [default: This text is about {}.]")
     ] = None,
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="Score each label independently; needs an entailment classifier.")

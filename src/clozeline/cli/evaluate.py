@@ -137,11 +137,7 @@ def _how(estimator: Literal["folds", "pll"], max_length: int | None) -> "tuple[C
         seed, length, family = params.seed, params.evaluate.max_length, params.pretrain.model.family
     length = max_length or length
     how = ContestAsking(
-        estimator=estimator,
-        seed=seed,
-        num_folds=NUM_FOLDS,
-        max_length=length,
-        batch_tokens=max(BATCH_TOKENS, length),
+        estimator=estimator, seed=seed, num_folds=NUM_FOLDS, max_length=length, batch_tokens=max(BATCH_TOKENS, length)
     )
     return how, family
 
@@ -155,12 +151,7 @@ def source_of(
     """Return the params with which the text room reads a file or folder."""
     unset = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
     return SourceParams(
-        kind="files",
-        path=str(text),
-        pattern=pattern,
-        one_document_per=one_document_per,
-        text_field=text_field,
-        **unset,
+        kind="files", path=str(text), pattern=pattern, one_document_per=one_document_per, text_field=text_field, **unset
     )
 
 
@@ -233,8 +224,7 @@ def _heads(judgement: "Judgement") -> Sequence[str]:
 
 def search(
     queries: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each."),
+        list[str] | None, typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each.")
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
     library: Annotated[

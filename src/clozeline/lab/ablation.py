@@ -130,12 +130,7 @@ def _result(item: _Item) -> Result:
 
 
 def _compared(
-    arms: Sequence[Arm],
-    seeds: tuple[int, ...],
-    first: Sequence[Result],
-    second: Sequence[Result],
-    *,
-    num_samples: int,
+    arms: Sequence[Arm], seeds: tuple[int, ...], first: Sequence[Result], second: Sequence[Result], *, num_samples: int
 ) -> Ablation:
     nats_D, others_D = (np.array([result.nats for result in results]).sum(axis=0) for results in (second, first))
     bytes_D = len(seeds) * np.array(first[0].text_bytes, dtype=np.float64)
