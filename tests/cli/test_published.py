@@ -27,20 +27,9 @@ from clozeline.records.finetune.scored_items import read_items
 from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.registry.decisions import Outcome
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
+from tests import tiny_packages
 from tests.moving_hub import NAME, OLD
 from tests.tiny_models import sentence_tokenizer, small_bert
-from tests.tiny_packages import (
-    classifier_graph,
-    write_answerer,
-    write_classifier,
-    write_completer,
-    write_embedder,
-    write_encoder,
-    write_encoder_of_another_mask,
-    write_package,
-    write_ranker,
-    write_tagger,
-)
 from tests.trained_models import PROJECT
 
 RELEASE = published._release
@@ -109,23 +98,22 @@ def test_a_name_on_the_hub_is_written_with_its_commit_and_the_hashes_of_that_com
 
 
 def write_entailment(folder: Path) -> None:
-    write_package(
-        folder, "text-classification", classifier_graph(3), labels=NLI, reads_pairs=True, types_tell_pairs=True
-    )
+    facts = {"labels": NLI, "reads_pairs": True, "types_tell_pairs": True}
+    tiny_packages.write_package(folder, "text-classification", tiny_packages.classifier_graph(3), **facts)
 
 
 @pytest.mark.parametrize(
     ("task", "labels", "reads_pairs", "write"),
     [
-        ("fill-mask", (), False, write_encoder),
-        ("fill-mask", (), False, write_encoder_of_another_mask),
-        ("text-generation", (), False, write_completer),
-        ("text-classification", ("bad", "good"), False, write_classifier),
-        ("text-classification", ("LABEL_0",), True, write_ranker),
+        ("fill-mask", (), False, tiny_packages.write_encoder),
+        ("fill-mask", (), False, tiny_packages.write_encoder_of_another_mask),
+        ("text-generation", (), False, tiny_packages.write_completer),
+        ("text-classification", ("bad", "good"), False, tiny_packages.write_classifier),
+        ("text-classification", ("LABEL_0",), True, tiny_packages.write_ranker),
         ("text-classification", NLI, True, write_entailment),
-        ("token-classification", ("O", "B-PER"), False, write_tagger),
-        ("question-answering", (), False, write_answerer),
-        ("feature-extraction", (), False, write_embedder),
+        ("token-classification", ("O", "B-PER"), False, tiny_packages.write_tagger),
+        ("question-answering", (), False, tiny_packages.write_answerer),
+        ("feature-extraction", (), False, tiny_packages.write_embedder),
     ],
 )
 def test_the_next_command_asks_the_package(

@@ -12,13 +12,13 @@ import pytest
 from clozeline.lab import winner
 from clozeline.lab.experiment import Corpus
 from clozeline.lab.plan import SweepPlan
-from clozeline.lab.sweep import EncoderTraining, Sweep, TrialLog, outbox_in, run_trials
+from clozeline.lab.sweep import EncoderTraining, Sweep, TrialLog, run_trials
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.lab.winner import FinalFigure, diff_of, outcome_of
 from clozeline.params.editing import Config
 from clozeline.system.errors import TrainingError
 from clozeline.tracking.delivery import WORKSPACE
-from clozeline.tracking.outbox import OUTBOX, TrackedRun
+from clozeline.tracking.outbox import OUTBOX, Outbox, TrackedRun
 from clozeline.tracking.run_logger import run_logger
 from tests.mlflow_outbox import delivered, runs_of
 
@@ -206,7 +206,7 @@ TRIAL = TrialRecord(number=0, values={"pretrain.rate": 0.1})
 
 def log_in(folder: Path, parent: str, started_ms: int) -> TrialLog:
     """Open the run of a sweep that began at `started_ms`."""
-    outbox = outbox_in(folder)
+    outbox = Outbox(folder / "outbox")
     outbox.end_killed()
     outbox.open(parent, TrackedRun(name=parent, tags={WORKSPACE: "sweep"}, started_ms=started_ms))
     return TrialLog(outbox, parent, "sweep", "nats_per_byte")

@@ -30,13 +30,14 @@ from clozeline.system.content import fingerprint
 from clozeline.system.errors import DataError, ParamsError, TrainingError
 from clozeline.system.files import remove_folder
 from clozeline.system.workers import Workers
-from clozeline.system.workspace import run_lock
+from clozeline.system.workspace import Workspace, run_lock, tracking_uri
 from clozeline.tasks.files import at_commit, hub_commit
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import best_of, files_of, prepare_training, use_threads
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, Status, TrackedRun, now_ms
+from clozeline.tracking.runs import FlowRun
 from clozeline.training.curves import Look
 from clozeline.training.state import Callback
 
@@ -207,6 +208,11 @@ class Sweep:
         code = [*code_of_stage(self.plan.stage), *sources_of_family(params.pretrain.model.family)]
         return self.kept / f"sweep-{fingerprint(facts, code)}"
 
+    @property
+    def outbox(self) -> Outbox:
+        """Records for MLflow of this sweep alone."""
+        return Outbox(self.folder / "outbox")
+
     @cached_property
     def trials(self) -> Trials:
         return Trials(self.folder, self.plan)
@@ -341,6 +347,10 @@ class TrialLog:
     workspace: str
     metric: str
 
+    @classmethod
+    def of(cls, sweep: Sweep, parent: str) -> Self:
+        return cls(sweep.outbox, parent, sweep.folder.name, sweep.plan.metric)
+
     @contextmanager
     def __call__(self, trial: TrialRecord) -> Iterator[Callable[[TrialRecord], None]]:
         """Open the run of a trial; the curves of its training go there too. An unfinished one is continued."""
@@ -371,5 +381,14 @@ class TrialLog:
         self.outbox.end(run, _STATUS[trial.state], tags=told, figures=figures)
 
 
-def outbox_in(folder: Path) -> Outbox:
-    return Outbox(folder / "outbox")
+@contextmanager
+def tracked(sweep: Sweep, workspace: Workspace, files: Sequence[Path]) -> Iterator[TrialLog]:
+    """Open the run of the sweep in MLflow; it ends with these files, or as killed, however the block ends."""
+    name = f"sweep of {sweep.plan.stage if sweep.plan.task is None else sweep.plan.task}"
+    run = FlowRun.open(sweep.outbox.folder, tracking_uri(workspace), name, {WORKSPACE: sweep.folder.name})
+    try:
+        yield TrialLog.of(sweep, run.run)
+    except BaseException:
+        run.end("KILLED", tags={}, metrics={}, files=[])
+        raise
+    run.end("FINISHED", tags={}, metrics={}, files=files)
