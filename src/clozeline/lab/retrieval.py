@@ -53,7 +53,7 @@ class JudgedQueries:
             DataError: a file is missing or cannot be read, or no query has a relevant document.
         """
         corpus, queries, judgements = _files(folder, split)
-        documents = {str(row[_ID]): _whole(row) for _, row in _records(corpus)}
+        documents = {str(row[_ID]): f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip() for _, row in _records(corpus)}
         place_of = {identity: place for place, identity in enumerate(documents)}
         texts = {str(row[_ID]): str(row[_TEXT]) for _, row in _records(queries)}
         gains: dict[str, dict[int, int]] = {}
@@ -83,10 +83,6 @@ def _files(folder: Path, split: str) -> list[Path]:
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     return read_json_lines(path, {"the id": _ID, "the text": _TEXT}, Meter())
-
-
-def _whole(row: dict[str, object]) -> str:
-    return f"{row.get(_TITLE) or ''} {row[_TEXT]}".strip()
 
 
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
