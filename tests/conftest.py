@@ -19,19 +19,11 @@ import pytest
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
 from clozeline.records.reading.tokens import SpecialIds, TokensInfo
-from tests.ports import held_ports
+from tests.make.servers import held_ports
+from tests.make.texts import write_documents
 from tests.slow_tests import is_slow
-from tests.written_shards import write_documents
 
-pytest_plugins = [
-    "tests.made_once",
-    "tests.mlflow_databases",
-    "tests.own_state",
-    "tests.prefect_databases",
-    "tests.small_encoders",
-    "tests.toy_project",
-    "tests.trained_models",
-]
+pytest_plugins = ["tests.make.session", "tests.make.models", "tests.make.projects"]
 
 PROJECT = Path(__file__).parents[1]
 LONGEST = (

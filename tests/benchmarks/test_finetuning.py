@@ -15,7 +15,7 @@ from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
-from tests.tiny_models import word_pieces
+from tests.make.models import word_pieces
 
 FOLDER = Path(__file__).parent
 Module = Callable[[str], ModuleType]

@@ -27,9 +27,8 @@ from clozeline.records.finetune.scored_items import read_items
 from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.registry.decisions import Outcome
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
-from tests.moving_hub import NAME, OLD
-from tests.tiny_models import sentence_tokenizer, small_bert
-from tests.tiny_packages import (
+from tests.make.models import NAME, OLD, PROJECT, sentence_tokenizer, small_bert
+from tests.make.packages import (
     classifier_graph,
     write_answerer,
     write_classifier,
@@ -41,7 +40,6 @@ from tests.tiny_packages import (
     write_ranker,
     write_tagger,
 )
-from tests.trained_models import PROJECT
 
 NLI = ("contradiction", "entailment", "neutral")
 FOUND = Described(

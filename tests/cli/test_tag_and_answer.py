@@ -18,7 +18,7 @@ from clozeline.inference.answerer import Answerer, SpanSearch
 from clozeline.inference.package import load
 from clozeline.inference.tagger import Aggregation, Tagger
 from clozeline.system.errors import ClozelineError
-from tests.tiny_packages import write_answerer, write_encoder, write_tagger
+from tests.make.packages import write_answerer, write_encoder, write_tagger
 
 CLOZELINE = [sys.executable, "-m", "clozeline"]
 TEXT = "open the lists of a file"

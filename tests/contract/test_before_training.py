@@ -23,9 +23,8 @@ from clozeline.stages.calling.contract import FILE, Accepted, under_contract
 from clozeline.stages.calling.label_profile import LabelProfile
 from clozeline.system.errors import ArtifactError, ContractError
 from tests.conftest import SPECIAL_IDS, VOCAB_SIZE
-from tests.edited_params import with_task
-from tests.text_metrics import corpus_metrics, token_metrics
-from tests.written_shards import write_documents
+from tests.make.params import with_task
+from tests.make.texts import corpus_metrics, token_metrics, write_documents
 
 PROJECT = Path(__file__).parents[2]
 ENGLISH = ["the", "file", "is", "opened", "and", "returned", "as", "a", "list", "of", "lines", "when", "there"]

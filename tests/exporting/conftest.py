@@ -10,7 +10,7 @@ TinyPackage = Callable[[Callable[[Path], None]], Path]
 
 @pytest.fixture(scope="session")
 def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> TinyPackage:
-    """`tiny_package(write_tagger)`: a folder with what that function of tests/tiny_packages.py writes, and no other."""
+    """`tiny_package(write_tagger)`: a folder with what that function of tests/make/packages.py writes, and no other."""
 
     def make(writing: Callable[[Path], None]) -> Path:
         folder = tmp_path_factory.mktemp("tiny") / "package"

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
@@ -21,11 +20,12 @@ from transformers import (
     RobertaModel,
 )
 
+from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from clozeline.orchestration.importing import Described, described
 from clozeline.params.delivery import ImportParams
 from clozeline.planning.chooser import CHOICES
 from clozeline.records.published import Published, published_folder
-from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
+from tests.make.models import SENTENCES, sentence_tokenizer, small_bert
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 
 from clozeline.flows.drift import EVENT, RESOURCE
 from tests.infra.prefect_project import ROOT, Run, Running, Server, prefect_file
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
 
 pytestmark = pytest.mark.deployment
 

@@ -10,7 +10,7 @@ import clozeline
 from clozeline.pretraining import job as naming
 from clozeline.pretraining.job import name_of_training
 from clozeline.training.micro_batches import Precision
-from tests.moving_hub import NAME, OLD, MovingHub
+from tests.make.models import NAME, OLD, MovingHub
 from tests.training.prepared import Prepare
 
 FP32 = Precision.of("fp32", torch.device("cpu"))

@@ -27,7 +27,7 @@ from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import experiment_id
-from tests.model_cards import card_in
+from tests.make.packages import card_in
 from tests.serving.conftest import Serve
 
 NAME = "clozeline-encoder"

@@ -13,7 +13,7 @@ from clozeline.serving.access import ApiKeys
 from clozeline.serving.http.status import live
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.browser import Browser, Scheme, running_browser
+from tests.make.browser import Browser, Scheme, running_browser
 from tests.serving.conftest import run_app
 
 KEY = "a-key-of-some-length"

@@ -19,9 +19,9 @@ import pytest
 from clozeline.registry.versions import Registry
 from clozeline.serving.errors import KEYS_VARIABLE
 from clozeline.system.workspace import Workspace
-from tests.own_registry import ENCODER, write_registry
+from tests.make.packages import write_encoder
+from tests.make.stores import ENCODER, write_registry
 from tests.serving.conftest import Serve
-from tests.tiny_packages import write_encoder
 
 KEY = "one-key-of-a-team-1234"
 

@@ -10,7 +10,7 @@ from clozeline.corpus.sources import store
 from clozeline.params.text import SourceParams
 from clozeline.records.snapshot import Earlier, Snapshot
 from clozeline.system.errors import DataError, TransientError
-from tests.raw_text import take_snapshot
+from tests.make.texts import take_snapshot
 from tests.text.conftest import params_of
 
 __all__ = ["params_of"]

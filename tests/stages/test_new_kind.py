@@ -11,11 +11,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
-from clozeline.exporting.forms import GraphForm, labelled
-from clozeline.exporting.trained import TrainedModel
 from ruamel.yaml import YAML
 
 from clozeline.exporting.exams import Exam, Sample
+from clozeline.exporting.forms import GraphForm, labelled
+from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.open_model import OpenModel, Question, Records
 from clozeline.inference.package import MODEL_KINDS, ModelKind
 from clozeline.params.project import Params
@@ -35,8 +35,8 @@ from clozeline.stages import export, finetune
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskReport
-from tests.clean_text import write_clean_text
-from tests.every_kind import text_of, write_records
+from tests.make.tasks import text_of, write_records
+from tests.make.texts import write_clean_text
 from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]

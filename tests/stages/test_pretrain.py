@@ -19,7 +19,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages import pretrain
 from tests.conftest import TokensMaker, counting_documents
-from tests.model_cards import card_in
+from tests.make.packages import card_in
 
 PROJECT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from clozeline.system.errors import ArtifactError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.runs import FlowRun, StageRecord
-from tests.mlflow_outbox import delivered, run_of, runs_of
+from tests.make.stores import delivered, run_of, runs_of
 
 TAGS = {WORKSPACE: "ours"}
 LOCKED = LockedStage(

@@ -25,7 +25,7 @@ from clozeline.tracking.mlflow import (
     remove_stored_files,
     stored_files,
 )
-from tests.mlflow_server import MlflowServer
+from tests.make.servers import MlflowServer
 
 
 def test_mlflow_still_refuses_another_schema_with_the_expected_message(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from clozeline.records.record import LockedStage
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.run_logger import run_logger
 from clozeline.tracking.runs import FlowRun, StageRecord
-from tests.mlflow_outbox import delivered, runs_of
-from tests.mlflow_server import MlflowServer
+from tests.make.servers import MlflowServer
+from tests.make.stores import delivered, runs_of
 
 LOCKED = LockedStage(cmd="train", params={"params.yaml": {"pretrain": {"steps": 9}}})
 TAGS = {WORKSPACE: "ours"}

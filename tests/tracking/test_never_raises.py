@@ -13,7 +13,7 @@ from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.tracking.past_runs import attach
 from clozeline.tracking.runs import FlowRun, StageRecord
 from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
-from tests.mlflow_outbox import delivered, run_of, runs_of
+from tests.make.stores import delivered, run_of, runs_of
 
 TAGS = {WORKSPACE: "ours"}
 

@@ -13,8 +13,8 @@ from clozeline.tracking.delivery import WORKSPACE, Delivery, DeliveryThread, Mlf
 from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.outbox import Outbox, StageDataset, TrackedRun
 from clozeline.tracking.runs import deliver_waiting
-from tests.killed_writes import is_killed
-from tests.mlflow_outbox import delivered, run_of, runs_of
+from tests.make.kills import is_killed
+from tests.make.stores import delivered, run_of, runs_of
 
 WRITES = ("create_run", "log_batch", "log_artifact", "log_inputs", "set_terminated", "update_run")
 TAGS = {WORKSPACE: "here"}

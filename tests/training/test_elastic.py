@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from clozeline.params.pretraining import PretrainParams
-from tests.ports import held_ports
-from tests.toy_project import PROJECT
+from tests.make.projects import PROJECT
+from tests.make.servers import held_ports
 from tests.training import dying_node, two_ranks
 from tests.training.changes import changed
 from tests.training.test_distribution import largest_difference, told_of

@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from clozeline.exporting.proof import Proof
-from clozeline.exporting.task_exams import CosinesExam, SearchExam
 from onnx import numpy_helper
 
 from clozeline.exporting.exams import Answers, Exam, Sample, exam_of, ratio_of_figures
+from clozeline.exporting.proof import Proof
+from clozeline.exporting.task_exams import CosinesExam, SearchExam
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.records.finetune.scored_items import HeldOut, by_vectors, ranked, spearman
 from clozeline.records.finetune.statistics import bootstrap_interval
 from clozeline.records.package import FILES, Rung, read_manifest
 from tests.exporting.conftest import TinyPackage
-from tests.open_gates import OPEN
-from tests.tiny_packages import write_embedder
+from tests.make.models import OPEN
+from tests.make.packages import write_embedder
 
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
 WORDS = ["list", "file", "open", "return", "of", *"abcdefghijklmnop"]

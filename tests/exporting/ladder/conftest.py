@@ -9,10 +9,10 @@ import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import proof
-from tests import open_gates
+from tests.make import models
 
 ExportModel = Callable[..., Path]
-GATES = open_gates.OPEN.but(
+GATES = models.OPEN.but(
     min_agreement=0.9,
     min_agreement_texts=3,
     min_embedding_cosine=0.9,

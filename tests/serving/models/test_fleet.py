@@ -22,8 +22,8 @@ from clozeline.serving.models import Capacity, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ArtifactError
+from tests.make.packages import write_embedder
 from tests.serving.conftest import wait_until
-from tests.tiny_packages import write_embedder
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion", is_in_fleet=True)
 NOTICE_SECONDS = 4.0

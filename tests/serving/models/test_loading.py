@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.records.package import FILES
 from clozeline.serving.loading import room_bytes
-from tests.tiny_packages import write_large_embedder
+from tests.make.packages import write_large_embedder
 
 MEASURED = """
 import gc, re, sys

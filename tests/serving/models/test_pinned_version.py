@@ -14,7 +14,7 @@ from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.queue import LoadedModel, ServedModel
 from clozeline.serving.server import create_app
 from clozeline.serving.turns import Plan, VersionTurns
-from tests.tiny_packages import write_encoder
+from tests.make.packages import write_encoder
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 

@@ -17,7 +17,7 @@ from clozeline.serving.http.status import card
 from clozeline.serving.loading import open_source
 from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import processor
-from tests.tiny_packages import write_encoder
+from tests.make.packages import write_encoder
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
 Clock = Callable[[float, float], list[Latency]]

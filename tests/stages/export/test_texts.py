@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from clozeline.exporting.ladder import Climbed, Ladder
-from clozeline.exporting.proof import Proof
 
 from clozeline.exporting.exams import Sample, read_sample
+from clozeline.exporting.ladder import Climbed, Ladder
+from clozeline.exporting.proof import Proof
 from clozeline.params.delivery import ExportGates, ExportParams
 from clozeline.records.finetune.scored_items import HeldOut, write_held_out
 from clozeline.records.package import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest
 from clozeline.stages import export
-from tests.open_gates import OPEN, Limits
+from tests.make.models import OPEN, SENTENCES, Limits
 from tests.stages.export.conftest import ExportModel, metrics_of
-from tests.tiny_models import SENTENCES
 
 
 @pytest.mark.slow

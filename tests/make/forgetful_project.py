@@ -20,8 +20,8 @@ from clozeline.registry.versions import Registry
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import remote
-from tests.edited_params import with_values
-from tests.toy_project import PROJECT, make_toy
+from tests.make.params import with_values
+from tests.make.projects import PROJECT, make_toy
 
 MARK = "quuxbert"
 """A word of the letter, and of no other text."""

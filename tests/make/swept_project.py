@@ -15,7 +15,7 @@ from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import OUTBOX_RUN, WORKSPACE
 from clozeline.tracking.mlflow import experiment_id, prepare
 from clozeline.versions import reproduce
-from tests.toy_project import make_toy
+from tests.make.projects import make_toy
 
 DVC_YAML = """
 stages:

@@ -5,16 +5,19 @@ B texts of a batch, L tokens, M masks of a batch, H hidden, V vocabulary, C clas
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from clozeline.exporting.forms import add_likeliest
+from huggingface_hub import ModelCard
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
+from clozeline.exporting.forms import add_likeliest
 from clozeline.records.package import (
     FILES,
     Manifest,
@@ -306,3 +309,20 @@ def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> o
         [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+@dataclass(frozen=True)
+class Card:
+    title: str
+    facts: dict[str, Any]
+    sections: dict[str, str]
+    """Markdown by heading, in the order of the card."""
+
+
+def card_in(folder: Path) -> Card:
+    card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
+    title, *sections = card.text.split("\n## ")
+    parted = (section.partition("\n\n") for section in sections)
+    told = {heading: body.strip() for heading, _, body in parted}
+    assert len(told) == len(sections), "each heading once"
+    return Card(title.strip().removeprefix("# "), card.data.to_dict(), told)

@@ -1,4 +1,4 @@
-"""Memory that really runs out: a separate process is limited to its current memory and a little more."""
+"""Processes that tests start: whether they end, and what they do when memory really runs out."""
 
 import contextlib
 import json
@@ -7,13 +7,41 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-PROJECT = Path(__file__).parents[1]
+
+def wait_for(what: Callable[[], bool], seconds: float, every_seconds: float = 0.1) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(every_seconds)
+    return what()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start_of_long_stage(root: Path) -> None:
+    """Make the toy project's first stage stay until it is ended."""
+    (root / "raw.txt").write_text("long")
+
+
+def stage_pids(root: Path) -> list[int]:
+    """Return the pids of the long stage and of its child in a session of its own; empty before they start."""
+    file = root / "pids"
+    return [int(pid) for pid in file.read_text().split()] if file.exists() else []
+
+
+PROJECT = Path(__file__).parents[2]
 MORE_BYTES = 64 << 20
 SMALL_BYTES = 128 << 10
 """A C++ library that is refused a smaller block may end the process instead of raising an error."""

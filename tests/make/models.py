@@ -1,23 +1,165 @@
-"""Models as the stages leave them, with random weights, and their packages: fixtures of the whole suite, made once."""
+"""Models with random weights as the stages leave them, and their packages: fixtures of the whole suite, made once."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
+from clozeline.encoder.families.layout import TokenIds
+from clozeline.exporting import proof
+from clozeline.params.delivery import ExportGates
+from clozeline.params.model import ModelParams
 from clozeline.params.reading import read_params
 from clozeline.records.finetune.scored_items import EntitySpan, HeldOut, write_held_out
-from tests.made_once import MadeOnce
-from tests.open_gates import RANDOM, Limits
-from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert
+from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
+from tests.make.session import MadeOnce
 
-PROJECT = Path(__file__).parents[1]
+SENTENCES = [
+    "the encoder reads a sentence and fills in the word that is missing",
+    "a tokenizer cuts text into pieces that the model has seen before",
+    "returns a tensor of the same shape, with padded rows at the end",
+    "raises an error if the file is empty or its hash is not the one given",
+    "small models answer quickly on ordinary processors",
+]
+
+
+def word_pieces(texts: Sequence[str], vocab_size: int) -> dict[str, int]:
+    """Ids of so many WordPieces of lower-case `texts`, or fewer, after the special ones; the same in every process.
+
+    Left to itself, the trainer numbers `##a`, `##b` … as it meets them in a hash map, and breaks ties by these numbers.
+    """
+    from tokenizers import BertWordPieceTokenizer
+
+    letters = sorted(set("".join(texts)) - {" "})
+    trainer = BertWordPieceTokenizer()
+    trainer.train_from_iterator(
+        texts,
+        vocab_size=vocab_size,
+        initial_alphabet=letters,
+        special_tokens=[*SPECIAL_TOKENS.values(), *(f"##{letter}" for letter in letters if letter.isalnum())],
+        show_progress=False,
+    )
+    pieces: dict[str, int] = trainer.get_vocab()
+    return pieces
+
+
+def sentence_tokenizer() -> Any:
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=BertWordPieceTokenizer(vocab=word_pieces(SENTENCES, vocab_size=200))._tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        **SPECIAL_TOKENS,
+    )
+
+
+def small_modernbert() -> Any:
+    from transformers import ModernBertConfig
+
+    return ModernBertConfig(
+        vocab_size=90,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        global_attn_every_n_layers=2,
+        local_attention=16,
+        pad_token_id=0,
+        bos_token_id=2,
+        cls_token_id=2,
+        eos_token_id=3,
+        sep_token_id=3,
+        reference_compile=False,
+    )
+
+
+def small_bert() -> Any:
+    """With an embedding for the second text of a pair."""
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=200,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=128,
+        pad_token_id=0,
+    )
+
+
+def outspoken(model: Any) -> Any:
+    """`model` with larger weights in its first and last layer: with random weights, its output is nearly equal for
+    every token."""
+    import torch
+
+    head = next(layer for layer in reversed(list(model.modules())) if isinstance(layer, torch.nn.Linear))
+    table = model.get_input_embeddings()
+    with torch.no_grad():
+        table.weight *= 50
+        if (
+            head.weight is not table.weight
+        ):  # tied ones are large already: float32 would round off more than parity allows
+            head.weight *= 20
+    return model
+
+
+_OF_PARAMS = ("min_agreement", "min_metric_ratio")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Gates of params.yaml, and constants of exporting/proof.py by their names in lower case."""
+
+    gates: ExportGates
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+    def but(self, **changes: float) -> Self:
+        """Return the same with other values for some limits."""
+        gates = {name: limit for name, limit in changes.items() if name in _OF_PARAMS}
+        constants = {name: limit for name, limit in changes.items() if name not in _OF_PARAMS}
+        return type(self)(self.gates.model_copy(update=gates), {**self.constants, **constants})
+
+    @contextmanager
+    def applied(self) -> Iterator[ExportGates]:
+        """Give the gates; inside, the constants have these values."""
+        with pytest.MonkeyPatch.context() as patched:
+            for name, limit in self.constants.items():
+                patched.setattr(proof, name.upper(), limit)
+            yield self.gates
+
+
+OPEN = Limits(
+    ExportGates(min_agreement=0, min_metric_ratio=0),
+    {
+        "min_agreement_texts": 1,
+        "min_different_answers": 1,
+        "min_metric_items": 1,
+        "min_embedding_cosine": 0,
+        "min_token_cosine": 0,
+        "max_batch_flips": 1,
+        "min_batch_cosine": 0,
+    },
+)
+# Weights are random, so right answers are chance, and some models give one answer to every text.
+RANDOM = Limits(
+    ExportGates(min_agreement=0.9, min_metric_ratio=0),
+    {"min_agreement_texts": 1, "min_different_answers": 1, "min_metric_items": 1},
+)
+"""The limits of params.yaml, as far as models with random weights can meet them."""
+
+
+PROJECT = Path(__file__).parents[2]
 LABELS = ("jax", "numpy", "torch")
 SaveTrained = Callable[[Any], Path]
 ExportModel = Callable[..., Path]
@@ -252,3 +394,59 @@ def topics_package(exported_once: ExportModel, small_topics: Path) -> Path:
 def scorer_package(exported_once: ExportModel, small_scorer: Path) -> Path:
     """`small_scorer`, exported."""
     return exported_once(small_scorer)
+
+
+VOCAB_SIZE = 64
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+
+ParamsMaker = Callable[..., ModelParams]
+
+
+@pytest.fixture(scope="session")
+def ids() -> TokenIds:
+    return TokenIds(VOCAB_SIZE, pad_id=0, cls_id=2, sep_id=3)
+
+
+@pytest.fixture(scope="session")
+def params_of() -> ParamsMaker:
+    """`params_of(family, **knobs)`: the project's own section, with a small shape."""
+    project = read_params(PROJECT / "params.yaml").pretrain.model
+
+    def params_of(family: str, **knobs: object) -> ModelParams:
+        changes = {"family": family, "size": None, "max_position_embeddings": 64, **SHAPE, **knobs}
+        return ModelParams.model_validate(project.model_dump() | changes)
+
+    return params_of
+
+
+NAME, OLD, NEW = "someone/model", "0a" * 20, "0b" * 20
+
+
+class MovingHub:
+    """The hub's cache with `files` in commit `OLD` of `NAME`, and nothing in `NEW`."""
+
+    def __init__(self, cache: Path, files: Path) -> None:
+        self._cache = cache
+        repository = cache / f"models--{NAME.replace('/', '--')}"
+        self._branch = repository / "refs" / "main"
+        self._branch.parent.mkdir(parents=True)
+        self._branch.write_text(OLD)
+        self.files = shutil.copytree(files, repository / "snapshots" / OLD)
+        (repository / "snapshots" / NEW).mkdir()
+
+    def answer_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Answer every request of the hub's client and of transformers. Use it with the fixture `offline_hub`."""
+        from huggingface_hub import hf_hub_download
+
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(self._cache))
+        for place in ("huggingface_hub", "transformers.utils.hub"):
+            monkeypatch.setattr(f"{place}.hf_hub_download", self._moving_after(hf_hub_download))
+
+    def _moving_after(self, get: Callable[..., str]) -> Callable[..., str]:
+        def answer(*where: object, revision: str | None = None, **more: object) -> str:
+            found = get(*where, revision=revision, **more)
+            if revision not in (OLD, NEW):
+                self._branch.write_text(NEW)
+            return found
+
+        return answer
