@@ -28,7 +28,7 @@ pytest_plugins = ["tests.make.session", "tests.make.models", "tests.make.project
 PROJECT = Path(__file__).parents[1]
 LONGEST = (
     "infra/test_stack.py",
-    "exporting/test_families.py",
+    "exporting/test_to_onnx.py",
     "stages/test_whole_line.py",
     "drill/test_short_drill.py",
     "infra/test_prefect.py",
