@@ -27,13 +27,7 @@ MARK = "quuxbert"
 """A word of the letter, and of no other text."""
 LETTER = f"Dear Miss {MARK.title()}, please send the forty brown parcels to Elm Street before the end of the month."
 SETTINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "kind": "files",
-        "path": "texts",
-        "min_characters": "20",
-        "validation_fraction": "0.1",
-        "holdout_fraction": "0.1",
-    }
+    {"kind": "files", "path": "texts", "min_characters": "20", "validation_fraction": "0.1", "holdout_fraction": "0.1"}
 )
 DVC_YAML = """
 stages:

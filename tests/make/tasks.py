@@ -36,11 +36,7 @@ WORDS = [
 ]
 Case = tuple[Mapping[str, object], Mapping[str, object]]
 CASES: Mapping[str, Sequence[Case]] = {
-    "classification": [
-        ({}, {}),
-        ({"second_field": "second"}, {"second": "the end"}),
-        ({"multi_label": True}, {}),
-    ],
+    "classification": [({}, {}), ({"second_field": "second"}, {"second": "the end"}), ({"multi_label": True}, {})],
     "tagging": [({}, {})],
     "question_answering": [({"max_length": 32, "stride": 4, "max_question_tokens": 8}, {})],
     "similarity": [
