@@ -41,7 +41,6 @@ from clozeline.records.package import (
     SpecialTokens,
     TensorSpec,
     record_of,
-    write_manifest,
 )
 from clozeline.system import files
 from clozeline.system.errors import ArtifactError, GateError
@@ -221,7 +220,7 @@ def write_package(
         write_card(trained.folder, folder, draft, climbed, proof.quality, base_model=base_model)
         write_sbom(folder, out.name, draft)
         manifest = _manifest(folder, draft, climbed)
-        write_manifest(folder, manifest)
+        manifest.write(folder / FILES.manifest)
         record = _record(folder, proof.num_texts, difference, climbed, manifest)
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of the ladder passed its gates: fp32 is served", out)

@@ -17,7 +17,8 @@ from clozeline.inference.open_model import OpenModel, Question, Rows, TextBatch,
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.params.delivery import ExportGates
-from clozeline.records.package import Check, Manifest, Measured, QuantizationScheme, Rung
+from clozeline.records.limits import Limit
+from clozeline.records.package import Manifest, Measured, QuantizationScheme, Rung
 
 MIN_AGREEMENT_TEXTS = 100
 """Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98."""
@@ -169,7 +170,7 @@ def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
     return gates.model_copy(update=raised)
 
 
-def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
+def checks(rung: Rung, gates: ExportGates) -> tuple[Limit, ...]:
     """Return every figure that has a limit, checked."""
     cosines = {"embedding_cosine_mean": rung.embedding_cosine_mean, "token_cosine_mean": rung.token_cosine_mean}
     low = _beside_fp32(rung.agreement, rung.metric_ratio, cosines, rung.different_answers, gates)
@@ -177,8 +178,8 @@ def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     high = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
     # A figure is None where the kind of model has none.
     return (
-        *(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None),
-        *(_at_most(name, given, limit) for name, (given, limit) in high.items()),
+        *(Limit.at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None),
+        *(Limit.at_most(name, given, limit) for name, (given, limit) in high.items()),
     )
 
 
@@ -201,18 +202,10 @@ def _beside_fp32(
     }
 
 
-def lacking(rung: Rung) -> tuple[Check, ...]:
+def lacking(rung: Rung) -> tuple[Limit, ...]:
     """Return the failed checks of sample sizes, which any other scheme would fail too."""
     counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
     return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
-
-
-def _at_least(name: str, given: float, limit: float) -> Check:
-    return Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
-
-
-def _at_most(name: str, given: float, limit: float) -> Check:
-    return Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
 
 
 def _mixed(texts: Sequence[TokenizedText], pad_id: int, number: int) -> Iterator[TextBatch]:
