@@ -15,10 +15,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from tests.ports import held_ports
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
-from clozeline.records.reading.tokens import SpecialIds, TokensInfo
+from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, TokensInfo
 from tests.make.servers import held_ports
 from tests.make.texts import write_documents
 from tests.slow_tests import is_slow
@@ -172,7 +173,7 @@ def make_tokens(tmp_path: Path, made_tiny_tokenizer: Path) -> TokensMaker:
             tokenizer_sha256=sha256((made_tiny_tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
             special_ids=SPECIAL_IDS,
             splits=splits,
-        ).write(folder)
+        ).write(folder / INFO_NAME)
         return folder
 
     return make

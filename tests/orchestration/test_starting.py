@@ -62,7 +62,7 @@ def snapshot(root: Path, md5: str) -> None:
 
 
 def lock_of(root: Path) -> StartLock | None:
-    return StartLock.read(root / START_LOCK)
+    return StartLock.of_yaml(root / START_LOCK)
 
 
 @pytest.mark.parametrize("change", [lambda file: file.write_bytes(SHIPPED), Path.unlink])
