@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from clozeline.exporting.forms import add_likeliest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
+from clozeline.exporting.forms import add_likeliest
 from clozeline.records.package import (
     FILES,
     Manifest,

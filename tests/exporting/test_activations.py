@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import helper
+
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT, Scheme, quantize, scale_of
 from clozeline.exporting.ranges import ActivationRange, range_of
-from onnx import helper
-
 from tests.exporting.test_quantization import (
     ACTIVATION_TK,
     DEFAULT,

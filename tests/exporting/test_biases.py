@@ -3,10 +3,10 @@
 import numpy as np
 import onnx
 import pytest
-from clozeline.exporting.graph import Bias, biases, op_counts
-from clozeline.exporting.quantization import PRODUCT, quantize
 from onnx import helper
 
+from clozeline.exporting.graph import Bias, biases, op_counts
+from clozeline.exporting.quantization import PRODUCT, quantize
 from tests.exporting.test_activations import BIAS_N, RANGES
 from tests.exporting.test_quantization import ACTIVATION_TK, DEFAULT, WEIGHT_KN, answer, graph_of
 

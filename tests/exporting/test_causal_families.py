@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import open_trained
 from transformers import AutoModelForCausalLM
 
 from clozeline.encoder.families import FAMILIES
+from clozeline.exporting.parity import largest_difference
+from clozeline.exporting.to_onnx import export_onnx
+from clozeline.exporting.trained import open_trained
 from clozeline.inference.open_model import GraphSession, padded
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.params.reading import read_params

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clozeline.exporting.to_onnx import BACKEND, FAMILIES, OfPairs, configuration_of, export_onnx
-from clozeline.exporting.trained import TrainedModel, open_trained
 from optimum.exporters.tasks import TasksManager
 from transformers import BertConfig
 
+from clozeline.exporting.to_onnx import BACKEND, FAMILIES, OfPairs, configuration_of, export_onnx
+from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.open_model import MASKS_ONLY
 
 TEXTS = ["input_ids", "attention_mask"]

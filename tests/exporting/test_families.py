@@ -7,13 +7,6 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from clozeline.exporting.attention import ATTENTION
-from clozeline.exporting.forms import last_layer_of
-from clozeline.exporting.graph import op_counts, read_graph, write_graph
-from clozeline.exporting.parity import differences_by_output, largest_difference
-from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.to_onnx import export_onnx, head_products
-from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from transformers import (
     AutoModel,
@@ -28,6 +21,13 @@ from transformers import (
 from clozeline.encoder.families import FAMILIES, LAYOUTS
 from clozeline.encoder.families.layout import TokenIds
 from clozeline.exporting import to_onnx
+from clozeline.exporting.attention import ATTENTION
+from clozeline.exporting.forms import last_layer_of
+from clozeline.exporting.graph import op_counts, read_graph, write_graph
+from clozeline.exporting.parity import differences_by_output, largest_difference
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.to_onnx import export_onnx, head_products
+from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.language import HIDDEN
 from clozeline.inference.open_model import GraphSession
 from clozeline.params.reading import read_params

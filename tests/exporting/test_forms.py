@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import ModelProto, ValueInfoProto
+
 from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.to_onnx import export_onnx
 from clozeline.exporting.trained import TrainedModel, open_trained
-from onnx import ModelProto, ValueInfoProto
-
 from clozeline.inference.open_model import MASKS_ONLY, GraphSession, TextBatch
 
 Feed = dict[str, np.ndarray]

@@ -5,6 +5,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from clozeline.exporting import graph
 from clozeline.exporting.graph import (
     absorb_graph,
     declare,
@@ -15,9 +18,6 @@ from clozeline.exporting.graph import (
     size_of,
     write_graph,
 )
-from onnx import TensorProto, helper, numpy_helper
-
-from clozeline.exporting import graph
 from clozeline.records.package import TensorSpec
 
 

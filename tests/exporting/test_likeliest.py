@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from clozeline.exporting.forms import MOST, add_likeliest, num_likeliest
 from onnx import TensorProto, helper
 
+from clozeline.exporting.forms import MOST, add_likeliest, num_likeliest
 from clozeline.inference.language import TOP_IDS, TOP_SCORES
 from clozeline.inference.open_model import likeliest
 

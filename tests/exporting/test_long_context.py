@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.to_onnx import export_onnx
-from clozeline.exporting.trained import open_trained
 from transformers import AutoModelForMaskedLM
 
 from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.families.layout import TokenIds
+from clozeline.exporting.parity import largest_difference
+from clozeline.exporting.to_onnx import export_onnx
+from clozeline.exporting.trained import open_trained
 from clozeline.params.reading import read_params
 
 PROJECT = Path(__file__).parents[2]

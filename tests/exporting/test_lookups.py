@@ -1,8 +1,9 @@
 """Nodes that look up rows of a table are found; those that take columns or read another tensor are not."""
 
 import numpy as np
-from clozeline.exporting.graph import lookups
 from onnx import helper, numpy_helper
+
+from clozeline.exporting.graph import lookups
 
 CONSTANTS = {"zero": np.array([0]), "one": np.array([1])}
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import onnxruntime
-from clozeline.exporting.graph import make_plain, name_activations, op_counts, strip, weight_of
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from clozeline.exporting.graph import make_plain, name_activations, op_counts, strip, weight_of
 
 WEIGHT_NK = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 X = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)

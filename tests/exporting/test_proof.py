@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clozeline.exporting.graph import read_graph, write_graph
-from clozeline.exporting.proof import Proof, lacking
-from clozeline.exporting.task_exams import LabelSetExam
 from onnx import ModelProto, helper, numpy_helper
 
 from clozeline.exporting import proof
 from clozeline.exporting.exams import Answers, Sample, exam_of, logits
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.proof import Proof, lacking
+from clozeline.exporting.task_exams import LabelSetExam
 from clozeline.inference.language import HIDDEN
 from clozeline.inference.package import load
 from clozeline.records.package import FILES, Check, Manifest, QuantizationScheme, Rung, read_manifest

@@ -10,6 +10,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
 from clozeline.exporting.graph import op_counts, write_graph
 from clozeline.exporting.quantization import (
     PRODUCT,
@@ -20,8 +23,6 @@ from clozeline.exporting.quantization import (
     quantize,
     symmetric,
 )
-from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
 DEFAULT = Scheme(weights="int7", embeddings=True)
 UNSIGNED = replace(DEFAULT, weights="uint8")

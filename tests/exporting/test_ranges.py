@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from clozeline.exporting.ranges import ActivationRange, Seen, measured, range_of
 from onnx import numpy_helper
 
+from clozeline.exporting.ranges import ActivationRange, Seen, measured, range_of
 from clozeline.inference.package import load
 from clozeline.records.package import FILES, read_manifest
 from tests.exporting.conftest import TinyPackage

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clozeline.exporting.sbom import write_sbom
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from clozeline.exporting.sbom import write_sbom
 from clozeline.records.package import CARD, FILES, SBOM, read_manifest
 from tests.tiny_packages import write_classifier
 

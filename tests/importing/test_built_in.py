@@ -1,6 +1,6 @@
 import pytest
-from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS, MIN_METRIC_ITEMS
 
+from clozeline.exporting.proof import MIN_AGREEMENT_TEXTS, MIN_METRIC_ITEMS
 from clozeline.orchestration.import_items import are_built_in, built_in_items
 from clozeline.records.finetune.scored_items import HeldOut
 

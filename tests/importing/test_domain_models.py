@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
@@ -21,9 +20,10 @@ from transformers import (
     RobertaModel,
 )
 
+from clozeline.exporting.trained import open_trained, tokenizer_of_vocabulary
 from clozeline.orchestration.importing import Described, described
 from clozeline.params.delivery import ImportParams
-from clozeline.planning.chooser import CHOICES
+from clozeline.planning.chooser import choices
 from clozeline.records.published import Published, published_folder
 from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
 
@@ -139,5 +139,5 @@ def test_its_answers_are_those_of_stock_transformers(kind: Kind, stock: PreTrain
 
 
 def test_the_chooser_has_a_row_of_each() -> None:
-    told = " ".join(choice.why for choice in CHOICES.values())
+    told = " ".join(choice.why for choice in choices().values())
     assert [name for name in KINDS if name.partition(",")[0] not in told] == []

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from clozeline.registry.announcement import NOTICE_VARIABLE, Announcement
-from clozeline.registry.models import CHAMPION, SERVE_FROM
+from clozeline.registry.models import CHAMPION, NOTICE_VARIABLE, SERVE_FROM, Announcement
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ParamsError
 

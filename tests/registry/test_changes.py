@@ -9,8 +9,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST, PERMISSION_DENIED
 
 from clozeline.registry import versions as changes_module
+from clozeline.registry.changes import ChampionChangedError, Change, ChangeList
 from clozeline.registry.models import CHAMPION, PREVIOUS, Registered
-from clozeline.registry.versions import ChampionChangedError, Change, ChangeList, Registry
+from clozeline.registry.versions import Registry
 
 NAME = "clozeline-encoder"
 

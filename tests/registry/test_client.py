@@ -10,7 +10,8 @@ import pytest
 import requests
 from mlflow.artifacts import download_artifacts
 
-from clozeline.registry.versions import Registry, registry_errors
+from clozeline.registry.changes import registry_errors
+from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError
 
 

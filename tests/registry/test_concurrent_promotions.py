@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from clozeline.registry.changes import ChampionChangedError
 from clozeline.registry.models import CHAMPION, PREVIOUS
-from clozeline.registry.versions import ChampionChangedError, Registry
+from clozeline.registry.versions import Registry
 from tests.mlflow_server import server_over_postgres
 
 pytestmark = pytest.mark.deployment  # a minute and a half: most of it, losers trying again

@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 
 from clozeline.inference.package import load
 from clozeline.records.package import package_sha256, read_manifest, record_of, verify, write_manifest
-from clozeline.registry import models, own_database
+from clozeline.registry import models
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.versions import fetch_package
@@ -380,7 +380,7 @@ def test_a_package_that_differs_from_the_registered_one_is_refused(
     promoted(publisher, encoder_package, evidence)
     change(models.resolve(f"models:/{NAME}@champion"))
     if database == "MLflow":
-        monkeypatch.setattr(own_database, "package", lambda *asked: None)
+        monkeypatch.setattr(models, "package_in_own_database", lambda *asked: None)
     with pytest.raises(ArtifactError, match=told):
         models.fetch(f"models:/{NAME}@champion", workspace)
 

@@ -11,11 +11,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
-from clozeline.exporting.forms import GraphForm, labelled
-from clozeline.exporting.trained import TrainedModel
 from ruamel.yaml import YAML
 
 from clozeline.exporting.exams import Exam, Sample
+from clozeline.exporting.forms import GraphForm, labelled
+from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.open_model import OpenModel, Question, Records
 from clozeline.inference.package import MODEL_KINDS, ModelKind
 from clozeline.params.project import Params

@@ -159,12 +159,11 @@ def require_disk_space(root: Path, graph: Sequence[StageNode], params: Params) -
     needed, free = needed_bytes(root, graph, params), shutil.disk_usage(root).free
     if free < needed:
         raise StorageError(
-            f"the disk of {root} has too little room for this run",
-            given=f"{free / _GB:.2f} GB are free",
-            expected=f"about {needed / _GB:.2f} GB for the outputs and checkpoints of the stages that have to run",
-            do="free space on that disk (`clozeline gc` lists data that is no longer needed; delete nothing in"
-            " .dvc/cache by hand, which the lineage of released models needs), or put the cache on another disk:"
-            " move .dvc/cache there, then `dvc cache dir --local FOLDER`",
+            f"the disk of {root} has {free / _GB:.2f} GB free; the stages that have to run write about"
+            f" {needed / _GB:.2f} GB",
+            do="free space there (`clozeline gc` lists data that is no longer needed; delete nothing in .dvc/cache by"
+            " hand, which the lineage of released models needs), or move .dvc/cache to another disk, then `dvc cache"
+            " dir --local FOLDER`",
         )
     if free < 2 * needed:
         get_run_logger().warning(
@@ -237,9 +236,7 @@ def _require_deps(root: Path, node: StageNode, sources: Sequence[Path]) -> None:
         path = file.relative_to(root)
         if not any(path.is_relative_to(dep) for dep in node.deps):
             raise ParamsError(
-                f"stage `{_PRETRAIN}` would not run again after an edit of your own encoder",
-                given=f"{path} outside the deps of `{_PRETRAIN}` in dvc.yaml",
-                expected="the file, or its folder, among the deps",
+                f"stage `{_PRETRAIN}` would not run again after an edit of {path}: it is outside its deps in dvc.yaml",
                 do=f"add the line `- {path}` below `deps:` of `{_PRETRAIN}` in dvc.yaml",
             )
 

@@ -370,8 +370,7 @@ class _Forgetting:
 
 def _too_short(text: str) -> DataError:
     return DataError(
-        "the text is too short to be told from others",
-        given=f"{len(words_of(text))} words: {text.strip()[:60]!r}",
-        expected=f"at least {MIN_WORDS} words, because the text is cut out of every longer one that holds it",
+        f"the text has {len(words_of(text))} words, too few to be cut out of longer texts (at least {MIN_WORDS}):"
+        f" {text.strip()[:60]!r}",
         do="give the whole document: `clozeline forget FILE`",
     )

@@ -98,9 +98,9 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
         time.sleep(0.2)
     exit_code = process.poll()
     raise TransientError(
-        f"{server.name} did not start",
-        given="it runs, but does not answer" if exit_code is None else f"it ended with exit code {exit_code}",
-        expected=f"an answer at {server.url}{server.health} within {_READY_WITHIN_SECONDS:.0f} s",
+        f"{server.name} did not start:"
+        f" {'it runs, but gives no answer' if exit_code is None else f'it ended with exit code {exit_code}'} at"
+        f" {server.url}{server.health}",
         do=f"read {_log_of(server, workspace)}",
     )
 
@@ -110,9 +110,7 @@ def require_running(server: Server, process: subprocess.Popen[bytes], workspace:
     exit_code = process.poll()
     if exit_code is not None:
         raise TransientError(
-            f"{server.name} ended",
-            given=f"exit code {exit_code}",
-            expected="a server that runs until Ctrl-C",
+            f"{server.name} ended with exit code {exit_code}",
             do=f"read {_log_of(server, workspace)}, then start it again",
         )
 
@@ -165,9 +163,8 @@ def _close(folder: Path) -> None:
             folder.chmod(0o700)
         except PermissionError as error:
             raise ParamsError(
-                f"{folder} has to be closed to other users, because it holds the password of Prefect's server",
-                given="a folder of another user",
-                expected="a folder of yours",
+                f"{folder}, which holds the password of Prefect's server, belongs to another user and is open to"
+                " others",
                 do="start the server as its owner, or set PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD",
             ) from error
 
@@ -232,12 +229,9 @@ def _require_free(server: Server) -> None:
         try:
             probe.bind((HOST, server.port))
         except OSError as error:
-            option = f"--{server.name.lower()}-port"
             raise ParamsError(
-                f"{server.name} cannot listen on port {server.port}",
-                given=str(error),
-                expected="a free port",
-                do=f"choose another one: clozeline ui {option} {server.port + 1}",
+                f"{server.name} cannot listen on port {server.port}: {error}",
+                do=f"choose another one: clozeline ui --{server.name.lower()}-port {server.port + 1}",
             ) from error
 
 
@@ -272,17 +266,13 @@ def answering_server() -> Iterator[SyncPrefectClient]:
     """
     if api_url() is None:
         raise ParamsError(
-            "no Prefect server is known",
-            given="PREFECT_API_URL is not set",
-            expected="the address of a running server, such as http://127.0.0.1:4200/api",
+            "no Prefect server is known: PREFECT_API_URL is not set",
             do="start one with `python infra/prefect/start_server.py`, then set PREFECT_API_URL",
         )
     with get_client(sync_client=True) as client:
         if (failure := client.api_healthcheck()) is not None:
             raise TransientError(
-                "the Prefect server does not answer",
-                given=f"PREFECT_API_URL={client.api_url}: {failure}",
-                expected="a Prefect server at that address",
+                f"the Prefect server at PREFECT_API_URL={client.api_url} does not answer: {failure}",
                 do="start it (`python infra/prefect/start_server.py`) or correct PREFECT_API_URL",
             )
         _require_access(client)
@@ -297,9 +287,8 @@ def _require_access(client: SyncPrefectClient) -> None:
         if error.response.status_code != 401:
             raise
         raise ParamsError(
-            "the Prefect server refuses the password",
-            given=f"PREFECT_API_URL={client.api_url}, which is no server of this project, or has another password",
-            expected="its password in PREFECT_API_AUTH_STRING",
+            f"the Prefect server refuses the password: {client.api_url} (PREFECT_API_URL) is no server of this"
+            " project, or has another one",
             do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of the project in"
             " whose folder it was started",
         ) from error

@@ -276,8 +276,6 @@ def failure_of_killed(
     if out_of_memory_kills == 0:
         return ClozelineError(
             f"stage `{name}` was killed (signal 9) by a person or a program: memory did not run out",
-            given=f"exit code {exit_code}; meanwhile the kernel killed no process for lack of memory",
-            expected="a stage that runs to its end",
             do=f"{_BY_HAND}; its output is in {log}",
         )
     cause = "memory ran out" if out_of_memory_kills else "by hand, or because memory ran out"
@@ -286,9 +284,7 @@ def failure_of_killed(
     advice = _MORE_MEMORY if setting is None else f"{_MORE_MEMORY}; or {setting.format(task=task)}"
     gib = (memory_bytes or available_bytes()) / _GIB
     return ClozelineError(
-        f"stage `{name}` was killed (signal 9): {cause}",
-        given=f"exit code {exit_code}; all programs together may use {gib:.1f} GiB",
-        expected="enough memory for the stage",
+        f"stage `{name}` was killed (signal 9): {cause}; all programs together may use {gib:.1f} GiB",
         do=f"{advice}. The output of the stage is in {log}",
     )
 
@@ -309,9 +305,7 @@ def failure_of(ended: Ended) -> ClozelineError:
     if is_killed(ended.exit_code):
         return failure_of_killed(ended.name, ended.exit_code, ended.log, ended.out_of_memory_kills)
     return _BY_EXIT_CODE.get(ended.exit_code, ClozelineError)(
-        f"stage `{ended.name}` failed",
-        given=f"exit code {ended.exit_code}; its last line: {_last_line(ended.text)}",
-        expected="exit code 0",
+        f"stage `{ended.name}` failed with exit code {ended.exit_code}; its last line: {_last_line(ended.text)}",
         do=f"read {ended.log}",
     )
 

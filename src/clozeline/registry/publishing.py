@@ -15,10 +15,11 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.inference.package import kind_of
 from clozeline.records.package import CARD, Manifest, package_sha256, read_manifest
+from clozeline.registry.changes import file_errors, registry_errors
 from clozeline.registry.decisions import Decision
 from clozeline.registry.models import PACKAGE, TRAINED_SHA256, Registered
 from clozeline.registry.trained import TrainedEncoder, store_trained
-from clozeline.registry.versions import Registry, file_errors, registry_errors
+from clozeline.registry.versions import Registry
 from clozeline.registry.wheel import write_wheel
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.addresses import present
@@ -128,16 +129,14 @@ class Publisher:
             answers = model.predict(list(texts))
         if len(answers) != len(texts):
             raise ArtifactError(
-                f"{version} does not answer every text",
-                given=f"{len(answers)} answers to {len(texts)} texts",
-                expected="one answer for each text",
+                f"{version} gives {len(answers)} answers to {len(texts)} texts",
                 do="export the model again (`dvc repro`)",
             )
 
     def record(self, version: Registered, decision: Decision, file_name: str) -> str:
         """Store a decision about `version` beside its evidence, and its outcome as a tag; return its address."""
         with registry_errors(str(version), self._tracking_uri):
-            self._client.log_dict(version.run_id, decision.as_record(), f"decisions/{file_name}")
+            self._client.log_dict(version.run_id, decision.model_dump(), f"decisions/{file_name}")
         self.registry.tag(version, "clozeline.decision", decision.outcome)
         return f"runs:/{version.run_id}/decisions/{file_name}"
 

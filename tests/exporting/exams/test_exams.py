@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clozeline.exporting.task_exams import AnswersExam, TagsExam
 
 from clozeline.exporting.exams import BEGINNINGS, UNKNOWN, Answers, Sample, exam_of, logits
+from clozeline.exporting.task_exams import AnswersExam, TagsExam
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.inference.tagger import Extent

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from clozeline.exporting.proof import Proof
-from clozeline.exporting.task_exams import CosinesExam, SearchExam
 from onnx import numpy_helper
 
 from clozeline.exporting.exams import Answers, Exam, Sample, exam_of, ratio_of_figures
+from clozeline.exporting.proof import Proof
+from clozeline.exporting.task_exams import CosinesExam, SearchExam
 from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.records.finetune.scored_items import HeldOut, by_vectors, ranked, spearman

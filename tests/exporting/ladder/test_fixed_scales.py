@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from clozeline.exporting.graph import op_counts, read_graph
 
 from clozeline.exporting import ranges
+from clozeline.exporting.graph import op_counts, read_graph
 from clozeline.records.package import FILES, read_manifest, verify
 from tests.exporting.ladder.conftest import OPEN, ExportModel
 

@@ -5,12 +5,12 @@ import logging
 from pathlib import Path
 
 import pytest
-from clozeline.exporting.graph import read_graph
-from clozeline.exporting.ladder import worst_first
-from clozeline.exporting.quantization import Scheme
 from onnx import ModelProto
 
 from clozeline.exporting import ladder
+from clozeline.exporting.graph import read_graph
+from clozeline.exporting.ladder import worst_first
+from clozeline.exporting.quantization import Scheme
 from clozeline.inference.latency import measure
 from clozeline.inference.package import load
 from clozeline.params.delivery import RungParams

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from clozeline.exporting.graph import read_graph
 from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import ladder
+from clozeline.exporting.graph import read_graph
 from clozeline.records.package import FILES, QuantizationScheme, read_manifest
 from tests.exporting.ladder.conftest import OUTLIER_CHANNELS, ExportModel
 

@@ -17,15 +17,15 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from pydantic import ValidationError
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
+
+from clozeline.exporting import packaging
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.ladder import Climbed, Passed
 from clozeline.exporting.packaging import write_client_config
 from clozeline.exporting.quantization import Quantized
 from clozeline.exporting.trained import open_trained
-from pydantic import ValidationError
-from transformers import AutoConfig, BertConfig, BertForMaskedLM
-
-from clozeline.exporting import packaging
 from clozeline.inference.package import load
 from clozeline.records.package import CARD, CONFIG, FILES, SBOM, read_manifest, record_of, verify
 from clozeline.system.errors import ArtifactError

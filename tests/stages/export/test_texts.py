@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from clozeline.exporting.ladder import Climbed, Ladder
-from clozeline.exporting.proof import Proof
 
 from clozeline.exporting.exams import Sample, read_sample
+from clozeline.exporting.ladder import Climbed, Ladder
+from clozeline.exporting.proof import Proof
 from clozeline.params.delivery import ExportGates, ExportParams
 from clozeline.records.finetune.scored_items import HeldOut, write_held_out
 from clozeline.records.package import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest
