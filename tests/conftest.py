@@ -46,7 +46,7 @@ LONGEST = (
     "cli/test_torchrun.py",
     "versions/test_remote.py",
     "flows/test_release.py",
-    "flows/test_killed_command.py",
+    "flows/test_killed.py",
     "flows/test_continue.py",
     "flows/test_pipeline.py",
 )

@@ -55,7 +55,10 @@ def test_before_the_first_release_status_names_the_commands_to_run(project: Path
     assert (found["models"], found["runs"], found["remote"]) == ([], None, None)
     assert found["disk"]["free_bytes"] > 0
     (problem,) = found["problems"]
-    assert (problem["about"], problem["given"]) == ("scheduled runs", "PREFECT_API_URL is not set")
+    assert (problem["about"], problem["problem"]) == (
+        "scheduled runs",
+        "no Prefect server is known: PREFECT_API_URL is not set",
+    )
     assert not (project / "work/mlflow").exists(), "status creates no database"
     text = shown()
     for told in ("`clozeline run`", "GB are free", "`clozeline remote add URL`", "scheduled runs: unknown"):

@@ -6,9 +6,11 @@ import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import mlflow
@@ -16,19 +18,22 @@ import onnx
 import pytest
 from mlflow import MlflowClient
 
+from clozeline.inference.classifier import Classifier
 from clozeline.inference.package import load
 from clozeline.records.package import package_sha256, read_manifest, record_of, verify, write_manifest
 from clozeline.registry import models
-from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
+from clozeline.registry.models import CANDIDATE, CHAMPION, PACKAGE, PREVIOUS, Registered
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
+from clozeline.registry.served_model import PyfuncModel
 from clozeline.registry.versions import fetch_package
 from clozeline.registry.wheel import write_wheel
-from clozeline.system.errors import ArtifactError, ParamsError, TransientError
+from clozeline.system.errors import ArtifactError, DataError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import experiment_id
 from tests.model_cards import card_in
 from tests.serving.conftest import Serve
+from tests.tiny_packages import write_answerer, write_ranker, write_tagger
 
 NAME = "clozeline-encoder"
 
@@ -328,7 +333,7 @@ def test_without_a_registry_the_error_says_where_to_look_and_none_is_created(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ArtifactError, match=f"no registry to find models:/{NAME}@champion") as raised:
         ask(f"models:/{NAME}@champion", Workspace(tmp_path))
-    assert str(tmp_path / "work" / "mlflow" / "mlflow.db") in raised.value.given
+    assert str(tmp_path / "work" / "mlflow" / "mlflow.db") in raised.value.cause
     assert list(tmp_path.iterdir()) == []
 
 
@@ -363,7 +368,7 @@ def flip_a_byte_of_fp32(package: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (change_weights, f"{NAME} version 1 are not those that were registered"),
+        (change_weights, f"{NAME} version 1 in .* are not those that were registered"),
         (flip_a_byte_of_fp32, r"model\.onnx is not the file that was exported"),
     ],
 )
@@ -392,5 +397,68 @@ def test_mlflow_does_not_load_weights_that_were_not_registered(
     package = models.resolve(f"models:/{NAME}@champion")
     mlflow.pyfunc.load_model(f"models:/{NAME}@champion")
     change_weights(package)
-    with pytest.raises(ArtifactError, match=f"{NAME} version 1 are not those that were registered"):
+    with pytest.raises(ArtifactError, match=f"{NAME} version 1 in .* are not those that were registered"):
         mlflow.pyfunc.load_model(f"models:/{NAME}@champion")
+
+
+def opened(package: Path) -> PyfuncModel:
+    model = PyfuncModel()
+    model.load_context(SimpleNamespace(artifacts={PACKAGE: str(package)}))
+    return model
+
+
+def test_a_registered_tagger_returns_entities(tmp_path: Path) -> None:
+    write_tagger(tmp_path / "names")
+    records = opened(tmp_path / "names").predict(None, ["open the lists of a file", "a"])
+    assert [set(record) for record in records] == [{"entities"}] * 2
+    assert {"entity_group", "score", "word", "start", "end"} == set(records[0]["entities"][0])
+
+
+def test_a_registered_question_answerer_accepts_its_own_example(tmp_path: Path) -> None:
+    write_answerer(tmp_path / "reader")
+    model = opened(tmp_path / "reader")
+    records = model.predict(None, example_texts(read_manifest(tmp_path / "reader")), {"top_k": 2})
+    assert [len(record["answers"]) for record in records] == [2, 2]
+    with pytest.raises(DataError, match="text 1 is not a JSON object with `question` and `context`"):
+        model.predict(None, ['{"question": "a", "context": "b"}', "who?"])
+
+
+def test_a_pair_classifier_takes_both_texts_of_each_row(tmp_path: Path) -> None:
+    write_ranker(tmp_path / "ranker")
+    model, ranker = opened(tmp_path / "ranker"), load(tmp_path / "ranker")
+    assert isinstance(ranker, Classifier)
+    asked = [example_texts(read_manifest(tmp_path / "ranker"))[0], '{"text": "open", "text_pair": "the file"}']
+    given = [("What is returned?", "It returns a value."), ("open", "the file")]
+    assert [record["labels"][0]["score"] for record in model.predict(None, asked)] == pytest.approx(
+        [scores[0].score for scores in ranker.classify(given)]
+    )
+    with pytest.raises(DataError, match="text 0 is not a JSON object with `text` and `text_pair`"):
+        model.predict(None, ["open the file"])
+
+
+def test_the_wheel_installs_the_package_and_its_command(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path)
+    install = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--target", str(tmp_path / "away")]
+    subprocess.run([sys.executable, "-m", "pip", *install, str(wheel)], check=True)
+    # The interpreter's own site-packages name this checkout, so the installed copy has to come first.
+    program = "import clozeline, clozeline.flows, clozeline.inference.package; print(clozeline.__file__)"
+    environment = {"PYTHONPATH": str(tmp_path / "away")}
+    command = [sys.executable, "-P", "-c", program]
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == str(tmp_path / "away/clozeline/__init__.py")
+    assert (tmp_path / "away/bin/clozeline").is_file()
+
+
+def test_the_same_files_give_the_same_wheel_without_compiled_ones(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = (write_wheel(tmp_path / name) for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    names = zipfile.ZipFile(one).namelist()
+    assert any(name.endswith(".html") for name in names), "pages are part of the package"
+    assert not [name for name in names if "__pycache__" in name]
+
+
+@pytest.mark.parametrize("part", ["METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"])
+def test_the_wheel_has_its_metadata(part: str, tmp_path: Path) -> None:
+    assert any(name.endswith(f".dist-info/{part}") for name in zipfile.ZipFile(write_wheel(tmp_path)).namelist())

@@ -103,13 +103,8 @@ def set_automations(client: SyncPrefectClient, wanted: Sequence[AutomationCore])
 def _content(automation: AutomationCore) -> dict[str, Any]:
     """Return the fields that the file can set, with Prefect's defaults."""
     content = automation.model_dump(mode="json", include=set(AutomationCore.model_fields) - {"owner_resource"})
-    return content | {"trigger": _sorted(content["trigger"])}
-
-
-def _sorted(trigger: dict[str, Any]) -> dict[str, Any]:
-    """Return the trigger with its sets as sorted lists."""
-    sets = {"after", "expect", "for_each"} & trigger.keys()
-    return trigger | {key: sorted(trigger[key]) for key in sets}
+    sets = {"after", "expect", "for_each"} & content["trigger"].keys()
+    return content | {"trigger": content["trigger"] | {key: sorted(content["trigger"][key]) for key in sets}}
 
 
 def block_of(receiver: Entry, environment: Mapping[str, str]) -> NotificationBlock | None:

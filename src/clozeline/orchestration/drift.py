@@ -315,7 +315,10 @@ class Watch(BaseModel):
         mixed = {name: by_url for name, by_url in found.items() if len({one.sha256 for one in by_url.values()}) > 1}
         watched = {name: self._carried_on(name, by_url) for name, by_url in found.items() if name not in mixed}
         verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
-        verdicts += [_between(name, by_url.values()) for name, by_url in mixed.items()]
+        for name, by_url in mixed.items():
+            versions = " and ".join(sorted({served.version for served in by_url.values()}))
+            waits_for = "the servers change from one version to another"
+            verdicts.append(Verdict(name, versions, num_texts=0, shifts=(), waits_for=waits_for))
         compared = {verdict.model for verdict in verdicts if verdict.num_texts}
         kept = {
             name: model.model_copy(update={"since": Traffic()}) if name in compared else model
@@ -347,11 +350,6 @@ class Watch(BaseModel):
 
 def _total(parts: Iterable[Traffic]) -> Traffic:
     return reduce(Traffic.plus, parts, Traffic())
-
-
-def _between(name: str, servers: Iterable[Served]) -> Verdict:
-    versions = " and ".join(sorted({served.version for served in servers}))
-    return Verdict(name, versions, num_texts=0, shifts=(), waits_for="the servers change from one version to another")
 
 
 def _settled(watched: Watched, limits: DriftLimits) -> Watched:

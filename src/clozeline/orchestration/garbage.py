@@ -53,7 +53,9 @@ def sweep_project(workspace: Workspace, kept: Kept, *, shared: bool, is_dry: boo
         if not is_dry:
             stack.enter_context(held_to_remove(workspace))
         publisher = Publisher(address)
-        versions = [*versions_in_use(address), *_start(workspace, publisher)]
+        versions = versions_in_use(address)
+        if start := StartLock.read(workspace.root / START_LOCK):  # its version may have no alias any more
+            versions.append(publisher.registry.version(start.model, start.version))
         nights = Nights.read(address, identity_of(workspace), kept.num_nights)
         if not nights.has_own:
             raise _nothing_known(address)
@@ -123,12 +125,6 @@ def _require_quiet(nights: Nights) -> None:
             do="wait until it ends (if it was killed, the next run of its workspace closes it, or delete it in"
             " MLflow: `clozeline ui`), or leave `--shared` out: then only this workspace's own stores are swept",
         )
-
-
-def _start(workspace: Workspace, publisher: Publisher) -> list[Registered]:
-    """Return the version that training continues from, which may have no alias any more."""
-    start = StartLock.read(workspace.root / START_LOCK)
-    return [publisher.registry.version(start.model, start.version)] if start else []
 
 
 def _in_work(

@@ -199,14 +199,6 @@ def _chosen(items: Iterable[HeldOut], most: int, path: Path) -> list[HeldOut]:
     return [distinct[line] for line in lowest]
 
 
-def _labelled(record: LabelledRecord) -> HeldOut:
-    return HeldOut(text=record.text("text"), right=_right(record))
-
-
-def _labelled_pair(record: LabelledRecord) -> HeldOut:
-    return HeldOut(text=record.text("text"), second=record.text("second"), right=_right(record))
-
-
 def _right(record: LabelledRecord) -> tuple[str, ...]:
     if isinstance(record.values["label"], list):
         return tuple(record.strings("label"))
@@ -245,8 +237,8 @@ def _spans(words: list[str], tags: list[str]) -> Iterator[EntitySpan]:
 _READ: Final[Mapping[str, Callable[[LabelledRecord], HeldOut]]] = MappingProxyType(
     {
         "feature-extraction": _read_scored_pair,
-        "text-classification": _labelled,
-        "pairs": _labelled_pair,
+        "text-classification": lambda record: HeldOut(text=record.text("text"), right=_right(record)),
+        "pairs": lambda it: HeldOut(text=it.text("text"), second=it.text("second"), right=_right(it)),
         "scored pairs": _read_scored_pair,
         "token-classification": _tagged,
         "question-answering": _read_question,

@@ -238,7 +238,7 @@ def require_no_crash_loop() -> None:
     if runtime.deployment.id is None:
         return
     with get_client(sync_client=True) as client:
-        crashes = _last_crashes(client, UUID(str(runtime.deployment.id)))
+        crashes = last_crashes(client, UUID(str(runtime.deployment.id)))
     if crashes >= _MOST_CRASHES:
         raise ClozelineError(
             f"the last {crashes} runs crashed within {_WITHIN.total_seconds() / 3600:.0f} hours, so this one would too",
@@ -247,16 +247,12 @@ def require_no_crash_loop() -> None:
         )
 
 
-def _last_crashes(client: SyncPrefectClient, deployment: UUID) -> int:
+def last_crashes(client: SyncPrefectClient, deployment: UUID) -> int:
     """Return the number of recent runs that crashed since the last one that ended in another way."""
     runs = runs_of(client, deployment, _ENDED, FlowRunSort.START_TIME_DESC, limit=_MOST_CRASHES)
     since = datetime.now(UTC) - _WITHIN
-    return len(list(takewhile(lambda run: _is_recent_crash(run, since), runs)))
-
-
-def _is_recent_crash(run: FlowRun, since: datetime) -> bool:
-    has_crashed = run.state is not None and run.state.type == StateType.CRASHED
-    return has_crashed and run.start_time is not None and run.start_time >= since
+    crashed = [run.state is not None and run.state.type == StateType.CRASHED and run.start_time for run in runs]
+    return len(list(takewhile(lambda started: started and started >= since, crashed)))
 
 
 def deployments_of(client: SyncPrefectClient) -> list[DeploymentResponse]:

@@ -123,7 +123,7 @@ def require_locked(workspace: Workspace, package: str) -> None:
         given = objects.md5_of(workspace.root / path)
     if given != locked:
         raise ArtifactError(
-            f"{path} has md5 {given}, not {locked or 'a hash'} as in {LOCK}",
+            f"{path} differs from its hash in {LOCK}: md5 {given}, not {locked or 'listed'}",
             do="run `clozeline run` (or `dvc repro`), which updates both",
         )
 
@@ -216,7 +216,8 @@ def _decide(
     tried = trials.against(champion) if champion else Tried()
     on_old = trials.on_old_text(champion) if champion else Tried()
     checked = [*gates(params, figures, tried.figures), *forgetting(params, on_old.figures)]
-    doubts = _doubts(params, champion, tried, on_old)
+    never = ["release.promote is `never`"] if champion and params.promote == "never" else []
+    doubts = [*never, *(one.why_not for one in (tried, on_old) if one.why_not)]
     outcome, reason = _outcome(version, checked, doubts, trials.accept_held)
     decision = Decision(
         outcome=outcome,
@@ -239,12 +240,6 @@ def _decide(
         why = f"accepted by hand (--accept): {'; '.join(overruled)}" if overruled else "every gate passed"
         registry.promote(version, replacing=champion.version if champion else None, why=why, evidence=record)
     return decision
-
-
-def _doubts(params: ReleaseParams, champion: Registered | None, *trials: Tried) -> list[str]:
-    """Return the reasons to hold a version other than its gates."""
-    never = ["release.promote is `never`"] if champion and params.promote == "never" else []
-    return [*never, *(tried.why_not for tried in trials if tried.why_not)]
 
 
 def _outcome(

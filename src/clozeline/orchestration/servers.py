@@ -26,16 +26,8 @@ from urllib.request import urlopen
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
-from clozeline.orchestration.prefect_adapter import (
-    HEALTH,
-    SERVER_WITHOUT_SCHEDULES,
-    api_url,
-    has_server_password,
-    page_settings,
-    server_command,
-    server_password,
-    use_temporary_server,
-)
+from clozeline.orchestration import prefect_adapter
+from clozeline.orchestration.prefect_adapter import HEALTH, api_url, has_server_password
 from clozeline.orchestration.stage_process import stage_environment
 from clozeline.system import processes
 from clozeline.system.errors import ParamsError, TransientError
@@ -132,7 +124,7 @@ def protection(workspace: Workspace, port: int) -> dict[str, str]:
     Raises:
         ParamsError: the folder `work` belongs to another user.
     """
-    return {} if has_server_password() else server_password(_kept_password(workspace, port))
+    return {} if has_server_password() else prefect_adapter.server_password(_kept_password(workspace, port))
 
 
 def sign_in(workspace: Workspace, port: int) -> str:
@@ -215,7 +207,7 @@ def _mlflow(port: int, address: str) -> Server:
 
 def _prefect(port: int, password: Mapping[str, str]) -> Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    environment = {**page_settings(_api(port)), **password}
+    environment = {**prefect_adapter.page_settings(_api(port)), **password}
     return Server(name="Prefect", command=command, port=port, health=HEALTH, environment=environment)
 
 
@@ -246,12 +238,16 @@ def ensure_prefect_server(workspace: Workspace) -> None:
         with answering_server():
             return
     password = new_password()
-    server = _server_on(_free_port(), password)
+    with socket.create_server((HOST, 0)) as listener:
+        port = int(listener.getsockname()[1])
+    # Schedules need a permanent server.
+    environment = {**prefect_adapter.SERVER_WITHOUT_SCHEDULES, **prefect_adapter.server_password(password)}
+    server = Server("Prefect", prefect_adapter.server_command(HOST, port), port, HEALTH, environment)
     lifetime = ExitStack()
     process = lifetime.enter_context(running(server, workspace))
     atexit.register(lifetime.close)  # not earlier, because Prefect's threads send their last logs until then
     wait_until_ready(server, process, workspace)
-    use_temporary_server(f"{server.url}/api", password)
+    prefect_adapter.use_temporary_server(f"{server.url}/api", password)
 
 
 @contextmanager
@@ -292,18 +288,3 @@ def _require_access(client: SyncPrefectClient) -> None:
             do="`export PREFECT_API_AUTH_STRING=$(cat FILE)`; FILE is work/prefect-PORT.password of the project in"
             " whose folder it was started",
         ) from error
-
-
-def _server_on(port: int, password: str) -> Server:
-    return Server(
-        name="Prefect",
-        command=server_command(HOST, port),
-        port=port,
-        health=HEALTH,
-        environment={**SERVER_WITHOUT_SCHEDULES, **server_password(password)},  # schedules need a permanent server
-    )
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        return int(listener.getsockname()[1])

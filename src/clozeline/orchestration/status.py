@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from clozeline.orchestration.prefect_adapter import deployments_of, runs_of
 from clozeline.orchestration.servers import answering_server
 from clozeline.registry.decisions import newest_decision_about
-from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX, Registered
+from clozeline.registry.models import CANDIDATE, CHAMPION, MODEL_PREFIX
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ClozelineError
 from clozeline.system.workspace import Workspace, tracking_uri
@@ -185,6 +185,7 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
     champion, candidate = registry.at(name, CHAMPION), registry.at(name, CANDIDATE)
     last = next(iter(registry.changes(name)[-1:]), None)
     decision = newest_decision_about(candidate, address) if candidate else None
+    serves_from = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
     return ModelStatus(
         name=name,
         champion=champion.version if champion else None,
@@ -196,13 +197,8 @@ def _model(registry: Registry, address: str, name: str) -> ModelStatus:
         reason=(decision.reason or "; ".join(str(gate) for gate in decision.gates if not gate.is_passed))
         if decision
         else "",
-        serve_from=_serve_from(champion),
+        serve_from=datetime.fromtimestamp(serves_from, UTC) if serves_from > time.time() else None,
     )
-
-
-def _serve_from(champion: Registered | None) -> datetime | None:
-    seconds = champion.announcement.serve_from_seconds if champion and champion.announcement else 0.0
-    return datetime.fromtimestamp(seconds, UTC) if seconds > time.time() else None
 
 
 def _remote(workspace: Workspace) -> Remote | None:

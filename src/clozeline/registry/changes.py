@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Final, Literal
 from uuid import uuid4
 
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from pydantic import BaseModel, ConfigDict, Field
@@ -197,7 +196,14 @@ class ChangeList:
 
     def read(self, name: str) -> Changes:
         """Return the changes of the champion of model `name` that count."""
-        return Changes(tuple(_counting(sorted(self._all(name), key=lambda entry: entry.number))))
+        searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
+        found = mlflow.every(self._client.search_model_versions, *searched)
+        entries = [
+            ChampionChange(int(one.version), Change.model_validate_json(one.tags[_CHANGE]), _DONE in one.tags)
+            for one in found
+            if _CHANGE in one.tags
+        ]
+        return Changes(tuple(_counting(sorted(entries, key=lambda entry: entry.number))))
 
     def append(self, name: str, change: Change, source: str, run_id: str) -> None:
         """Append `change`; `source` and `run_id` are those of the version that it is about.
@@ -236,16 +242,6 @@ class ChangeList:
                 await_creation_for=0,  # it is ready at once
             )
         )
-
-    def _all(self, name: str) -> Iterator[ChampionChange]:
-        searched = (f"name = '{name}{SUFFIX}'", _PAGE, ["version_number ASC"])
-        found = mlflow.every(self._client.search_model_versions, *searched)
-        return (_entry(version) for version in found if _CHANGE in version.tags)
-
-
-def _entry(version: ModelVersion) -> ChampionChange:
-    change = Change.model_validate_json(version.tags[_CHANGE])
-    return ChampionChange(number=int(version.version), change=change, is_done=_DONE in version.tags)
 
 
 def _counting(entries: Sequence[ChampionChange]) -> Iterator[ChampionChange]:

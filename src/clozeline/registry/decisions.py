@@ -61,7 +61,9 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures
         ratio = quality.unigram_perplexity / quality.perplexity
         checked.append(Gate(UNIGRAM_RATIO, ratio, "at least", params.min_unigram_ratio))
     if params.max_contaminated_fraction is not None and quality is not None:
-        checked.append(_not_seen_before(params.max_contaminated_fraction, quality))
+        found = quality.contaminated_fraction  # uncounted, it fails any limit below 1
+        most = params.max_contaminated_fraction
+        checked.append(Gate("contaminated_fraction", 1.0 if found is None else found, "at most", most))
     if trial is not None:
         checked += _against_champion(params, trial)
     elif isinstance(quality, TaskMetrics):
@@ -121,12 +123,6 @@ def _better_than_baselines(params: ReleaseParams, headline: Headline) -> Iterato
             yield Gate(
                 f"{figure} against the {name}{'' if top is headline else _NO_DUPLICATES}", given, "above", limit, "held"
             )
-
-
-def _not_seen_before(limit: float, quality: EncoderMetrics | TaskMetrics) -> Gate:
-    """Return the contamination gate; an uncounted fraction is taken as 1, so it fails any limit below 1."""
-    found = quality.contaminated_fraction
-    return Gate("contaminated_fraction", 1.0 if found is None else found, "at most", limit)
 
 
 class Decision(BaseModel):

@@ -190,8 +190,8 @@ def check_registered(folder: Path, version: Registered) -> None:
     given = package_sha256(folder)
     if given != version.package_sha256:
         raise ArtifactError(
-            f"{folder} has the package sha256 {given}; {version} was registered with"
-            f" {version.package_sha256 or 'none'} (tag {PACKAGE_SHA256})",
+            f"the files of {version} in {folder} are not those that were registered: package sha256 {given}, not"
+            f" {version.package_sha256 or 'known'} (tag {PACKAGE_SHA256})",
             do="restore the files, or register them as a new version: `clozeline release`",
         )
     verify(folder, read_manifest(folder))

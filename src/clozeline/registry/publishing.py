@@ -65,7 +65,9 @@ class Publisher:
         sha256 = package_sha256(package)
         known = self.registry.with_package(name, sha256)
         if known and present(known.address, self._tracking_uri) == known.address:
-            self._finish_run(known)
+            if self.registry.run_of(known).info.status != "FINISHED":  # the release was killed after it registered it
+                with registry_errors(f"run of {known}", self._tracking_uri):
+                    self._client.set_terminated(known.run_id, status="FINISHED")
             return self._with_trained(known, evidence.trained)
         with self._run(f"release {name}", evidence.tags) as run_id:
             with tempfile.TemporaryDirectory() as temporary:
@@ -145,12 +147,6 @@ class Publisher:
         with registry_errors(str(version), self._tracking_uri):
             for key, value in values.items():
                 self._client.log_metric(version.run_id, key, value)
-
-    def _finish_run(self, version: Registered) -> None:
-        """Close the run of `version` as finished if the release was killed after it registered the version."""
-        if self.registry.run_of(version).info.status != "FINISHED":
-            with registry_errors(f"run of {version}", self._tracking_uri):
-                self._client.set_terminated(version.run_id, status="FINISHED")
 
     @contextmanager
     def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:

@@ -136,7 +136,9 @@ def default_for(task: Task) -> ModelSource:
         ArtifactError: no such model.
         ParamsError: several models fit.
     """
-    places = [str(folder) for folder in exported(task) or _other_encoders(task)] or _champions(task)
+    encoders = [one for one in exported() if kind_of(read_manifest(one).task).is_language_model]
+    folders = exported(task) or (encoders if kind_of(task).is_language_model else [])
+    places = [str(folder) for folder in folders] or _champions(task)
     preferred = [place for place in places if Path(place).name == "encoder"] or places
     if not preferred:
         raise _no_model("ask", task)
@@ -155,12 +157,6 @@ def exported(task: Task | None = None) -> list[Path]:
         (folder for folder in folders if task in (None, tasks[folder])),
         key=lambda folder: (not kind_of(tasks[folder]).is_language_model, folder.name),
     )
-
-
-def _other_encoders(task: Task) -> list[Path]:
-    if not kind_of(task).is_language_model:
-        return []
-    return [folder for folder in exported() if kind_of(read_manifest(folder).task).is_language_model]
 
 
 def fetched(source: ModelSource) -> FetchedModel:

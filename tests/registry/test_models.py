@@ -6,19 +6,22 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from clozeline.registry import models
+from clozeline.registry.models import CHAMPION, NOTICE_VARIABLE, SERVE_FROM, Announcement
 from clozeline.registry.versions import Registry, fetch_package, find_version
-from clozeline.system.errors import ArtifactError
+from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.addresses import SCHEMA
 from tests.own_registry import ENCODER, PROCESSOR, SPEEDUP, write_registry
 
-CHAMPION = f"models:/{ENCODER}@champion"
-URIS = [CHAMPION, f"models:/{ENCODER}@previous", f"models:/{ENCODER}/1", f"models:/{ENCODER}/2"]
+CHAMPION_URI = f"models:/{ENCODER}@champion"
+URIS = [CHAMPION_URI, f"models:/{ENCODER}@previous", f"models:/{ENCODER}/1", f"models:/{ENCODER}/2"]
 WITHOUT_MLFLOW = """
 import json, sys
 from pathlib import Path
@@ -83,16 +86,16 @@ def test_the_schema_of_the_reader_is_that_of_the_installed_mlflow(workspace: Wor
 
 def test_an_alias_is_followed_when_it_moves(template: Path, copied: Workspace) -> None:
     opened = Registry.open(address_of(copied))
-    assert models.live_version(CHAMPION, copied).version == "2"
+    assert models.live_version(CHAMPION_URI, copied).version == "2"
     opened.roll_back(ENCODER)
-    assert models.live_version(CHAMPION, copied).version == "1"
-    assert models.fetch(CHAMPION, copied).folder.is_relative_to(copied.mlflow)
+    assert models.live_version(CHAMPION_URI, copied).version == "1"
+    assert models.fetch(CHAMPION_URI, copied).folder.is_relative_to(copied.mlflow)
 
 
 def test_a_champion_is_found_without_importing_mlflow(workspace: Workspace) -> None:
-    command = [sys.executable, "-c", WITHOUT_MLFLOW.format(uri=CHAMPION)]
+    command = [sys.executable, "-c", WITHOUT_MLFLOW.format(uri=CHAMPION_URI)]
     ran = subprocess.run(command, cwd=workspace.root, stdout=subprocess.PIPE, text=True, check=True)
-    assert json.loads(ran.stdout) == [[CHAMPION], "2", "2", False]
+    assert json.loads(ran.stdout) == [[CHAMPION_URI], "2", "2", False]
 
 
 @pytest.mark.parametrize(
@@ -100,20 +103,20 @@ def test_a_champion_is_found_without_importing_mlflow(workspace: Workspace) -> N
 )
 def test_missing_models_and_aliases_are_reported_by_mlflow(workspace: Workspace, uri: str) -> None:
     assert models.live_in_own_database(address_of(workspace), uri) is None
-    with pytest.raises(ArtifactError, match="the registry has no"):
+    with pytest.raises(ArtifactError, match="has no "):
         models.fetch(uri, workspace)
 
 
 def test_a_version_that_was_deleted_is_not_served(copied: Workspace) -> None:
     execute(copied, "UPDATE model_versions SET current_stage = 'Deleted_Internal' WHERE version = 2")
-    assert models.live_in_own_database(address_of(copied), CHAMPION) is None
+    assert models.live_in_own_database(address_of(copied), CHAMPION_URI) is None
     assert models.live_in_own_database(address_of(copied), f"models:/{ENCODER}/1") is not None
 
 
 def test_files_in_other_places_are_left_to_mlflow(copied: Workspace) -> None:
     execute(copied, "UPDATE model_versions SET storage_location = 's3://bucket/m' WHERE version = 2")
-    assert models.package_in_own_database(address_of(copied), CHAMPION) is None
-    assert models.live_in_own_database(address_of(copied), CHAMPION) is not None
+    assert models.package_in_own_database(address_of(copied), CHAMPION_URI) is None
+    assert models.live_in_own_database(address_of(copied), CHAMPION_URI) is not None
 
 
 @pytest.mark.parametrize("uri", URIS)
@@ -126,19 +129,19 @@ def test_a_moved_database_uses_the_files_beside_it(copied: Workspace, uri: str) 
 
 def test_a_database_of_another_schema_is_left_to_mlflow(copied: Workspace) -> None:
     execute(copied, "UPDATE alembic_version SET version_num = 'ffffffffffff'")
-    assert models.live_in_own_database(address_of(copied), CHAMPION) is None
+    assert models.live_in_own_database(address_of(copied), CHAMPION_URI) is None
     assert models.names_in_own_database(address_of(copied), "champion") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"this is no database" * 100])
 def test_a_file_that_is_not_a_database_is_left_to_mlflow(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mlflow.db").write_bytes(content)
-    assert models.live_in_own_database(f"sqlite:///{tmp_path / 'mlflow.db'}", CHAMPION) is None
+    assert models.live_in_own_database(f"sqlite:///{tmp_path / 'mlflow.db'}", CHAMPION_URI) is None
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:5000", "postgresql://host/mlflow", "sqlite:////nowhere/m.db"])
 def test_other_registries_are_left_to_mlflow(address: str) -> None:
-    assert models.live_in_own_database(address, CHAMPION) is None
+    assert models.live_in_own_database(address, CHAMPION_URI) is None
     assert models.names_in_own_database(address, "champion") is None
 
 
@@ -146,4 +149,86 @@ def test_the_own_reader_is_not_used_with_mlflow_workspaces(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_WORKSPACE", "team")
-    assert models.live_in_own_database(address_of(workspace), CHAMPION) is None
+    assert models.live_in_own_database(address_of(workspace), CHAMPION_URI) is None
+
+
+NAME = "clozeline-encoder"
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    """Versions 1 and 2; no champion."""
+    registry = Registry.open(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for number in "12":
+        registry.register(NAME, source="s3://models/x", run_id="", package_sha256=number, description="")
+    return registry
+
+
+def announced(registry: Registry, version: str) -> Announcement:
+    found = registry.version(NAME, version).announcement
+    assert found
+    return found
+
+
+def test_what_is_written_is_read_back_and_anything_else_is_no_announcement() -> None:
+    given = Announcement(1_700_000_000.25, 1_700_000_060.25)
+    assert Announcement.parse(str(given)) == given
+    assert str(given).startswith("2023-11-14T22:14:20.250000+00:00")
+    for edited in ("", "soon", "2023-11-14T22:14:20+00:00", str(given).replace("2023", "x")):
+        assert Announcement.parse(edited) is None
+
+
+def test_the_first_champion_answers_at_once_and_each_later_one_after_its_notice(registry: Registry) -> None:
+    registry.promote(registry.version(NAME, "1"))
+    assert announced(registry, "1").serve_from_seconds == announced(registry, "1").announced_seconds
+    before = time.time()
+    registry.promote(registry.version(NAME, "2"))
+    promoted = announced(registry, "2")
+    assert before <= promoted.announced_seconds <= time.time()
+    assert promoted.serve_from_seconds - promoted.announced_seconds == pytest.approx(60)
+    registry.roll_back(NAME)
+    rolled_back = announced(registry, "1")
+    assert rolled_back.announced_seconds > promoted.announced_seconds
+    assert rolled_back.serve_from_seconds - rolled_back.announced_seconds == pytest.approx(60)
+
+
+def test_whoever_sees_the_new_champion_sees_its_time(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.promote(registry.version(NAME, "1"))
+    seen: list[Announcement | None] = []
+    move = MlflowClient.set_registered_model_alias
+
+    def looked(client: MlflowClient, name: str, alias: str, version: str) -> None:
+        if alias == CHAMPION:
+            seen.append(registry.version(name, version).announcement)
+        move(client, name, alias, version)
+
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", looked)
+    registry.promote(registry.version(NAME, "2"))
+    assert seen == [announced(registry, "2")]
+
+
+def test_a_change_that_is_finished_later_does_not_postpone_the_turn_of_its_champion(registry: Registry) -> None:
+    registry.promote(registry.version(NAME, "1"))
+    registry.promote(registry.version(NAME, "2"))
+    first = announced(registry, "2")
+    registry._follow(NAME, since=1)  # as a second process that finishes the same change
+    assert announced(registry, "2") == first
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("", 60.0), ("5", 5.0), ("0", 0.0)])
+def test_the_notice_can_be_set(given: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NOTICE_VARIABLE, given)
+    now = Announcement.now()
+    assert now.serve_from_seconds - now.announced_seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("given", ["-1", "soon", "inf", "nan"])
+def test_a_notice_that_is_no_time_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NOTICE_VARIABLE, given)
+    with pytest.raises(ParamsError, match="not a number of seconds"):
+        Announcement.now()
+
+
+def test_an_edited_tag_does_not_hide_the_version(registry: Registry) -> None:
+    registry.tag(registry.version(NAME, "1"), SERVE_FROM, "tomorrow")
+    assert registry.version(NAME, "1").announcement is None
