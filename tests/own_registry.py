@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from clozeline.records.package import package_sha256
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.mlflow import experiment_id, prepare
@@ -27,3 +28,20 @@ def write_registry(root: Path) -> None:
         registry.promote(registry.serve(version, precision, PROCESSOR, SPEEDUP))
     other = registry.register("theirs", source="s3://there/m", run_id=run, package_sha256="", description="")
     registry.promote(other)
+
+
+def write_versions(database: Path) -> Path:
+    """Write a registry in which version 2 is the champion, version 1 the previous one and version 3 the candidate."""
+    registry = Registry.open(f"sqlite:///{database}")
+    for number in "123":
+        registry.register(ENCODER, source="file:///x", run_id="", package_sha256=number, description="")
+        registry.nominate(registry.version(ENCODER, number))
+        if number != "3":
+            registry.promote(registry.version(ENCODER, number))
+    return database
+
+
+def aliases(registry: Registry) -> dict[str, str]:
+    """Return the version behind each alias of the encoder."""
+    found = {alias: registry.at(ENCODER, alias) for alias in (CHAMPION, PREVIOUS, CANDIDATE)}
+    return {alias: version.version for alias, version in found.items() if version}

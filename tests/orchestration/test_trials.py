@@ -3,7 +3,7 @@
 import hashlib
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,18 +42,27 @@ PLAIN = [HeldOut(text=text) for text in TEXTS]
 LABELLED = "`clozeline import --labelled FILE`"
 
 
-def write_noisy_embedder(folder: Path, noise: float) -> None:
-    """Write the embedder of the tests, with some noise in its table."""
-    write_embedder(folder)
+def reweighted(package: Path, folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
+    """Copy of a package whose first table of weights is changed."""
+    shutil.copytree(package, folder)
     graph = onnx.load(folder / FILES.fp32)
-    (table,) = (one for one in graph.graph.initializer if one.name == "embeddings")
-    weights = numpy_helper.to_array(table)
-    shift = noise * np.random.default_rng(1).normal(size=weights.shape)
-    table.CopyFrom(numpy_helper.from_array((weights + shift).astype(np.float32), table.name))
+    table = next(tensor for tensor in graph.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
+    weights = change(numpy_helper.to_array(table)).astype(np.float32)
+    table.CopyFrom(numpy_helper.from_array(weights, table.name))
     onnx.save(graph, folder / FILES.fp32)
     manifest = read_manifest(folder)
     files = {**manifest.files, FILES.fp32: record_of(folder / FILES.fp32)}
     (folder / FILES.manifest).write_text(manifest.model_copy(update={"files": files}).model_dump_json())
+    return folder
+
+
+def noisy_embedder(folder: Path, noise: float) -> Path:
+    """Write the embedder of the tests, with some noise in its table."""
+    write_embedder(folder.with_name("plain"))
+    draw = np.random.default_rng(1)
+    return reweighted(
+        folder.with_name("plain"), folder, lambda table: table + noise * draw.normal(size=table.shape)
+    )
 
 
 def pairs_scored_by(package: Path) -> list[HeldOut]:
@@ -73,8 +82,8 @@ class Imports:
 
     def decided(self, noise: float, items: Sequence[HeldOut]) -> Decision:
         """Register a package whose table has this noise, and decide about it."""
-        shutil.rmtree(self.root / PACKAGE, ignore_errors=True)
-        write_noisy_embedder(self.root / PACKAGE, noise)
+        shutil.rmtree((self.root / PACKAGE).parent, ignore_errors=True)
+        noisy_embedder(self.root / PACKAGE, noise)
         write_items(self.root / "imports/mine.jsonl", items)
         entry = ImportParams(
             model="m", revision=None, task="feature-extraction", pooling="mean", prompts={}, default_prompt=None,
@@ -106,7 +115,7 @@ def imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imports:
 
 
 def test_a_better_import_replaces_the_champion_and_no_other_does(imports: Imports, tmp_path: Path) -> None:
-    write_noisy_embedder(tmp_path / "best", 0.0)
+    noisy_embedder(tmp_path / "best", 0.0)
     scored = pairs_scored_by(tmp_path / "best")
     assert imports.decided(0.3, scored).outcome == "promoted"
     better = imports.decided(0.0, scored)
@@ -145,19 +154,6 @@ def labelled(root: Path, labels: Sequence[str]) -> Path:
     return root / "model" / "test_items.jsonl"
 
 
-def with_weights(package: Path, folder: Path, factor: float) -> Path:
-    """Copy of a package whose first table of weights is multiplied by a factor."""
-    shutil.copytree(package, folder)
-    graph = onnx.load(folder / FILES.fp32)
-    table = next(tensor for tensor in graph.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
-    table.CopyFrom(numpy_helper.from_array(factor * numpy_helper.to_array(table), table.name))
-    onnx.save(graph, folder / FILES.fp32)
-    manifest = read_manifest(folder)
-    files = {**manifest.files, FILES.fp32: record_of(folder / FILES.fp32)}
-    (folder / FILES.manifest).write_text(manifest.model_copy(update={"files": files}).model_dump_json())
-    return folder
-
-
 def encoder_in(folder: Path) -> Path:
     write_encoder(folder)
     return folder
@@ -186,7 +182,7 @@ def test_a_model_compared_with_itself_is_not_better(texts: Path, tmp_path: Path)
 
 def test_the_better_encoder_is_found_on_the_same_text(texts: Path, tmp_path: Path) -> None:
     package = encoder_in(tmp_path / "encoder")
-    sharper = with_weights(package, tmp_path / "sharper", 3.0)
+    sharper = reweighted(package, tmp_path / "sharper", lambda weights: 3.0 * weights)
     found = try_both(sharper, package, items_of(tmp_path))
     back = try_both(package, sharper, items_of(tmp_path))
     assert found.low < found.difference < found.high
@@ -238,7 +234,7 @@ def test_the_loss_of_a_causal_model_is_over_each_token_given_those_before(tmp_pa
 
 def test_the_better_causal_model_is_found_on_the_same_text(texts: Path, tmp_path: Path) -> None:
     write_completer(tmp_path / "completer")
-    sharper = with_weights(tmp_path / "completer", tmp_path / "sharper", 3.0)
+    sharper = reweighted(tmp_path / "completer", tmp_path / "sharper", lambda weights: 3.0 * weights)
     found = try_both(sharper, tmp_path / "completer", items_of(tmp_path))
     assert (found.metric, found.num_items) == (NATS_PER_BYTE, len(VALIDATION_TEXTS))
     assert found.low > 0 or found.high < 0
@@ -259,7 +255,7 @@ def test_long_texts_count_in_full_and_unknown_tokens_are_charged(tmp_path: Path)
 
 def test_classifiers_are_compared_on_the_test_items_one_by_one(tmp_path: Path) -> None:
     package = classifier_in(tmp_path / "classifier")
-    other = with_weights(package, tmp_path / "other", -1.0)
+    other = reweighted(package, tmp_path / "other", lambda weights: -1.0 * weights)
     path = labelled(tmp_path, answers_of(package))
     found = try_both(package, other, items_of(tmp_path))
     assert (found.metric, found.candidate, found.num_items) == ("accuracy", 1.0, len(VALIDATION_TEXTS))

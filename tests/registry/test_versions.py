@@ -1,4 +1,4 @@
-"""A team's registry is a server that keeps the files; another machine fetches packages from it."""
+"""Aliases name the live version. A team's registry is a server with the files, from which other machines fetch."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -6,12 +6,17 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from mlflow import MlflowClient
 
 from clozeline.records.package import read_manifest, verify
 from clozeline.registry import models
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
+from clozeline.registry.versions import Registry
+from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
 from tests.mlflow_server import MlflowServer
+from tests.own_registry import aliases, write_versions
 
 URI = "models:/clozeline-encoder@champion"
 
@@ -61,3 +66,76 @@ def test_a_package_survives_a_round_trip_through_the_server_byte_for_byte(
         assert {folder.name.split("-")[2] for folder in copies.iterdir()} == {*kept, "tiny"}
     models.fetch("models:/clozeline-encoder/1", elsewhere)
     assert len(list(copies.iterdir())) == 4, "a version that was asked for by its number takes no other's place"
+
+
+NAME = "clozeline-encoder"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Database in which version 2 is the champion, version 1 the previous one and version 3 the candidate."""
+    return write_versions(tmp_path_factory.mktemp("registry") / "mlflow.db")
+
+
+@pytest.fixture
+def registry(database: Path, tmp_path: Path) -> Registry:
+    return Registry.open(f"sqlite:///{shutil.copy(database, tmp_path)}")
+
+
+def test_a_promotion_makes_the_old_champion_the_previous_one(registry: Registry) -> None:
+    registry.promote(registry.version(NAME, "3"))
+    assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
+
+
+def test_a_rollback_can_itself_be_taken_back_but_not_repeated(registry: Registry) -> None:
+    with pytest.raises(ArtifactError, match="no rollback to undo"):
+        registry.roll_back(NAME, undo=True)
+    assert registry.roll_back(NAME).after == "1"
+    assert registry.version(NAME, "2").was_rolled_back
+    with pytest.raises(ArtifactError, match="rolled back already") as caught:
+        registry.roll_back(NAME)
+    assert f"`clozeline rollback {NAME} --undo`" in caught.value.do
+    assert aliases(registry) == {CHAMPION: "1", PREVIOUS: "2", CANDIDATE: "3"}
+    assert registry.roll_back(NAME, undo=True).after == "2"
+    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1", CANDIDATE: "3"}
+    assert not registry.version(NAME, "2").was_rolled_back
+    assert registry.roll_back(NAME).after == "1"
+
+
+def test_a_model_without_a_previous_version_cannot_be_rolled_back(registry: Registry) -> None:
+    registry.register("clozeline-new", source="file:///x", run_id="", package_sha256="1", description="")
+    registry.promote(registry.version("clozeline-new", "1"))
+    with pytest.raises(ArtifactError, match="no version to go back to"):
+        registry.roll_back("clozeline-new")
+
+
+def test_a_rollback_can_go_to_any_version(registry: Registry) -> None:
+    registry.promote(registry.version(NAME, "3"))
+    done = registry.roll_back(NAME, to="1")
+    assert (done.after, done.before) == ("1", "3")
+    assert aliases(registry) == {CHAMPION: "1", PREVIOUS: "3"}
+    assert registry.version(NAME, "3").was_rolled_back
+    assert registry.roll_back(NAME, to="3").after == "3"
+    assert not registry.version(NAME, "3").was_rolled_back
+
+
+@pytest.mark.parametrize(("version", "problem"), [("2", "no version to go back to"), ("9", "has no version 9")])
+def test_a_rollback_to_the_champion_or_an_unknown_version_is_refused(
+    registry: Registry, version: str, problem: str
+) -> None:
+    with pytest.raises(ArtifactError, match=problem):
+        registry.roll_back(NAME, to=version)
+    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1", CANDIDATE: "3"}
+
+
+def test_a_champion_that_is_also_the_previous_version_is_not_rolled_back_to_itself(
+    database: Path, tmp_path: Path
+) -> None:
+    address = f"sqlite:///{shutil.copy(database, tmp_path)}"
+    registry, client = Registry.open(address), MlflowClient(address)
+    client.set_registered_model_alias(NAME, PREVIOUS, "2")
+    with pytest.raises(ArtifactError, match="no version to go back to") as caught:
+        registry.roll_back(NAME)
+    assert f"`clozeline rollback {NAME} --to VERSION`" in caught.value.do
+    assert aliases(registry)[CHAMPION] == "2"
+    assert registry.roll_back(NAME, to="1").after == "1"

@@ -41,7 +41,7 @@ def read(file: Path) -> dict[str, Any]:
         ParamsError: a deployment lacks `OWNED_TAG`, or an automation names what the file lacks.
         ValueError: an automation is none of Prefect's.
     """
-    found = {"work_queues": [], "receivers": [], "automations": []} | YAML(typ="safe").load(file)
+    found: dict[str, Any] = {"work_queues": [], "receivers": [], "automations": []} | YAML(typ="safe").load(file)
     for deployment in found["deployments"]:
         if OWNED_TAG not in deployment.get("tags", []):
             raise ParamsError(

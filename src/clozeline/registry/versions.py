@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
@@ -57,15 +57,6 @@ def no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
         f"{champion.name} has no rollback to undo: {previous}, before {champion}, was not rolled back",
         do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    name: str
-    champion: str
-    """Version that is live now."""
-    previous: str
-    """Version that was live before."""
 
 
 class Registry:
@@ -258,7 +249,7 @@ class Registry:
         elif is_marked and not is_rolled_back:
             self._client.delete_model_version_tag(name, version, ROLLED_BACK)
 
-    def roll_back(self, name: str, *, to: str | None = None, undo: bool = False, why: str = "") -> Rollback:
+    def roll_back(self, name: str, *, to: str | None = None, undo: bool = False, why: str = "") -> Change:
         """Make version `to` the champion, by default the previous one; the champion becomes the previous one.
 
         Without `undo`, mark the old champion as rolled back, so that no release promotes it again; with it, take the
@@ -275,14 +266,15 @@ class Registry:
             cut_off = self._list.read(name).pending
         champion = self.settle(name)
         if cut_off and cut_off[-1].change.kind == kind and to in {None, cut_off[-1].change.after}:
-            return Rollback(name=name, champion=cut_off[-1].change.after, previous=cut_off[-1].change.before)
+            return cut_off[-1].change
         goal = self.version(name, to) if to else self.at(name, PREVIOUS)
         if not champion or not goal or champion.version == goal.version:
             raise nowhere_to_go(name, champion, f"version {to}" if to else f"previous: {goal or 'none'}")
         if to is None and goal.was_rolled_back is not undo:
             raise no_second_time(champion, goal)
-        self._change(goal, Change(kind=kind, before=champion.version, after=goal.version, why=why))
-        return Rollback(name=name, champion=goal.version, previous=champion.version)
+        change = Change(kind=kind, before=champion.version, after=goal.version, why=why)
+        self._change(goal, change)
+        return change
 
 
 def _registered(version: ModelVersion) -> Registered:
