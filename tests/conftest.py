@@ -36,7 +36,7 @@ pytest_plugins = [
 PROJECT = Path(__file__).parents[1]
 LONGEST = (
     "infra/test_stack.py",
-    "exporting/test_families.py",
+    "exporting/test_to_onnx.py",
     "stages/test_whole_line.py",
     "drill/test_short_drill.py",
     "infra/test_prefect.py",

@@ -12,8 +12,8 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.registry.models import Announcement, Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving import watching
+from clozeline.serving.loading import Identity, LoadedModel, ServedModel
 from clozeline.serving.models import Capacity, Service
-from clozeline.serving.queue import Identity, LoadedModel, ServedModel
 from clozeline.serving.turns import SKEW_SECONDS, VersionTurns
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ArtifactError, TransientError
