@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from tests.ports import held_ports
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
@@ -39,7 +38,7 @@ LONGEST = (
     "cli/test_torchrun.py",
     "versions/test_remote.py",
     "flows/test_release.py",
-    "flows/test_killed_command.py",
+    "flows/test_killed.py",
     "flows/test_continue.py",
     "flows/test_pipeline.py",
 )

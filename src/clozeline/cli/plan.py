@@ -27,7 +27,7 @@ _PARAMS = Path("params.yaml")
 Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
-"""The rows of clozeline/planning/chooser.py."""
+"""The rows of clozeline/planning/choices.yaml."""
 OPTIONS = {
     "family": "model.family",
     "size": "model.size",

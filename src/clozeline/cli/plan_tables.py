@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from clozeline.cli.tables import table_of
 from clozeline.planning.advice import Situation, advise
-from clozeline.planning.chooser import CHOICES, as_tree, combine
+from clozeline.planning.chooser import as_tree, choices, combine
 from clozeline.planning.costs import ParameterCount
 from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS
 
@@ -95,10 +95,10 @@ def serving_table(costs: Mapping[str, Mapping[str, "GraphCost"]], size: str) -> 
 def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
     table = table_of("What to choose", "for", "family", "size", "recipe", "tokenizer")
     for need in dict.fromkeys(needs):
-        choice = CHOICES[need]
+        choice = choices()[need]
         table.add_row(need, choice.family, choice.size, choice.recipe, choice.tokenizer)
     combined = combine(needs)
-    reasons = [Text(f"• {need}: {CHOICES[need].why}") for need in dict.fromkeys(needs)]
+    reasons = [Text(f"• {need}: {choices()[need].why}") for need in dict.fromkeys(needs)]
     conflicts = [
         Text(f"• {need} recommends another {', '.join(keys)}: the need named first wins", style="yellow")
         for need, keys in combined.conflicts.items()

@@ -7,13 +7,19 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.records.record import Lock
+from clozeline.inference import package
+from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
+from clozeline.records.record import Lock, LockedPath, LockedStage
 from clozeline.registry.decisions import mark
-from clozeline.registry.lineage import Trace, ancestry, trace, verify
+from clozeline.registry.lineage import Trace, ancestry, release_section, trace, verify
 from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.registry.versions import fetch_package
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
+from clozeline.versions import remote, reproduce
+from clozeline.versions.graph import read_stage_graph
 from tests.make.projects import make_release_project, retrain
+from tests.make.texts import encoder_metrics
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 URI = "models:/clozeline-encoder@champion"
@@ -87,7 +93,7 @@ def test_an_older_snapshot_that_is_gone_is_named(traced: Trace, workspace: Works
     (workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).unlink()
     with pytest.raises(ArtifactError, match="broken") as caught:
         verify(traced, workspace)
-    assert f"data/raw: {md5} is neither in the cache" in str(caught.value.given)
+    assert f"data/raw: {md5} is neither in the cache" in caught.value.cause
 
 
 @pytest.mark.parametrize("path", ["models/encoder", "data/clean"])
@@ -100,7 +106,7 @@ def test_a_path_missing_from_cache_and_workspace_is_named(traced: Trace, workspa
     shutil.rmtree(workspace.root / path)
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
-    assert f"{path}: {md5} is neither in the cache" in str(caught.value.given)
+    assert f"{path}: {md5} is neither in the cache" in caught.value.cause
 
 
 def test_a_damaged_object_in_the_cache_is_named(traced: Trace, workspace: Workspace) -> None:
@@ -111,7 +117,7 @@ def test_a_damaged_object_in_the_cache_is_named(traced: Trace, workspace: Worksp
     shutil.rmtree(workspace.root / "models")
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
-    assert "its content does not match its name" in str(caught.value.given)
+    assert "its content does not match its name" in caught.value.cause
 
 
 def test_a_damaged_file_of_the_registered_package_is_named(traced: Trace, workspace: Workspace) -> None:
@@ -125,8 +131,8 @@ def test_a_registered_package_that_another_lock_made_is_named(traced: Trace, wor
     manifest.write_text(manifest.read_text() + "\n")
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
-    assert "not the package that was registered" in str(caught.value.given)
-    assert "not the output of export@encoder" in str(caught.value.given)
+    assert "not the package that was registered" in caught.value.cause
+    assert "not the output of export@encoder" in caught.value.cause
 
 
 def test_what_was_forgotten_is_said_to_be_so_and_the_rest_is_still_checked(
@@ -150,5 +156,105 @@ def test_what_was_forgotten_is_said_to_be_so_and_the_rest_is_still_checked(
     shutil.rmtree(workspace.root / ".dvc/cache")
     with pytest.raises(ArtifactError, match="broken") as caught:
         verify(trace(URI, workspace), workspace)
-    assert "models/encoder" in str(caught.value.given)
-    assert "data/clean" not in str(caught.value.given)
+    assert "models/encoder" in caught.value.cause
+    assert "data/clean" not in caught.value.cause
+
+
+LOCK = Lock(
+    stages={
+        "clean": LockedStage(
+            cmd="clean",
+            deps=(LockedPath(path="raw.txt", md5="11"), LockedPath(path="src/clozeline/text", md5="22.dir")),
+            outs=(LockedPath(path="models/encoder", md5="33.dir"),),
+        ),
+        "export@encoder": LockedStage(
+            cmd="export",
+            deps=(LockedPath(path="models/encoder", md5="33.dir"),),
+            outs=(LockedPath(path="dist/encoder", md5="44.dir"),),
+        ),
+        "elsewhere": LockedStage(cmd="x", deps=(LockedPath(path="other.txt", md5="55"),)),
+    }
+)
+ENCODER = encoder_metrics(
+    perplexity=7.389, perplexity_low=7.1, perplexity_high=7.7, target_tokens=1234, contaminated_fraction=0.017
+)
+TASK = TaskMetrics(
+    headline=Headline(
+        metric="accuracy",
+        value=0.8,
+        low=0.78,
+        high=0.82,
+        baseline="TF-IDF",
+        baseline_value=0.7,
+        trivial="x",
+        trivial_value=0.1,
+    )
+)
+
+
+def test_the_section_names_the_sources_of_the_package_by_their_hashes() -> None:
+    told = release_section("encoder", ENCODER, LOCK)
+    assert "`raw.txt`: md5 `11`" in told
+    assert not any(other in told for other in ("src/", "other.txt", "models/encoder"))
+
+
+def test_figures_of_an_encoder_have_their_intervals() -> None:
+    told = release_section("encoder", ENCODER, LOCK)
+    assert "- perplexity: 7.3890 (7.1000 to 7.7000)\n" in told
+    assert "1,234 tokens" in told
+    assert "1.7%" in told
+
+
+def test_the_figure_of_a_task_has_its_interval_and_its_baselines() -> None:
+    told = release_section("encoder", TASK, LOCK)
+    assert "accuracy on the test split: 0.8000 (95 %: 0.7800 to 0.8200)" in told
+    assert "TF-IDF 0.7000" in told
+
+
+NAME = "clozeline-encoder"
+NIGHTS = ("one", "one two", "one two three")
+
+
+@pytest.fixture
+def first_machine(tmp_path: Path, encoder_package: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A project after three nights, each of which released a version and pushed; both machines use its registry."""
+    (tmp_path / "store").mkdir()
+    workspace = Workspace(tmp_path / "first" / "project")
+    address = workspace.defaults()["MLFLOW_TRACKING_URI"]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    root = make_release_project(workspace.root, {"encoder": encoder_package, "library": encoder_package})
+    remote.add(root, str(tmp_path / "store"))
+    publisher = Publisher(address)
+    for night in NIGHTS:
+        retrain(root, night)
+        evidence = Evidence(files={"dvc.lock": root / "dvc.lock"}, tags={})
+        publisher.registry.promote(publisher.publish(root / "dist/encoder", NAME, evidence))
+        remote.push(root)
+    return workspace
+
+
+def clone(root: Path, target: Path) -> Path:
+    """Copy what git holds of the project."""
+    made = shutil.ignore_patterns("cache", "tmp", "data", "models", "dist", "reports", "work")
+    return Path(shutil.copytree(root, target, ignore=made))
+
+
+def test_a_fresh_clone_restores_every_stage_serves_the_champion_and_verifies_older_nights(
+    first_machine: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = Workspace(clone(first_machine.root, tmp_path / "second"))
+    shutil.rmtree(first_machine.root / ".dvc/cache")  # everything comes from the remote
+    monkeypatch.chdir(second.root)
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    assert remote.fetch_runs(second.root)
+    monkeypatch.setenv(reproduce.RESTORE_FROM_REMOTE, "1")
+    stages = [node.name for node in read_stage_graph(second.root)]
+    outcomes = {name: reproduce.outcome_of(reproduce.reproduce(name)) for name in stages}
+    assert outcomes == dict.fromkeys(stages, "restored")
+    assert (second.root / "dvc.lock").read_bytes() == (first_machine.root / "dvc.lock").read_bytes()
+    assert package.load(second.root / "dist/encoder").manifest.versions["corpus"] == NIGHTS[-1]
+    served = fetch_package(f"models:/{NAME}@champion", second)
+    assert served.version.version == "3"
+    assert package.load(served.folder).manifest.versions["corpus"] == NIGHTS[-1]
+    for version in ("1", "2", "3"):
+        verify(trace(f"models:/{NAME}/{version}", second), second)

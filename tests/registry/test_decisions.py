@@ -1,6 +1,8 @@
 """Each gate passes and fails at its limit, and gives the figures."""
 
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -11,7 +13,10 @@ from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import ExportMetrics
 from clozeline.records.package_metrics import PackageMetrics
-from clozeline.registry.decisions import forgetting, gates
+from clozeline.registry.decisions import Decision, Gate, forgetting, gates, released
+from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.system.errors import ArtifactError
+from clozeline.system.workspace import Workspace
 from tests.make.texts import encoder_metrics
 
 PARAMS = ReleaseParams(
@@ -198,9 +203,9 @@ def test_without_evidence_a_candidate_is_kept_under_when_better_and_held_otherwi
 def test_a_gate_states_its_numbers() -> None:
     told = [str(gate) for gate in gates(PARAMS, figures(task(0.7), agreement=0.9), tried("accuracy", -0.1))]
     assert told == [
-        "int8_agreement is 0.9000, at least 0.9700: NO",
-        "accuracy_delta is -0.1000, at least -0.0100: NO",
-        "accuracy_delta_low is -0.1000, at least -0.0100: NO",
+        "int8_agreement is 0.9000, at least 0.97: NO",
+        "accuracy_delta is -0.1000, at least -0.01: NO",
+        "accuracy_delta_low is -0.1000, at least -0.01: NO",
     ]
 
 
@@ -231,3 +236,43 @@ def test_a_published_model_has_only_the_gate_of_its_int8() -> None:
     limited = PARAMS.model_copy(update={"max_contaminated_fraction": 0.1})
     found = gates(limited, PackageMetrics(None, exported(int8_size_bytes=1, int8_agreement=0.9)), None)
     assert [(gate.name, gate.is_passed) for gate in found] == [("int8_agreement", False)]
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return Workspace(tmp_path).defaults()["MLFLOW_TRACKING_URI"]
+
+
+def test_the_newest_decision_the_aliases_and_the_latencies_are_shown(
+    address: str, tmp_path: Path, encoder_package: Path
+) -> None:
+    package = shutil.copytree(encoder_package, tmp_path / "dist" / "encoder")
+    publisher = Publisher(address)
+    assert released(address, package) is None
+    metrics = tmp_path / "evaluate.json"
+    metrics.write_text("{}")
+    version = publisher.publish(package, "clozeline-encoder", Evidence({"evaluate.json": metrics}, {}))
+    found = released(address, package)
+    assert found
+    assert (found.version, found.aliases, found.decision, found.latency) == (version, (), None, {})
+
+    gate = Gate("int8_agreement", 0.97, "at least", 0.96)
+    refused = Decision(outcome="refused", gates=(gate,))
+    for time, decision in (
+        ("20260101T000000Z", refused),
+        ("20260102T000000Z", refused.model_copy(update={"outcome": "promoted"})),
+    ):
+        publisher.record(version, decision, f"{time}.json")
+    publisher.registry.promote(version)
+    publisher.measured(version, {"latency/int8_text_milliseconds": 1.5})
+    found = released(address, package)
+    assert found
+    assert found.decision
+    assert (found.decision.outcome, found.decision.gates) == ("promoted", (gate,))
+    assert found.aliases == ("champion",)
+    assert found.latency == {"int8_text_milliseconds": 1.5}
+
+
+def test_a_missing_package_is_named(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"dist/encoder is not an exported model"):
+        released(address, tmp_path / "dist" / "encoder")
