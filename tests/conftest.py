@@ -35,7 +35,7 @@ LONGEST = (
     "tasks/test_out_of_memory.py",
     "stages/export/test_package.py",
     "infra/test_alerts.py",
-    "cli/test_torchrun.py",
+    "cli/test_stage.py",
     "versions/test_remote.py",
     "flows/test_release.py",
     "flows/test_killed.py",

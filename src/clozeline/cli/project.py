@@ -56,9 +56,7 @@ def create_project(folder: Path, template: Template) -> None:
     contents = {**dict(_files()), "params.yaml": template_file(template).read_text(encoding="utf-8")}
     if there := sorted(name for name in (*contents, "dvc.yaml", PIN) if (folder / name).exists()):
         raise ParamsError(
-            f"{folder} already has files of a project",
-            given=", ".join(there[:5]),
-            expected="a new or empty folder, or a folder with your text alone",
+            f"{folder} already has files of a project: {', '.join(there[:5])}",
             do=f"choose another folder, or run `clozeline init {folder} --upgrade` to pin the running Clozeline there",
         )
     for name, text in contents.items():
@@ -80,9 +78,7 @@ def upgrade_project(folder: Path) -> tuple[list[str], list[str]]:
         return _adopted(folder, StageCode.of_lock(folder), StageCode.of_checkout)
     if not (folder / WHEELS).is_dir() or not (folder / "params.yaml").is_file():
         raise ParamsError(
-            f"{folder} is not a project that `clozeline init` made",
-            given=f"no {WHEELS}/ or no params.yaml there",
-            expected="params.yaml, dvc.yaml and wheels/",
+            f"{folder} is not a project that `clozeline init` made: it has no {WHEELS}/ or no params.yaml",
             do=f"create a project: `clozeline init {folder}`",
         )
     earlier = StageCode.of_project(folder)

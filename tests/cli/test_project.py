@@ -159,3 +159,14 @@ def test_dvc_runs_an_import_of_a_project_without_its_other_stages(made: Path, tm
     params = folder / "params.yaml"
     edit(params, [("imports.mine", IMPORTED)], "test")
     assert [node.name for node in read_stage_graph(folder, only="import@mine")] == ["params", "import@mine"]
+
+
+@pytest.mark.parametrize(("folder", "next_command"), [(".", "`clozeline run`"), ("mine", "`cd mine && clozeline run`")])
+def test_a_new_project_says_where_its_text_goes_and_what_to_type(
+    folder: str, next_command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["init", folder, "--template", "lines"])
+    assert result.exit_code == 0, result.output
+    assert f"Put your text at {Path(folder) / 'sentences.txt'}, then: {next_command}" in result.output
+    assert (tmp_path / folder / "params.yaml").is_file()

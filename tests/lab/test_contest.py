@@ -1,3 +1,5 @@
+"""Claim: figures from the same seeds are compared by the paired t-test."""
+
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -5,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BertConfig, MPNetConfig
 from typer.testing import CliRunner
@@ -12,7 +15,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.encoder.model import EncoderModel
 from clozeline.encoder.stock import fresh_stock
-from clozeline.lab.contest import ContestAsking, ContestQuestions, Judgement, judge_models
+from clozeline.lab.contest import ContestAsking, ContestQuestions, Judgement, PairedTest, judge_models
 from clozeline.language import models as language_model
 from clozeline.language.models import LanguageModel
 from clozeline.params.text import SourceParams
@@ -223,3 +226,20 @@ def test_an_invalid_request_is_refused_in_terms_of_the_command(
     assert isinstance(error, kind)
     assert told in str(error)
     assert "params.yaml" not in str(error)
+
+
+def test_seeds_are_compared_as_scipy_compares_pairs() -> None:
+    random = np.random.default_rng(3)
+    first_S, second_S = random.normal(size=5), random.normal(0.5, size=5)
+    found, right = PairedTest.over_seeds(first_S, second_S), stats.ttest_rel(first_S, second_S)
+    interval = right.confidence_interval(0.95)
+    assert found.difference == pytest.approx((first_S - second_S).mean())
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_value == pytest.approx(right.pvalue)
+
+
+@pytest.mark.parametrize(("difference", "p_value"), [(0.0, 1.0), (0.5, 0.0)])
+def test_a_difference_without_any_spread_is_none_or_no_chance(difference: float, p_value: float) -> None:
+    first_S = np.array([1.0, 2.0, 3.0])
+    found = PairedTest.over_seeds(first_S + difference, first_S)
+    assert (found.difference, found.low, found.high, found.p_value) == (difference, difference, difference, p_value)

@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.lab.glue_data import GlueTask, found_in, glue_tasks, part_of_texts, write_records
 from clozeline.system.errors import DataError
-from tests.glue.copies import label, texts, write_hub, write_official
+from tests.make.glue_copies import label, texts, write_hub, write_official
 
 
 def rows_of(folder: Path, task: GlueTask, out: Path, limit: int | None = None) -> dict[str, list[dict[str, object]]]:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from clozeline.lab.collator import MaskingCollator
-from tests.collator.rows import Rows, collated, even_rows, labels_of, sentences, theirs
+from tests.make.collated_rows import Rows, collated, even_rows, labels_of, sentences, theirs
 
 WHOLE_WORDS = {"whole_word_mask": True, "mask_replace_prob": 1.0, "random_replace_prob": 0.0}
 """The only shares that transformers' collator supports for whole words."""

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli import experiments as verb
+from clozeline.cluster.address import VARIABLE
 from clozeline.lab import winner
 from clozeline.lab.experiment import Corpus
 from clozeline.lab.plan import SweepPlan
 from clozeline.lab.sweep import Sweep, TrialRecord, Trials
 from clozeline.lab.winner import FinalFigure
 from clozeline.params.editing import Config
+from clozeline.system.errors import ClozelineError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from tests.conftest import PROJECT
 
@@ -69,3 +71,15 @@ def test_the_winner_is_written_into_params_yaml_if_asked(found: Sweep, monkeypat
     monkeypatch.setattr(winner, "_tested", lambda *_: None)
     verb._end(Workspace(Path.cwd()), found, write=True)
     assert Config("params.yaml").checked.pretrain.masking.mask_rate == pytest.approx(0.41)
+
+
+@pytest.mark.parametrize(("address", "error"), [("ray://127.0.0.1:1", TransientError), ("127.0.0.1:6379", ParamsError)])
+def test_a_cluster_that_cannot_be_used_is_named_before_any_stage_runs(
+    address: str, error: type[ClozelineError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "clozeline.versions.graph.read_stage_graph", lambda *_, **__: pytest.fail("a stage would have run")
+    )
+    monkeypatch.setenv(VARIABLE, address)
+    with pytest.raises(error, match=address.removeprefix("ray://")):
+        verb.shared_corpus(Workspace(tmp_path))

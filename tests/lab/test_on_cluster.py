@@ -16,7 +16,7 @@ from clozeline.params.editing import Config
 from tests.cluster.raylets import cluster_of_two
 from tests.cluster.test_ray_workers import until
 from tests.conftest import PROJECT
-from tests.experiments.test_sweep import unlogged
+from tests.lab.test_sweep import unlogged
 
 pytestmark = pytest.mark.slow
 RUN = """
@@ -24,7 +24,7 @@ import pickle, sys
 from pathlib import Path
 from clozeline.lab.ablation import ablate
 from clozeline.lab.sweep import run_trials
-from tests.experiments.test_sweep import unlogged
+from tests.lab.test_sweep import unlogged
 
 sweep, arms = pickle.loads(Path("told.pickle").read_bytes())
 run_trials(sweep, unlogged)
