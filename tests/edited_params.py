@@ -1,7 +1,6 @@
 """Copies of the project's params.yaml with one change, and the errors that they raise."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from clozeline.params.reading import read_params
 from clozeline.system.errors import ParamsError
 
 PROJECT = Path(__file__).parents[1]
-Editor = Callable[[str, str], Path]
 
 
 def message(path: Path) -> str:
