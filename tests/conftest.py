@@ -41,7 +41,7 @@ LONGEST = (
     "drill/test_short_drill.py",
     "infra/test_prefect.py",
     "tasks/test_out_of_memory.py",
-    "stages/export/test_package.py",
+    "stages/test_export.py",
     "infra/test_alerts.py",
     "cli/test_torchrun.py",
     "versions/test_remote.py",
