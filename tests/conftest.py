@@ -168,22 +168,22 @@ def free_port() -> Iterator[Callable[[], int]]:
 def make_tokens(tmp_path: Path, made_tiny_tokenizer: Path) -> TokensMaker:
     """`make_tokens(train, validation)` writes shards of these documents and returns their folder."""
 
-    def make(train: Documents, validation: Documents) -> Path:
-        folder = tmp_path / "tokens"
-        folder.mkdir()
-        splits = {
-            split: write_documents(folder, split, documents, bytes_per_token=4, shard_tokens=10_000)
-            for split, documents in (("train", train), ("validation", validation))
-        }
-        TokensInfo.of(
-            vocab_size=VOCAB_SIZE,
-            tokenizer_sha256=sha256((made_tiny_tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
-            special_ids=SPECIAL_IDS,
-            splits=splits,
-        ).write(folder)
-        return folder
+    return lambda train, validation: write_tokens(tmp_path / "tokens", made_tiny_tokenizer, train, validation)
 
-    return make
+
+def write_tokens(folder: Path, tokenizer: Path, train: Documents, validation: Documents) -> Path:
+    folder.mkdir()
+    splits = {
+        split: write_documents(folder, split, documents, bytes_per_token=4, shard_tokens=10_000)
+        for split, documents in (("train", train), ("validation", validation))
+    }
+    TokensInfo.of(
+        vocab_size=VOCAB_SIZE,
+        tokenizer_sha256=sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
+        special_ids=SPECIAL_IDS,
+        splits=splits,
+    ).write(folder)
+    return folder
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from clozeline.cli import app
 from clozeline.cli.ask import tag
-from clozeline.inference.answerer import Answerer, SpanSearch
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.package import load
 from clozeline.inference.tagger import Aggregation, Tagger
 from clozeline.system.errors import ClozelineError
@@ -102,7 +102,7 @@ def test_each_line_of_standard_input_is_tagged_or_answered() -> None:
 
 
 def test_answers_are_spans_of_the_text_best_first(answerer: Answerer) -> None:
-    (expected,) = answerer.ask([(QUESTION, CONTEXT)], search=SpanSearch(top_k=3))
+    (expected,) = answerer.ask([(QUESTION, CONTEXT)], top_k=3)
     lines = lines_of("answer", QUESTION, "--context", CONTEXT)
     assert [line[:3] for line in lines] == [
         [QUESTION, str(rank), one.answer] for rank, one in enumerate(expected, start=1)

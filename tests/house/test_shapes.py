@@ -16,11 +16,7 @@ TWICE = {
     ): "the metric file has its own order of figures",
     (
         "serving/http/status.py:ModelCard",
-        "serving/queue.py:Identity",
-    ): "clients get a described schema",
-    (
-        "inference/tokenization.py:Piece",
-        "serving/http/tei.py:SimpleToken",
+        "serving/loading.py:Identity",
     ): "clients get a described schema",
 }
 """Two classes of one shape → why both exist."""

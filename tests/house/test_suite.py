@@ -36,7 +36,7 @@ def test_tests_that_run_flows_in_this_process_come_last(request: pytest.FixtureR
 
 def test_a_test_worker_limits_its_threads_before_a_named_test_file_imports_torch() -> None:
     """Pytest reads the conftest of a file named on the command line before it configures itself."""
-    room = "tests/encoder/test_sizes.py"
+    room = "tests/encoder/test_architecture.py"
     assert "import torch" in (ROOT / room).with_name("conftest.py").read_text(encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "--collect-only", "--quiet", room],

@@ -61,10 +61,7 @@ def test_answers_in_text_and_json_and_by_model_name_are_shown(browser: Browser, 
 def test_the_docs_page_renders_prose_and_code(browser: Browser, client: httpx.Client) -> None:
     browser.open(str(client.base_url.join("/docs")), width=390)
     health = section_of(browser, "/health/live")
-    assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == [
-        "Is the process alive?",
-        live.__doc__,
-    ]
+    assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == ["Is the process alive?", live.__doc__]
     prose = browser.driver.find_elements(By.TAG_NAME, "p")
     assert [line.text for line in prose if "`" in line.text] == []
     about = browser.driver.find_elements(By.CSS_SELECTOR, "#about code")

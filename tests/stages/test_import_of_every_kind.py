@@ -28,8 +28,8 @@ from transformers import (
 from typer.testing import CliRunner
 
 from clozeline.cli import app, published
-from clozeline.inference.answerer import SpanSearch
 from clozeline.inference.completer import Decoding
+from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest
@@ -160,7 +160,7 @@ KINDS = {
     "question answering": Kind(
         lambda: BertForQuestionAnswering(small()),
         "question-answering",
-        lambda it: [(one.answer, 0) for (one,) in it.ask([PAIR], search=SpanSearch(align_to_words=False))],
+        lambda it: [(one.answer, 0) for (one,) in it.ask([PAIR], search=AnswerSearch(align_to_words=False))],
         best_span,
     ),
     "sentiment": Kind(

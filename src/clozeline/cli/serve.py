@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clozeline.cli.ask import PrecisionOption
+from clozeline.serving.admission import MAX_WAITING_TOKENS, Admission
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
-from clozeline.serving.queue import MAX_WAITING_TOKENS, Admission
 
 if TYPE_CHECKING:
     from clozeline.registry.sources import ModelSource

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from clozeline.exporting import exams
 from clozeline.exporting.exams import UNKNOWN, Answers, Counts, Exam, Holds, Places, Sample
-from clozeline.inference.answerer import Answerer, SpanSearch, context_of, spans_in
+from clozeline.inference.answerer import Answerer, context_of, spans_in
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.fields import OUTSIDE, AnswerSearch
 from clozeline.inference.open_model import OpenModel, Rows, TextBatch
-from clozeline.inference.tagger import OUTSIDE, Extent, Tagger, extents
+from clozeline.inference.tagger import Extent, Tagger, extents
 from clozeline.inference.tokenization import Given, TokenizedText, Window
 from clozeline.records.finetune import scored_items
 from clozeline.records.finetune.scored_items import EntitySpan, Floats, HeldOut, Values
@@ -30,7 +31,7 @@ _DECIMALS = 5
 
 _WORD = re.compile(r"\S+")
 _QUESTION_WORDS = 8
-_SEARCH = SpanSearch(max_answer_tokens=30)
+_SEARCH = AnswerSearch(max_answer_len=30)
 _NO_ANSWER = -1
 _END_BITS = 32
 
@@ -376,7 +377,7 @@ class AnswersExam(Exam):
     no_answer_margin: float | None
 
     def read(self, position: int, rows: Rows) -> Places:
-        found = spans_in(self.windows[position], rows, _SEARCH)
+        found = spans_in(self.windows[position], rows, 1, _SEARCH)
         margin = self.no_answer_margin
         if not found.spans or (margin is not None and found.nothing - found.spans[0].logit > margin):
             return np.array([_NO_ANSWER])

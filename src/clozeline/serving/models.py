@@ -15,19 +15,13 @@ from typing import Final, Generic, Literal, TypeVar
 from uuid import uuid4
 
 from clozeline.inference.open_model import OpenModel
+from clozeline.serving.admission import Admission
 from clozeline.serving.asking import Asking, deliver
 from clozeline.serving.errors import DEFAULT_TIMEOUT_SECONDS, ApiError, not_ready, problem
+from clozeline.serving.loading import VERSION, Identity, LoadedModel, ServedModel
 from clozeline.serving.metrics import Metrics
-from clozeline.serving.queue import (
-    BATCH_TOKENS,
-    VERSION,
-    Admission,
-    BatchWorkers,
-    Identity,
-    LoadedModel,
-    Scheduler,
-    ServedModel,
-)
+from clozeline.serving.queue import BATCH_TOKENS
+from clozeline.serving.scheduler import BatchWorkers, Scheduler
 from clozeline.serving.tracing import NoTracing, Tracing
 from clozeline.serving.turns import VersionSchedule
 

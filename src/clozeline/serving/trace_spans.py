@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.queue import Identity
+from clozeline.serving.loading import Identity
 from clozeline.serving.tracing import Moments, shown_method, shown_route, shown_status
 from clozeline.system.errors import ParamsError
 

@@ -14,9 +14,8 @@ from clozeline.registry.announcement import Announcement
 from clozeline.registry.models import Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.errors import Caught
-from clozeline.serving.loading import open_source
+from clozeline.serving.loading import LoadedModel, open_source
 from clozeline.serving.models import Catalogue, Service
-from clozeline.serving.queue import LoadedModel
 from clozeline.serving.turns import Plan, VersionTurns
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.system.machine import give_back_freed

@@ -9,9 +9,8 @@ import pytest
 from starlette.types import ASGIApp
 
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.loading import open_source
+from clozeline.serving.loading import LoadedModel, ServedModel, open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.queue import LoadedModel, ServedModel
 from clozeline.serving.server import create_app
 from clozeline.serving.turns import Plan, VersionTurns
 from tests.tiny_packages import write_encoder

@@ -17,10 +17,10 @@ from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.serving import asking
+from clozeline.serving.admission import Admission
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.openapi import OpenAPIDocument
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.queue import Admission
 from clozeline.serving.server import create_app
 from tests.serving.conftest import connection, posted, wait_until
 

@@ -13,8 +13,8 @@ from clozeline.registry.announcement import Announcement
 from clozeline.registry.models import Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving import watching
+from clozeline.serving.loading import Identity, LoadedModel, ServedModel
 from clozeline.serving.models import Capacity, Service
-from clozeline.serving.queue import Identity, LoadedModel, ServedModel
 from clozeline.serving.turns import SKEW_SECONDS, VersionTurns
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ArtifactError, TransientError

@@ -12,9 +12,9 @@ from starlette.types import ASGIApp
 from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
+from clozeline.serving.admission import Admission
 from clozeline.serving.http.house_texts import COMPLETING
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.queue import Admission
 from clozeline.serving.server import create_app
 from tests.serving.conftest import wait_until
 

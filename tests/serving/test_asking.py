@@ -16,8 +16,8 @@ from clozeline.inference.open_model import Rows
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
 from clozeline.serving import asking as of_texts
+from clozeline.serving.admission import Admission
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.queue import Admission
 from clozeline.serving.server import create_app
 from tests.serving.conftest import connection, posted, wait_until
 

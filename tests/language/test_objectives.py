@@ -10,7 +10,7 @@ from clozeline.encoder.families.layout import TokenIds
 from clozeline.language import models
 from clozeline.language.masking import Masker
 from clozeline.language.models import LanguageModel
-from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split, TargetBatch
+from clozeline.language.objectives import OBJECTIVES, DetectionBatch, Split, TargetBatch, token_counts
 from clozeline.language.shards import TokenShards
 from clozeline.params.pretraining import PretrainParams
 
@@ -27,7 +27,7 @@ def split(tiny_tokens: Path) -> Split:
 
 def training_batch(objective: str, split: Split, params: PretrainParams, rows_B: np.ndarray) -> TargetBatch:
     masker = Masker.create(params.masking, split.vocabulary, seed=1)
-    return OBJECTIVES[objective].training(split, masker, split.read(rows_B), 0, 0.0)
+    return OBJECTIVES[objective].training_batch(split, masker, split.read(rows_B), 0, 0.0)
 
 
 def all_rows(split: Split) -> np.ndarray:
@@ -86,7 +86,7 @@ def test_the_end_of_a_document_is_a_target_but_a_cut_inside_it_is_not(
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_every_token_is_a_target_once_over_all_folds(objective: str, split: Split) -> None:
     rows = split.read(all_rows(split))
-    judged = [OBJECTIVES[objective].judging(split, rows, 5, fold, NUM_FOLDS) for fold in range(NUM_FOLDS)]
+    judged = [OBJECTIVES[objective].evaluation_batch(split, rows, 5, fold, NUM_FOLDS) for fold in range(NUM_FOLDS)]
     slots = sorted(slot for batch in judged for slot in batch.slot_T.tolist())
     assert slots == sorted((rows.slot_N - (objective == "clm")).tolist())
 
@@ -154,7 +154,7 @@ def test_a_row_has_the_same_logits_padded_and_unpadded(
     def batch_of(rows_B: np.ndarray) -> TargetBatch:
         if phase == "training":
             return training_batch(objective, split, tiny_pretraining, rows_B)
-        return OBJECTIVES[objective].judging(split, split.read(rows_B), 5, 0, 1)
+        return OBJECTIVES[objective].evaluation_batch(split, split.read(rows_B), 5, 0, 1)
 
     like, mixed = batch_of(short_B), batch_of(np.append(short_B, lengths_R.argmax()))
     assert mixed.input_ids_BL.shape[1] > like.input_ids_BL.shape[1]
@@ -184,7 +184,7 @@ def test_both_objectives_train_the_same_architecture(tiny_pretraining: PretrainP
 
 def detection_batch(split: Split, params: PretrainParams, rows_B: np.ndarray, epoch: int = 0) -> DetectionBatch:
     masker = Masker.create(params.masking, split.vocabulary, seed=1)
-    batch = OBJECTIVES["rtd"].training(split, masker, split.read(rows_B), epoch, 0.0)
+    batch = OBJECTIVES["rtd"].training_batch(split, masker, split.read(rows_B), epoch, 0.0)
     assert isinstance(batch, DetectionBatch)
     return batch
 
@@ -227,3 +227,10 @@ def test_the_discriminator_reads_the_text_with_a_replacement_at_each_target(
     assert torch.equal(is_replaced_BL.reshape(-1).nonzero()[:, 0], batch.slot_T[::2])
     assert torch.equal(ids_BL.reshape(-1)[batch.slot_T], guess_T)
     assert torch.equal(ids_BL[~is_replaced_BL], written_BL[~is_replaced_BL])
+
+
+@pytest.mark.parametrize("chunk_tokens", [7, 1 << 18])
+def test_each_token_is_counted_once(tiny_tokens: Path, monkeypatch: pytest.MonkeyPatch, chunk_tokens: int) -> None:
+    monkeypatch.setattr("clozeline.language.objectives._CHUNK_TOKENS", chunk_tokens)
+    split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
+    assert token_counts(split.shards, split.vocabulary).sum() == split.shards.num_tokens

@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.language.order import Block, Epoch, Turn, cursor, shuffled_plan, sorted_plan
 from clozeline.system.errors import DataError
-from tests.tokens.test_rows import many_rows
+from tests.language.test_shards import many_rows
 
 
 def in_order(plan: Epoch) -> np.ndarray:
