@@ -1,6 +1,8 @@
-"""Arguments of the export stage."""
+"""The stage's package: its files describe themselves, and a second run writes the same, or none and the old one stays.
 
-import hashlib
+It works without Clozeline: the lines of docs/clients.md run unchanged.
+"""
+
 import json
 import os
 import re
@@ -10,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,12 @@ from clozeline.inference.package import load
 from clozeline.inference.tokenization import NotANumberError, TextTooLongError
 from clozeline.params.delivery import ExportGates, ExportParams, RungParams
 from clozeline.params.reading import read_params
+from clozeline.records import package as packages
 from clozeline.records.finetune.scored_items import HeldOut, write_held_out
-from clozeline.records.package import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest, record_of, verify
+from clozeline.records.package import CARD, CONFIG, FILES, SBOM, ExportMetrics, Manifest, read_manifest, verify
 from clozeline.stages import export
 from clozeline.system.errors import ArtifactError, GateError
+from tests.fine_tuning import contents
 from tests.model_cards import card_in
 from tests.open_gates import OPEN, Limits
 from tests.tiny_models import SENTENCES
@@ -128,7 +132,7 @@ def test_the_manifest_lists_inputs_and_outputs_of_the_graphs(encoder_package: Pa
 
 def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> None:
     manifest = read_manifest(encoder_package)
-    assert manifest.lock_sha256 == record_of(encoder_package.parent / "requirements.lock").sha256
+    assert manifest.lock_sha256 == packages.record_of(encoder_package.parent / "requirements.lock").sha256
     assert {"torch", "transformers", "onnxruntime", "onnxscript", "optimum"} <= set(manifest.versions)
 
 
@@ -136,13 +140,12 @@ def test_the_recorded_figures_are_validated(encoder_package: Path) -> None:
     """Figures of the wrong type fail here, not only when the manifest is read elsewhere."""
     manifest = read_manifest(encoder_package)
     rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)
-    graph = read_graph(encoder_package / FILES.int8)
+    graph, known = read_graph(encoder_package / FILES.int8), metrics_of(encoder_package)
     for num_matmuls, is_sound in ((7, True), ("many", False)):
         quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]  # stand-ins
-        climbed = Climbed(manifest.ladder, Passed(rung, quantized))
         with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
-            record = packaging._record(encoder_package, 5, 0.0, climbed, manifest)
-            assert (record.served, record.quantized_matmuls) == (manifest.served, num_matmuls)
+            figures = ExportMetrics.model_validate(known | packaging._of_int8(Passed(rung, quantized)))
+            assert figures.quantized_matmuls == num_matmuls
 
 
 def test_the_metrics_count_the_compared_items(encoder_package: Path, classifier_package: Path) -> None:
@@ -160,9 +163,10 @@ def test_the_metrics_count_the_compared_items(encoder_package: Path, classifier_
     assert "embedding_cosine_mean" not in classifier
 
 
-def test_the_manifest_records_how_outputs_of_a_head_are_decoded(
-    tagger_package: Path, answerer_package: Path, topics_package: Path, classifier_package: Path
+def test_the_manifest_records_how_outputs_are_decoded_and_where_the_last_layer_is_computed(
+    encoder_package: Path, tagger_package: Path, answerer_package: Path, topics_package: Path, classifier_package: Path
 ) -> None:
+    """Heads of sequence classifiers read the first position; tags are predicted at every position."""
     tagger, answerer, topics, single = map(
         read_manifest, (tagger_package, answerer_package, topics_package, classifier_package)
     )
@@ -170,12 +174,6 @@ def test_the_manifest_records_how_outputs_of_a_head_are_decoded(
     assert (answerer.no_answer_margin, answerer.types_tell_pairs) == (0.25, True)
     assert (topics.label_scores, topics.decision_threshold, topics.types_tell_pairs) == ("sigmoid", 0.45, False)
     assert (single.label_scores, single.decision_threshold, single.reads_pairs) == ("softmax", None, False)
-
-
-def test_manifest_and_metrics_state_the_positions_of_the_last_layer(
-    encoder_package: Path, tagger_package: Path, topics_package: Path, classifier_package: Path
-) -> None:
-    """Heads of sequence classifiers read the first position; tags are predicted at every position."""
     for package, told in (
         (encoder_package, "masked positions"),
         (topics_package, "first position"),
@@ -221,12 +219,8 @@ def test_a_repeated_export_from_another_environment_path_gives_the_same_bytes(
         check=True,
     )
     for folder in again:
-        assert hashes_of(folder / "model") == hashes_of(encoder_package)
+        assert contents(folder / "model") == contents(encoder_package)
         assert metrics_of(folder / "model") == metrics_of(encoder_package)
-
-
-def hashes_of(package: Path) -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in package.iterdir()}
 
 
 def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_encoder: Path) -> None:
@@ -278,12 +272,14 @@ def test_every_weight_product_is_in_8_bits_and_no_other(encoder_package: Path) -
     assert metrics_of(encoder_package)["quantized_embeddings"] == 1
 
 
+def opset_of(graph: onnx.ModelProto) -> int:
+    return next(opset.version for opset in graph.opset_import if not opset.domain)
+
+
 def test_attention_is_one_operator_of_the_opset_that_params_name(encoder_package: Path, params: ExportParams) -> None:
     assert read_manifest(encoder_package).opset == params.opset
-    for name in (FILES.fp32, FILES.int8):
-        graph = onnx.load(encoder_package / name)
-        assert {opset.domain: opset.version for opset in graph.opset_import}[""] == params.opset
-        assert op_counts(graph)[ATTENTION] == 2
+    for graph in (onnx.load(encoder_package / name) for name in (FILES.fp32, FILES.int8)):
+        assert (opset_of(graph), op_counts(graph)[ATTENTION]) == (params.opset, 2)
 
 
 def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -> None:
@@ -291,32 +287,31 @@ def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -
     knobs = {"opset": 18, "ladder": (rung,), "static_ratios": ()}
     package = export_model(small_encoder, limits=OPEN, **knobs)
     manifest = read_manifest(package)
-    assert manifest.quantization is not None
-    assert manifest.quantization.embeddings == "float32"
-    assert manifest.quantization.weights == "int8 per column, symmetric"
-    assert manifest.quantization.activations == "uint8 per token, dynamic"
+    scheme = manifest.quantization
+    assert scheme is not None
+    assert (scheme.embeddings, scheme.weights) == ("float32", "int8 per column, symmetric")
+    assert scheme.activations == "uint8 per token, dynamic"
     graph = onnx.load(package / FILES.int8)
-    assert {opset.domain: opset.version for opset in graph.opset_import}[""] == manifest.opset == 18
+    assert opset_of(graph) == manifest.opset == 18
     assert op_counts(graph)["Softmax"] > op_counts(graph)[ATTENTION] == 0
 
 
-def test_a_graph_that_fails_parity_is_refused_and_the_old_package_stays(
-    params: ExportParams, small_encoder: Path, validation_texts: Path, tmp_path: Path
+@pytest.mark.parametrize(("fault", "told"), [("parity", "max_parity_difference"), ("model", "holds no model")])
+def test_a_refused_export_leaves_the_old_package(
+    params: ExportParams, small_encoder: Path, validation_texts: Path, tmp_path: Path, fault: str, told: str
 ) -> None:
-    out, metrics = tmp_path / "dist", tmp_path / "metrics.json"
-    out.mkdir()
-    (out / "old").write_text("old", encoding="utf-8")
-    with pytest.raises(GateError, match="max_parity_difference"):
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "old").write_text("old", encoding="utf-8")
+    with pytest.raises(GateError if fault == "parity" else ArtifactError, match=told):
         export.run(
             params.model_copy(update={"max_parity_difference": 1e-12}),
-            model=small_encoder,
+            model=small_encoder if fault == "parity" else tmp_path / "nothing",
             texts=validation_texts,
             lock=Path(__file__),
-            out=out,
-            metrics=metrics,
+            out=tmp_path / "dist",
+            metrics=tmp_path / "metrics.json",
         )
-    assert [file.name for file in tmp_path.iterdir()] == ["dist"]
-    assert (out / "old").read_text(encoding="utf-8") == "old"
+    assert contents(tmp_path) == {"dist/old": b"old"}
 
 
 def test_an_export_with_non_finite_outputs_at_timing_is_refused(
@@ -334,25 +329,12 @@ def test_an_export_with_non_finite_outputs_at_timing_is_refused(
     assert "rollback" not in str(refused.value)
 
 
-def test_a_missing_model_is_refused(params: ExportParams, validation_texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds no model"):
-        export.run(
-            params,
-            model=tmp_path / "nothing",
-            texts=validation_texts,
-            lock=Path(__file__),
-            out=tmp_path / "dist",
-            metrics=tmp_path / "metrics.json",
-        )
-
-
-PROJECT_of_plain_onnx = Path(__file__).parents[3]
 TEXTS = ["Sort a list in place.", "Open a file."]
 
 
 def lines() -> str:
     """Return the code block of docs/clients.md; it has to stay short enough to be copied."""
-    docs = (PROJECT_of_plain_onnx / "docs" / "clients.md").read_text(encoding="utf-8")
+    docs = (PROJECT / "docs" / "clients.md").read_text(encoding="utf-8")
     found = re.search(r"<!-- plain: .*?```python\n(.*?)```", docs, re.DOTALL)
     assert found
     _, _, code = found[1].partition("\n\n")
@@ -360,22 +342,14 @@ def lines() -> str:
     return found[1]
 
 
-@pytest.fixture
-def project(encoder_package: Path, tmp_path: Path) -> Path:
+def test_the_documented_onnxruntime_lines_give_our_embeddings_without_warnings(
+    encoder_package: Path, tmp_path: Path
+) -> None:
     shutil.copytree(encoder_package, tmp_path / "dist" / "encoder")
-    return tmp_path
-
-
-def test_the_documented_onnxruntime_lines_give_our_embeddings_without_warnings(project: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", f"{lines()}\nprint(vectors_BH.tolist())"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", f"{lines()}\nprint(vectors_BH.tolist())"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert told.stderr == ""
-    model = load(project / "dist" / "encoder", precision="fp32")
+    model = load(encoder_package, precision="fp32")
     assert isinstance(model, OpenEncoder)
     np.testing.assert_allclose(json.loads(told.stdout), model.embed(TEXTS), atol=1e-5)
 
@@ -424,44 +398,46 @@ def test_a_head_is_tested_on_held_out_items_that_the_package_does_not_contain(
     assert all(SENTENCES[0].encode() not in (folder / name).read_bytes() for name in FILES if (folder / name).exists())
 
 
-@dataclass
-class Climbing:
-    """Records the texts that the stage gives a ladder for its decision and for calibration."""
+Texts = Sequence[str]
+Examine = Callable[..., tuple[Path, Texts, Texts, Texts]]
 
-    deciding: Sequence[str] = ()
-    calibrating: Sequence[str] = ()
 
-    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def examine(export_model: ExportModel, validation_texts: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
+    """`examine(model, num_texts, …)`: the package of an export that reads so many texts, these texts, and those of
+    them that the stage gives a ladder for its decision and for calibration.
+    """
+
+    def examine(model: Path, num_texts: int, **options: Any) -> tuple[Path, Texts, Texts, Texts]:
+        read, given = read_sample(validation_texts, num_texts), list[Texts]()
         climb, prove = Ladder.climb, Proof.__init__
 
         def proving(proof: Proof, graph: Path, manifest: Manifest, sample: Sample, gates: ExportGates) -> None:
-            self.deciding = sample.texts
+            given.append(sample.texts)
             prove(proof, graph, manifest, sample, gates)
 
-        def climbing(ladder: Ladder, proof: Proof, calibration: Sequence[str]) -> Climbed:
-            self.calibrating = calibration
+        def climbing(ladder: Ladder, proof: Proof, calibration: Texts) -> Climbed:
+            given.append(calibration)
             return climb(ladder, proof, calibration)
 
-        monkeypatch.setattr(Proof, "__init__", proving)
-        monkeypatch.setattr(Ladder, "climb", climbing)
+        with monkeypatch.context() as patched:
+            patched.setattr(Proof, "__init__", proving)
+            patched.setattr(Ladder, "climb", climbing)
+            patched.setattr(export, "read_sample", lambda *_: read)
+            package = export_model(model, **options)
+        deciding, calibrating = given
+        return package, read.texts, deciding, calibrating
+
+    return examine
 
 
 @pytest.mark.parametrize(("num_texts", "parts"), [(40, (32, 8)), (10, (8, 2))])
 def test_calibration_texts_are_not_used_in_the_exam(
-    small_encoder: Path,
-    export_model: ExportModel,
-    validation_texts: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    num_texts: int,
-    parts: tuple[int, int],
+    small_encoder: Path, examine: Examine, caplog: pytest.LogCaptureFixture, num_texts: int, parts: tuple[int, int]
 ) -> None:
-    climbing, read = Climbing(), read_sample(validation_texts, num_texts)
-    climbing.watch(monkeypatch)
-    monkeypatch.setattr(export, "read_sample", lambda *given: read)
-    export_model(small_encoder)
-    assert [*climbing.deciding, *climbing.calibrating] == read.texts
-    assert (len(climbing.deciding), len(climbing.calibrating)) == parts
+    _, texts, deciding, calibrating = examine(small_encoder, num_texts)
+    assert [*deciding, *calibrating] == texts
+    assert (len(deciding), len(calibrating)) == parts
     told = "10 different texts: 8 for the exam (`num_agreement_texts`: 32), 2 of 8 to calibrate INT8"
     assert (told in caplog.text) == (num_texts == 10)
 
@@ -478,36 +454,22 @@ def test_the_metrics_count_the_texts_of_the_exam_when_held_out_items_are_useless
 
 
 def test_unused_texts_are_not_reported_as_exam_texts(
-    small_topics: Path,
-    export_model: ExportModel,
-    validation_texts: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    small_topics: Path, examine: Examine, caplog: pytest.LogCaptureFixture
 ) -> None:
     for num_texts, num_fixed_on in ((10, 2), (1, 1)):
-        read = read_sample(validation_texts, num_texts)
-        monkeypatch.setattr(export, "read_sample", lambda *given, read=read: read)
-        package = export_model(small_topics, limits=OPEN, static_ratios=())
+        package, *_ = examine(small_topics, num_texts, limits=OPEN, static_ratios=())
         assert metrics_of(package)["num_agreement_texts"] == len(SENTENCES)
         assert f"{num_texts} different texts: {num_fixed_on} of 8 to calibrate INT8" in caplog.text
 
 
 def test_int8_measured_on_too_few_texts_is_not_served_and_the_counts_are_reported(
-    small_encoder: Path,
-    export_model: ExportModel,
-    validation_texts: Path,
-    params: ExportParams,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    small_encoder: Path, examine: Examine, params: ExportParams, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A single text, with the limits of params.yaml."""
-    climbing = Climbing()
-    climbing.watch(monkeypatch)
-    read = read_sample(validation_texts, 1)
-    monkeypatch.setattr(export, "read_sample", lambda *given: read)
     limits = Limits(params.gates).but(min_metric_ratio=0)
-    manifest = read_manifest(export_model(small_encoder, limits=limits))
+    package, texts, deciding, calibrating = examine(small_encoder, 1, limits=limits)
+    manifest = read_manifest(package)
     assert (manifest.served, len(manifest.ladder)) == ("fp32", 1)
     assert "agreement_texts is 1, at least 100: NO" in caplog.text
-    assert climbing.calibrating == climbing.deciding == read.texts
+    assert calibrating == deciding == texts
     assert "1 of 8 to calibrate INT8, the same as for the exam" in caplog.text
