@@ -1,14 +1,12 @@
 """A small task that can be learned: which topic a text is about."""
 
-import csv
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 from clozeline.params.reading import read_params
 from clozeline.params.tasks import ClassificationParams
 
-PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
 TOPICS = {"cooking": "salt oven butter flour", "sailing": "mast keel tide rudder", "gardens": "soil seed root weed"}
 FILLER = ["the", "a", "of", "and", "with", "then", "before", "after", "under", "over", "some", "more"]
 
@@ -37,11 +35,3 @@ def params(**changes: object) -> ClassificationParams:
         "num_threads": 1,
     }
     return ClassificationParams.model_validate(values | changes)
-
-
-Finetune = Callable[..., Path]
-
-
-def rows_of(folder: Path) -> list[list[str]]:
-    with (folder / "confusion.csv").open(newline="") as file:
-        return list(csv.reader(file))

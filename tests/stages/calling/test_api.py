@@ -1,6 +1,7 @@
 """The lines of docs/python.md do what they say, and the files that they make are those of the stages."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from copy import deepcopy
@@ -19,20 +20,17 @@ import clozeline as cz
 from clozeline.cli import app
 from clozeline.params.reading import default_tree
 from clozeline.stages.calling.calls import own_graph
-from clozeline.system.content import sha256_of
 from tests.make.projects import TINY_EVALUATION, TINY_MODEL, merge, toy_language
+from tests.make.tasks import contents
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 PAGE = (PROJECT / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MOST_LINES = 10
 SHRUNK: dict[str, Any] = {
     "pretrain": {
-        "model": TINY_MODEL,
-        "max_length": 32,
-        "batch_tokens": 256,
-        "num_threads": 1,
-        "validation": {"every_steps": 250},
+        **{"model": TINY_MODEL, "max_length": 32, "batch_tokens": 256},
+        **{"num_threads": 1, "validation": {"every_steps": 250}},
     },
     "evaluate": TINY_EVALUATION,
     "finetune_defaults": {"shared": {"max_length": 32, "num_threads": 1}},
@@ -144,20 +142,26 @@ def test_a_notebook_shows_a_run_and_a_task_in_a_frame_of_their_own(
 def test_the_files_are_those_of_the_stages(executed: Executed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same text and params in another folder, by the commands of dvc.yaml."""
     run = cz.Run(executed.folder / "my-run")
-    for name in ("params.yaml", "texts.jsonl"):
-        (tmp_path / name).write_bytes((run.folder / name).read_bytes())
-    (tmp_path / "forgotten.lock").write_bytes((PROJECT / "forgotten.lock").read_bytes())
-    (tmp_path / "start.lock").write_bytes((PROJECT / "start.lock").read_bytes())
+    for root, names in ((run.folder, ("params.yaml", "texts.jsonl")), (PROJECT, ("forgotten.lock", "start.lock"))):
+        for name in names:
+            shutil.copy(root / name, tmp_path)
     monkeypatch.chdir(tmp_path)
     stages = own_graph()["stages"]
     for stage in ("snapshot", "preprocess", "tokenize", "pretrain"):
         command = stages[stage]["cmd"].replace("${preprocess.source.path}", "texts.jsonl")
         assert command.startswith("python -m clozeline ")
         CliRunner().invoke(app, command.split()[3:], catch_exceptions=False)
-    made = digests(tmp_path / "models" / "encoder")
+    made = contents(tmp_path / "models" / "encoder")
     assert "model.safetensors" in made
-    assert made == digests(run.folder / "models" / "encoder")
+    assert made == contents(run.folder / "models" / "encoder")
 
 
-def digests(folder: Path) -> dict[str, str]:
-    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+@pytest.mark.parametrize("name", cz.__all__)
+def test_each_name_of_the_api_can_be_imported_and_is_listed(name: str) -> None:
+    assert getattr(cz, name).__name__ == name
+    assert name in dir(cz)
+
+
+def test_an_unknown_name_of_the_api_raises_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'pretrian'"):
+        cz.__getattr__("pretrian")
