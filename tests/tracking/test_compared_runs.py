@@ -46,9 +46,8 @@ def test_runs_are_found_by_name_by_id_and_as_the_last_two_with_other_results(add
 
 def test_without_two_runs_the_next_command_is_named(address: str, tmp_path: Path) -> None:
     train(address, tmp_path, "fox", 2)
-    with pytest.raises(ArtifactError, match="no two runs") as raised:
+    with pytest.raises(ArtifactError, match="no two runs .* fox") as raised:
         compared_runs(address, [])
-    assert "fox" in raised.value.given
     assert "clozeline run" in raised.value.do
 
 

@@ -52,9 +52,9 @@ def test_files_in_a_bucket_are_read_and_removed(run: Run, address: str) -> None:
 
 def test_the_error_of_a_refused_store_key_names_the_settings(run: Run, address: str, store: ObjectStore) -> None:
     store.num_writes_left = 0
-    with pytest.raises(ArtifactError, match="store of MLflow's files refuses the key") as caught:
+    with pytest.raises(ArtifactError, match="store of MLflow's files .* refuses the key") as caught:
         remove_files_of(run, address)
-    assert "AccessDenied" in str(caught.value.given)
+    assert "AccessDenied" in caught.value.problem
     assert "AWS_ACCESS_KEY_ID" in caught.value.do
 
 
@@ -71,6 +71,6 @@ def test_every_access_to_an_unreachable_store_names_the_store(
         lambda: num_bytes_of(run, address),
         lambda: publisher.evidence(version).__enter__(),
     ):
-        with pytest.raises(TransientError, match="store of MLflow's files does not answer") as caught:
+        with pytest.raises(TransientError, match="store of MLflow's files .* does not answer") as caught:
             read()
-        assert "127.0.0.1:9" in str(caught.value.given)
+        assert "127.0.0.1:9" in caught.value.problem
