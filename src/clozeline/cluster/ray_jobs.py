@@ -375,6 +375,8 @@ class Gang:
         self._places = [_Place(number) for number in range(group.bundle_count)]
         self._reading: dict[Any, _Place] = {}
         self._exit_codes: list[int] = []
+        self._started: tuple[object, ...] = ()
+        """What each agent starts."""
 
     @property
     def num_nodes(self) -> int:
@@ -399,19 +401,19 @@ class Gang:
             TransientError: too few nodes are left, or the head is gone.
             ClusterError: the command does not start on a node.
         """
-        what = ([*_AT_ONCE, *command], str(Path.cwd()), dict(os.environ), dict(environment))
+        self._started = ([*_AT_ONCE, *command], str(Path.cwd()), dict(os.environ), dict(environment))
         looked_at = ended_at = time.monotonic()
         with _signals() as received:
             try:
                 for place in self._places:
-                    self._start(place, what)
+                    self._start(place)
                 while self._is_running(ended_at) and not received:
                     for done in ray.wait(list(self._reading), num_returns=1, timeout=_POLL_SECONDS)[0]:
-                        self._take(done, what, hear)
+                        self._take(done, hear)
                     if not any(self._exit_codes):
                         ended_at = time.monotonic()
                     if time.monotonic() - looked_at > _LOOK_SECONDS:
-                        self._look(what)
+                        self._look()
                         looked_at = time.monotonic()
             finally:
                 self._end()
@@ -426,25 +428,24 @@ class Gang:
             return False
         return not self._exit_codes or any(place.node for place in self._reading.values())
 
-    def _start(self, place: _Place, what: tuple[object, ...]) -> None:
+    def _start(self, place: _Place) -> None:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=place.number)
         bundle = self._group.bundle_specs[place.number]
         agents = ray.remote(num_cpus=bundle["CPU"], num_gpus=bundle.get("GPU", 0), max_concurrency=2)(Agent)
-        place.agent = agents.options(scheduling_strategy=strategy).remote(*what)
+        place.agent = agents.options(scheduling_strategy=strategy).remote(*self._started)
         place.node = ""
         place.num_starts += 1
         place.started_at = time.monotonic()
         self._reading[place.agent.read.remote()] = place
 
-    def _take(self, done: Any, what: tuple[object, ...], hear: Callable[[bytes], object]) -> None:
+    def _take(self, done: Any, hear: Callable[[bytes], object]) -> None:
         place = self._reading.pop(done)
         try:
             heard: Heard = ray.get(done)
         except LocalRayletDiedError as error:
             raise gone(error) from error
         except RayError as error:
-            self._lose(place, error)
-            self._start(place, what)
+            self._start_again(place, first_line(error))
             return
         place.node = place.node or named(heard.node)
         hear(heard.output)
@@ -453,22 +454,21 @@ class Gang:
         else:
             self._reading[place.agent.read.remote()] = place
 
-    def _lose(self, place: _Place, error: RayError) -> None:
-        self._count(place, first_line(error))
-        node = place.node or "(not started)"
-        _LOG.warning("node %s is lost; the others go on from the newest checkpoint (%s)", node, first_line(error))
-
-    def _count(self, place: _Place, reason: str) -> None:
+    def _start_again(self, place: _Place, reason: str) -> None:
         """Raises:
         ClusterError: the agent of this place was started often enough.
         """
+        node = place.node or "(not started)"
         if place.num_starts == _MOST_STARTS:
             raise ClusterError(
-                f"the training's agent on node {place.node or '(not started)'} ended {_MOST_STARTS} times: {reason}",
+                f"the training's agent on node {node} ended {_MOST_STARTS} times: {reason}",
                 do="see the logs of that node's raylet (/tmp/ray/session_latest/logs), then run the same command again",
             )
+        where = f"place {place.number + 1} of {len(self._places)}"
+        _LOG.warning("%s: %s; it is started again, and the others go on from the newest checkpoint", where, reason)
+        self._start(place)
 
-    def _look(self, what: tuple[object, ...]) -> None:
+    def _look(self) -> None:
         """Start agents again that do not answer, although each place has a node.
 
         Raises:
@@ -487,15 +487,9 @@ class Gang:
         if num_fitting >= len(self._places):
             for reading, place in silent.items():
                 if time.monotonic() - place.started_at > _AGENT_ANSWERS_WITHIN_SECONDS:
-                    self._start_again(reading, place, what)
-
-    def _start_again(self, reading: Any, place: _Place, what: tuple[object, ...]) -> None:
-        silence = f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s"
-        self._count(place, silence)
-        _LOG.warning("place %d of %d: %s; it is started again", place.number + 1, len(self._places), silence)
-        del self._reading[reading]
-        ray.kill(place.agent)
-        self._start(place, what)
+                    del self._reading[reading]
+                    ray.kill(place.agent)
+                    self._start_again(place, f"no answer within {_AGENT_ANSWERS_WITHIN_SECONDS:.0f} s")
 
     def _end(self) -> None:
         """End the agents that run, with all their processes."""

@@ -1,4 +1,4 @@
-"""Every undocumented part of MLflow that is used; tests/tracking/test_mlflow_adapter.py checks each.
+"""Every undocumented part of MLflow that is used; tests/tracking/test_mlflow.py checks each.
 
 All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. What is
 read from MLflow's tables, without importing MLflow, is in addresses.py; nothing writes them.
