@@ -15,28 +15,21 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from tests.ports import held_ports
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
-from clozeline.records.reading.tokens import SpecialIds, TokensInfo
-from tests.ports import held_ports
+from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, TokensInfo
+from tests.make.servers import held_ports
+from tests.make.texts import write_documents
 from tests.slow_tests import is_slow
-from tests.written_shards import write_documents
 
-pytest_plugins = [
-    "tests.made_once",
-    "tests.mlflow_databases",
-    "tests.own_state",
-    "tests.prefect_databases",
-    "tests.small_encoders",
-    "tests.toy_project",
-    "tests.trained_models",
-]
+pytest_plugins = ["tests.make.session", "tests.make.models", "tests.make.projects"]
 
 PROJECT = Path(__file__).parents[1]
 LONGEST = (
     "infra/test_stack.py",
-    "exporting/test_families.py",
+    "exporting/test_to_onnx.py",
     "stages/test_whole_line.py",
     "drill/test_short_drill.py",
     "infra/test_prefect.py",
@@ -180,7 +173,7 @@ def make_tokens(tmp_path: Path, made_tiny_tokenizer: Path) -> TokensMaker:
             tokenizer_sha256=sha256((made_tiny_tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
             special_ids=SPECIAL_IDS,
             splits=splits,
-        ).write(folder)
+        ).write(folder / INFO_NAME)
         return folder
 
     return make

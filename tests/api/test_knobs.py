@@ -9,8 +9,7 @@ from clozeline.cli import app
 from clozeline.params.project import Params
 from clozeline.params.reading import _ELSEWHERE, in_params, read_params, renamed
 from clozeline.system.errors import ClozelineError, DataError
-from tests.edited_params import with_values, without_tasks
-from tests.named_knobs import is_knob_of
+from tests.make.params import is_knob_of, with_values, without_tasks
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 

@@ -20,7 +20,7 @@ from clozeline.cli import app
 from clozeline.params.reading import default_tree
 from clozeline.stages.calling.calls import own_graph
 from clozeline.system.content import sha256_of
-from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, merge, toy_language
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "docs" / "python.md").read_text(encoding="utf-8")

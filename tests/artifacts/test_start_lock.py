@@ -23,7 +23,7 @@ LOCK = StartLock(
 def test_a_start_lock_survives_a_round_trip_with_identical_bytes(tmp_path: Path, lock: StartLock | None) -> None:
     path = tmp_path / START_LOCK
     write_start_lock(path, lock)
-    assert StartLock.read(path) == lock
+    assert StartLock.of_yaml(path) == lock
     first = path.read_bytes()
     write_start_lock(path, lock and lock.model_copy(update={"files": dict(reversed(lock.files.items()))}))
     assert path.read_bytes() == first
@@ -35,7 +35,7 @@ def test_the_project_ships_a_lock_without_a_version(tmp_path: Path) -> None:
 
 
 def test_a_missing_lock_names_no_version(tmp_path: Path) -> None:
-    assert StartLock.read(tmp_path / START_LOCK) is None
+    assert StartLock.of_yaml(tmp_path / START_LOCK) is None
 
 
 def test_the_key_of_a_lock_depends_only_on_version_and_files() -> None:
@@ -61,7 +61,7 @@ def test_a_lock_with_outside_paths_or_damage_is_refused_by_file_name(tmp_path: P
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ArtifactError, match=START_LOCK) as caught:
-        StartLock.read(path)
+        StartLock.of_yaml(path)
     assert f"rm {START_LOCK}" in caught.value.do
 
 

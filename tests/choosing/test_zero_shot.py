@@ -11,7 +11,7 @@ from clozeline.inference.package import load
 from clozeline.inference.tokenization import TargetError, TextTooLongError
 from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
 from clozeline.system.errors import DataError
-from tests.tiny_packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
+from tests.make.packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
 
 TEXT = "open the [MASK] of a"
 LABELS = ["list", "return file", "é"]

@@ -10,7 +10,7 @@ from clozeline.cli import app
 from clozeline.inference.package import load
 from clozeline.serving.zero_shot import choose
 from clozeline.system.errors import ClozelineError
-from tests.tiny_packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
+from tests.make.packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
 
 TEXT, OTHER = "open the file", "return a list of é"
 LABELS = ["list", "return file", "é"]

@@ -13,7 +13,7 @@ import pytest
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.package import load
-from tests.tiny_packages import write_classifier, write_completer, write_encoder, write_ranker
+from tests.make.packages import write_classifier, write_completer, write_encoder, write_ranker
 
 CLOZELINE = [sys.executable, "-m", "clozeline"]
 

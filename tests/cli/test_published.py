@@ -23,13 +23,12 @@ from clozeline.inference.latency import Latency
 from clozeline.orchestration.importing import Described, SentenceVectors
 from clozeline.orchestration.release import Release, ReleaseRefusedError
 from clozeline.params.reading import read_params
-from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.registry.decisions import Outcome
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
-from tests.moving_hub import NAME, OLD
-from tests.tiny_models import sentence_tokenizer, small_bert
-from tests.tiny_packages import (
+from tests.make.models import NAME, OLD, PROJECT, sentence_tokenizer, small_bert
+from tests.make.packages import (
     classifier_graph,
     write_answerer,
     write_classifier,
@@ -41,7 +40,6 @@ from tests.tiny_packages import (
     write_ranker,
     write_tagger,
 )
-from tests.trained_models import PROJECT
 
 NLI = ("contradiction", "entailment", "neutral")
 FOUND = Described(
@@ -82,7 +80,7 @@ def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Pat
     assert packaged == ["my-model"]
     assert (entry.model, entry.revision, entry.pooling, entry.max_length) == ("My.Model", None, "cls", 16)
     assert set(entry.sha256) == {"config.json"}
-    assert len(read_items(project / entry.items)) > 200
+    assert len(HeldOut.lines(project / entry.items)) > 200
     assert "clozeline serve dist/my-model" in result.output
 
 
@@ -150,7 +148,7 @@ def test_a_forgotten_text_does_not_come_back_as_an_item(project: Path, packaged:
     write(project / FORGOTTEN_LOCK, with_tombstone(project / FORGOTTEN_LOCK, letter))
     (project / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Hello.", letter)))
     CliRunner().invoke(app, ["import", "My.Model", "--text", "notes.jsonl"], catch_exceptions=False)
-    assert [item.text for item in read_items(project / "imports/my-model.jsonl")] == ["Hello."]
+    assert [item.text for item in HeldOut.lines(project / "imports/my-model.jsonl")] == ["Hello."]
 
 
 @pytest.mark.parametrize("fault", [GateError("it differs", given="1", expected="0", do="nothing"), KeyboardInterrupt()])

@@ -13,8 +13,8 @@ from clozeline.registry.sources import ModelSource, fetched
 from clozeline.registry.versions import fetch_package
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
+from tests.make.packages import write_encoder
 from tests.registry.test_signature import allow, make_key
-from tests.tiny_packages import write_encoder
 
 
 @pytest.fixture

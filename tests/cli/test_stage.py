@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, ParamsError
-from tests.edited_params import with_values
+from tests.make.params import with_values
 
 PROJECT = Path(__file__).parents[2]
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner, Result
 
 from clozeline.cli import app
 from clozeline.cli.ask import tag
-from clozeline.inference.answerer import Answerer, SpanSearch
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.package import load
 from clozeline.inference.tagger import Aggregation, Tagger
 from clozeline.system.errors import ClozelineError
-from tests.tiny_packages import write_answerer, write_encoder, write_tagger
+from tests.make.packages import write_answerer, write_encoder, write_tagger
 
 CLOZELINE = [sys.executable, "-m", "clozeline"]
 TEXT = "open the lists of a file"
@@ -102,7 +102,7 @@ def test_each_line_of_standard_input_is_tagged_or_answered() -> None:
 
 
 def test_answers_are_spans_of_the_text_best_first(answerer: Answerer) -> None:
-    (expected,) = answerer.ask([(QUESTION, CONTEXT)], search=SpanSearch(top_k=3))
+    (expected,) = answerer.ask([(QUESTION, CONTEXT)], top_k=3)
     lines = lines_of("answer", QUESTION, "--context", CONTEXT)
     assert [line[:3] for line in lines] == [
         [QUESTION, str(rank), one.answer] for rank, one in enumerate(expected, start=1)

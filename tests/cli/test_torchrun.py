@@ -17,7 +17,7 @@ from clozeline.cli import stage as torchrun
 from clozeline.cluster import address
 from clozeline.params.pretraining import PretrainParams
 from clozeline.system.errors import ParamsError, TransientError
-from tests.ports import held_ports
+from tests.make.servers import held_ports
 from tests.stages.test_pretrain import project_with
 
 PATHS = ["out=encoder", "metrics=metrics.json", "curve=curve.csv", "looks=looks.csv", "timing=timing.csv", "work=work"]

@@ -15,7 +15,7 @@ from tests.cli.test_torchrun import start
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.cluster.test_ray_workers import until
 from tests.stages.test_pretrain import project_with
-from tests.training.changes import changed
+from tests.training.prepared import changed
 
 pytestmark = pytest.mark.slow
 ELASTIC = "--nnodes 1:2 --rdzv-conf last_call_timeout=20"

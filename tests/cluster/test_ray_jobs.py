@@ -14,7 +14,7 @@ import pytest
 
 from clozeline.system.errors import TransientError
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
-from tests.process_states import is_alive, wait_for
+from tests.make.processes import is_alive, wait_for
 
 pytestmark = pytest.mark.slow
 SEND = """

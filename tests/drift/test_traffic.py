@@ -12,8 +12,8 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.system.errors import DataError, TransientError
+from tests.make.packages import write_classifier, write_encoder
 from tests.serving.conftest import run_app
-from tests.tiny_packages import write_classifier, write_encoder
 
 KEY = "a-key-of-some-length"
 

@@ -7,8 +7,8 @@ import pytest
 from clozeline.lab.experiment import Corpus
 from clozeline.params.editing import Config
 from clozeline.params.pretraining import PretrainParams
-from tests.clean_text import write_clean_text
-from tests.toy_line import TINY_EVALUATION
+from tests.make.projects import TINY_EVALUATION
+from tests.make.texts import write_clean_text
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from clozeline.lab.sweep import TrialLog, TrialRecord, outbox_in
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, TrackedRun
 from clozeline.tracking.run_logger import run_logger
-from tests.mlflow_outbox import delivered, runs_of
+from tests.make.stores import delivered, runs_of
 
 TRIAL = TrialRecord(number=0, values={"pretrain.rate": 0.1})
 

@@ -13,7 +13,7 @@ from clozeline.flows.drift import drift
 from clozeline.orchestration.drift import Served, Traffic
 from clozeline.serving.errors import KEYS_VARIABLE
 from clozeline.system.errors import GateError, ParamsError
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 Asked = Callable[[int, int], None]

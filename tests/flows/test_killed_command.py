@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from clozeline.system.workspace import Workspace
-from tests.prefect_databases import PutDatabase
-from tests.process_states import stage_pids, start_of_long_stage, wait_for
+from tests.make.processes import stage_pids, start_of_long_stage, wait_for
+from tests.make.session import PutDatabase
 
 EXIT_CODES = {signal.SIGKILL: -9, signal.SIGHUP: 128 + 15, signal.SIGINT: 128 + 2, signal.SIGTERM: 128 + 15}
 

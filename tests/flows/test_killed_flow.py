@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL
 
 from clozeline.flows.pipeline import pipeline
 from clozeline.system.workspace import Workspace
-from tests.process_states import is_alive, stage_pids, start_of_long_stage, wait_for
+from tests.make.processes import is_alive, stage_pids, start_of_long_stage, wait_for
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 

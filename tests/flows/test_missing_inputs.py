@@ -6,8 +6,8 @@ import pytest
 
 from clozeline.flows.pipeline import pipeline
 from clozeline.system.errors import DataError, ParamsError, StorageError
+from tests.make.projects import with_own_stages
 from tests.orchestration.test_inputs import set_param
-from tests.toy_project import with_own_stages
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 

@@ -28,8 +28,8 @@ from clozeline.registry.signature import SIGNING_KEY, check_signature
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError, DataError, GateError, TransientError
 from clozeline.system.workspace import Workspace
+from tests.make.projects import make_release_project, reproduce, retrain, write_metrics
 from tests.registry.test_signature import allow, make_key
-from tests.release_project import make_release_project, reproduce, retrain, write_metrics
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 ENCODER, LIBRARY = "clozeline-encoder", "clozeline-library"

@@ -20,8 +20,8 @@ from clozeline.registry.decisions import Decision
 from clozeline.registry.publishing import Publisher
 from clozeline.system.workspace import Workspace
 from clozeline.versions import remote
-from tests.own_registry import ENCODER, write_registry
-from tests.toy_project import make_toy
+from tests.make.projects import make_toy
+from tests.make.stores import ENCODER, write_registry
 
 
 @pytest.fixture

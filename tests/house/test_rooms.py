@@ -60,7 +60,7 @@ TOO_LONG = {
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
 DOCUMENTED = {
     "prefect": {
-        *("artifacts", "blocks", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers"),
+        *("artifacts", "blocks", "cache_policies", "client", "events", "exceptions", "futures", "states", "workers")
     },
     "mlflow": {"artifacts", "entities", "exceptions", "models", "pyfunc", "tracking"},
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clozeline.records.published import Published
-from tests.tiny_models import SENTENCES, word_pieces
+from tests.make.models import SENTENCES, word_pieces
 
 BERT = {
     "model_type": "bert",

@@ -25,7 +25,7 @@ from clozeline.orchestration.importing import Described, described
 from clozeline.params.delivery import ImportParams
 from clozeline.planning.chooser import CHOICES
 from clozeline.records.published import Published, published_folder
-from tests.tiny_models import SENTENCES, sentence_tokenizer, small_bert
+from tests.make.models import SENTENCES, sentence_tokenizer, small_bert
 
 
 @dataclass(frozen=True)

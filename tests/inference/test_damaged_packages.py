@@ -18,7 +18,7 @@ from clozeline.registry.served_model import PyfuncModel
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.loading import open_source
 from clozeline.system.errors import ArtifactError
-from tests.tiny_packages import write_encoder
+from tests.make.packages import write_encoder
 
 NESTED = '{"a":' * 100_000 + "1" + "}" * 100_000
 

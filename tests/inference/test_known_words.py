@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from clozeline.inference import tokenization
 from clozeline.inference.tokenization import KnownWords
-from tests.odd_texts import ALGORITHMS, ODD, learned_tokenizer, odd_text
+from tests.make.texts import ALGORITHMS, ODD, learned_tokenizer, odd_text
 
 WORDS = ["kato", "mire", "sulon", "Ber", "géshi", "votri", "ple", "kaka", "x1", "…", "don't", "a-b"]
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

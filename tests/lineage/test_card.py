@@ -1,7 +1,7 @@
 from clozeline.records.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.records.record import Lock, LockedPath, LockedStage
 from clozeline.registry.lineage import release_section
-from tests.text_metrics import encoder_metrics
+from tests.make.texts import encoder_metrics
 
 LOCK = Lock(
     stages={

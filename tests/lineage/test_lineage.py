@@ -13,7 +13,7 @@ from clozeline.registry.lineage import Trace, ancestry, trace, verify
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
-from tests.release_project import make_release_project, retrain
+from tests.make.projects import make_release_project, retrain
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 URI = "models:/clozeline-encoder@champion"

@@ -12,7 +12,7 @@ from clozeline.registry.versions import fetch_package
 from clozeline.system.workspace import Workspace
 from clozeline.versions import remote, reproduce
 from clozeline.versions.graph import read_stage_graph
-from tests.release_project import make_release_project, retrain
+from tests.make.projects import make_release_project, retrain
 
 NAME = "clozeline-encoder"
 NIGHTS = ("one", "one two", "one two three")

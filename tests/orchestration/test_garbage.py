@@ -25,10 +25,9 @@ from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import Outbox, TrackedRun
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects
-from tests.killed_sweeps import LAST_TWO
-from tests.killed_writes import is_killed
-from tests.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
-from tests.toy_project import PROJECT
+from tests.make.kills import LAST_TWO, is_killed
+from tests.make.projects import PROJECT
+from tests.make.swept_project import KEPT, NIGHTS, OWN, flow_run, lock_of, make_nights, outcomes, register, settled
 
 MakeProject = Callable[[str], Workspace]
 
@@ -192,8 +191,8 @@ def test_a_sweep_killed_repeatedly_ends_like_an_uninterrupted_one(make_project: 
     expected = files(whole)
 
     workspace = with_remote(make_project("killed"))
-    command = [sys.executable, "-m", "tests.killed_sweeps", str(workspace.root), str(workspace.root.parent / "store")]
-    left = json.loads(subprocess.check_output(command, cwd=PROJECT))
+    command = [sys.executable, "-m", "tests.make.kills", "sweep", workspace.root, workspace.root.parent / "store"]
+    left = json.loads(subprocess.check_output(command, cwd=PROJECT).splitlines()[-1])
     assert len(left) >= 4, "kills"
     assert not any(left), "dangling"
     assert files(workspace) == expected

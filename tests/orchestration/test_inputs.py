@@ -10,7 +10,7 @@ from clozeline.orchestration.checks import require_inputs, require_readable_labe
 from clozeline.params.reading import read_params
 from clozeline.system.errors import DataError
 from clozeline.versions.graph import read_stage_graph
-from tests.toy_project import with_own_stages
+from tests.make.projects import with_own_stages
 
 CHECKOUT = Path(__file__).parents[2]
 DATA = "classification\n    data: data/clean"

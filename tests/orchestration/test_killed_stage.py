@@ -9,7 +9,7 @@ from clozeline.orchestration.stage_process import Ended, failure_of, failure_of_
 from clozeline.params.project import Params
 from clozeline.params.tasks import SECTIONS
 from clozeline.system.errors import ClozelineError
-from tests.named_knobs import is_knob_of, named_in
+from tests.make.params import is_knob_of, named_in
 from tests.orchestration.test_stage_process import reproduce
 
 STAGES = Path(stage_process.__file__).parents[1] / "stages"

@@ -18,8 +18,8 @@ import pytest
 from clozeline.orchestration import servers
 from clozeline.system.errors import TransientError
 from clozeline.system.workspace import Workspace
-from tests.prefect_databases import PutDatabase
-from tests.process_states import is_alive, wait_for
+from tests.make.processes import is_alive, wait_for
+from tests.make.session import PutDatabase
 
 CODE = """
 from pathlib import Path

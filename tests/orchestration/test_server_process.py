@@ -14,7 +14,7 @@ from clozeline.orchestration.servers import HOST, Server, running, wait_until_re
 from clozeline.system import supervisor
 from clozeline.system.errors import TransientError
 from clozeline.system.workspace import Workspace
-from tests.process_states import wait_for
+from tests.make.processes import wait_for
 
 NO_HTTP = f"""
 import socket, sys

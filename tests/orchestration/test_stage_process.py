@@ -14,7 +14,7 @@ from dvc.repo import Repo
 from clozeline.orchestration.stage_process import Ended, StageProcesses, stage_environment
 from clozeline.system import supervisor
 from clozeline.system.workspace import Workspace, run_lock
-from tests.process_states import is_alive, stage_pids, start_of_long_stage, wait_for
+from tests.make.processes import is_alive, stage_pids, start_of_long_stage, wait_for
 
 ENDS_WHILE_HELD = """
 import pathlib, time

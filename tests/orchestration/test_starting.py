@@ -15,8 +15,8 @@ from clozeline.system.errors import TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.versions.graph import StageNode, read_stage_graph
 from clozeline.versions.objects import Objects
-from tests.edited_params import with_values
-from tests.toy_project import with_own_stages
+from tests.make.params import with_values
+from tests.make.projects import with_own_stages
 
 PROJECT = Path(__file__).parents[2]
 SHIPPED = (PROJECT / START_LOCK).read_bytes()
@@ -62,7 +62,7 @@ def snapshot(root: Path, md5: str) -> None:
 
 
 def lock_of(root: Path) -> StartLock | None:
-    return StartLock.read(root / START_LOCK)
+    return StartLock.of_yaml(root / START_LOCK)
 
 
 @pytest.mark.parametrize("change", [lambda file: file.write_bytes(SHIPPED), Path.unlink])

@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 from clozeline.orchestration.checks import locked_architecture
 from clozeline.params.reading import read_params
 from clozeline.records.record import Lock
-from tests.edited_params import with_values
+from tests.make.params import with_values
 
 PROJECT = Path(__file__).parents[2]
 

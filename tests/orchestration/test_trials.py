@@ -24,9 +24,9 @@ from clozeline.registry.decisions import Decision
 from clozeline.registry.publishing import Publisher
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.mlflow import experiment_id, prepare
-from tests.release_project import EXPORT
-from tests.tiny_packages import write_embedder
-from tests.trained_models import PROJECT
+from tests.make.models import PROJECT
+from tests.make.packages import write_embedder
+from tests.make.projects import EXPORT
 
 NAME, PACKAGE = "clozeline-mine", "dist/mine"
 TEXTS = [f"return the {word} of {one} {other}" for word in ("list", "file") for one in "abcde" for other in "vwxyz"]

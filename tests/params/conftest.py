@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.edited_params import PROJECT, Editor
+from tests.make.params import PROJECT, Editor
 
 
 @pytest.fixture

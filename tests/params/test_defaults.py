@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params.reading import default_tree, read_params, with_defaults
-from tests.edited_params import PROJECT, message
+from tests.make.params import PROJECT, message
 
 
 def test_the_defaults_are_the_projects_own_params() -> None:

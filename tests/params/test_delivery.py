@@ -4,7 +4,7 @@ import pytest
 
 from clozeline.params.delivery import RungParams
 from clozeline.params.reading import read_params
-from tests.edited_params import PROJECT, Editor, message
+from tests.make.params import PROJECT, Editor, message
 
 
 @pytest.mark.parametrize(

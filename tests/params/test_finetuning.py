@@ -6,7 +6,7 @@ import pytest
 
 from clozeline.params.reading import read_params
 from clozeline.params.tasks import SECTIONS, FinetuneParams
-from tests.edited_params import Editor, message, with_task
+from tests.make.params import Editor, message, with_task
 
 
 def test_a_misspelt_key_of_a_task_is_named_too(edited: Editor) -> None:

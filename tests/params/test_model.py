@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.params.model import CAUSAL_FAMILIES, FAMILY_NAMES
 from clozeline.params.reading import read_params
-from tests.edited_params import Editor, message, with_values
+from tests.make.params import Editor, message, with_values
 
 
 def shaped(folder: Path, **values: str) -> Path:

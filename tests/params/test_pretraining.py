@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.params.reading import read_params
-from tests.edited_params import Editor, message, with_values
+from tests.make.params import Editor, message, with_values
 
 
 def test_zero_steps_require_a_start_checkpoint(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.params.reading import read_params
-from tests.edited_params import PROJECT, Editor, message, with_task, with_values, without_tasks
+from tests.make.params import PROJECT, Editor, message, with_task, with_values, without_tasks
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
-from tests.edited_params import PROJECT, Editor, message, with_values
+from tests.make.params import PROJECT, Editor, message, with_values
 
 
 def test_the_projects_own_params_are_read() -> None:

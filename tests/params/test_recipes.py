@@ -8,7 +8,7 @@ import pytest
 from clozeline.params.pretraining import laid_over
 from clozeline.params.reading import default_tree, read_params
 from clozeline.records.record import leaves
-from tests.edited_params import message, with_values
+from tests.make.params import message, with_values
 
 
 def recipe_names() -> list[str]:

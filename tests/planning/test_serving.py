@@ -9,7 +9,7 @@ from clozeline.encoder.checkpoints import published_config
 from clozeline.planning.costs import ParameterCount
 from clozeline.planning.serving import of_published
 from clozeline.system.errors import ArtifactError
-from tests.moving_hub import NAME, MovingHub
+from tests.make.models import NAME, MovingHub
 
 SHAPE = {
     "vocab_size": 300,

@@ -10,7 +10,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.planning import costs
 from clozeline.planning.costs import StepMemory, target_share, warn_of_memory
 from clozeline.pretraining import job as pretraining
-from tests.named_knobs import is_knob_of, named_in
+from tests.make.params import is_knob_of, named_in
 from tests.stages.test_pretrain import run_stage
 
 

@@ -11,7 +11,7 @@ from clozeline.records.package import read_manifest, verify
 from clozeline.registry import models
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.system.workspace import Workspace
-from tests.mlflow_server import MlflowServer
+from tests.make.servers import MlflowServer
 
 URI = "models:/clozeline-encoder@champion"
 

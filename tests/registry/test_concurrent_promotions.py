@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.registry.models import CHAMPION, PREVIOUS
 from clozeline.registry.versions import ChampionChangedError, Registry
-from tests.mlflow_server import server_over_postgres
+from tests.make.servers import server_over_postgres
 
 pytestmark = pytest.mark.deployment  # a minute and a half: most of it, losers trying again
 

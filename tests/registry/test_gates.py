@@ -12,7 +12,7 @@ from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import ExportMetrics
 from clozeline.records.package_metrics import PackageMetrics
 from clozeline.registry.decisions import forgetting, gates
-from tests.text_metrics import encoder_metrics
+from tests.make.texts import encoder_metrics
 
 PARAMS = ReleaseParams(
     promote="when_not_worse",

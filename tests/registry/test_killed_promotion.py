@@ -10,7 +10,7 @@ from clozeline.registry.decisions import versions_in_use
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.system.errors import ArtifactError
-from tests.killed_writes import is_killed
+from tests.make.kills import is_killed
 
 NAME = "clozeline-encoder"
 WRITES = (

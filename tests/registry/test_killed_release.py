@@ -11,7 +11,7 @@ from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.registry.trained import TrainedEncoder
 from clozeline.tracking.delivery import WORKSPACE
-from tests.killed_writes import is_killed
+from tests.make.kills import is_killed
 
 NAME = "clozeline-encoder"
 WORKSPACE_NAME = "ours"

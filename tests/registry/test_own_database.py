@@ -15,7 +15,7 @@ from clozeline.registry.versions import Registry, fetch_package, find_version
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.addresses import SCHEMA
-from tests.own_registry import ENCODER, PROCESSOR, SPEEDUP, write_registry
+from tests.make.stores import ENCODER, PROCESSOR, SPEEDUP, write_registry
 
 CHAMPION = f"models:/{ENCODER}@champion"
 URIS = [CHAMPION, f"models:/{ENCODER}@previous", f"models:/{ENCODER}/1", f"models:/{ENCODER}/2"]

@@ -17,7 +17,7 @@ import pytest
 from mlflow import MlflowClient
 
 from clozeline.inference.package import load
-from clozeline.records.package import package_sha256, read_manifest, record_of, verify, write_manifest
+from clozeline.records.package import FILES, package_sha256, read_manifest, record_of, verify
 from clozeline.registry import models, own_database
 from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS, Registered
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
@@ -27,7 +27,7 @@ from clozeline.system.errors import ArtifactError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import experiment_id
-from tests.model_cards import card_in
+from tests.make.packages import card_in
 from tests.serving.conftest import Serve
 
 NAME = "clozeline-encoder"
@@ -347,7 +347,7 @@ def change_weights(package: Path) -> None:
     onnx.save(graph, package / "model.int8.onnx")
     manifest = read_manifest(package)
     files = {**manifest.files, "model.int8.onnx": record_of(package / "model.int8.onnx")}
-    write_manifest(package, manifest.model_copy(update={"files": files}))
+    manifest.model_copy(update={"files": files}).write(package / FILES.manifest)
     verify(package, read_manifest(package))
 
 

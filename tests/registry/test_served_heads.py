@@ -12,7 +12,7 @@ from clozeline.registry.models import PACKAGE
 from clozeline.registry.publishing import example_texts
 from clozeline.registry.served_model import PyfuncModel
 from clozeline.system.errors import DataError
-from tests.tiny_packages import write_answerer, write_ranker, write_tagger
+from tests.make.packages import write_answerer, write_ranker, write_tagger
 
 
 def opened(package: Path) -> PyfuncModel:

@@ -7,7 +7,7 @@ import pytest
 
 from clozeline.registry import signature
 from clozeline.system.errors import ArtifactError, ParamsError
-from tests.tiny_packages import write_encoder
+from tests.make.packages import write_encoder
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from clozeline.registry.sources import ModelSource, default_for, default_sources
 from clozeline.serving.loading import open_source
 from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.machine import processor
-from tests.tiny_packages import write_classifier, write_encoder
+from tests.make.packages import write_classifier, write_encoder
 
 
 @pytest.fixture

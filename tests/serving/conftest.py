@@ -29,7 +29,7 @@ from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.tracing import Tracing
 from clozeline.serving.uvicorn_adapter import configured
-from tests.tiny_packages import (
+from tests.make.packages import (
     write_answerer,
     write_classifier,
     write_completer,

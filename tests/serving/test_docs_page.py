@@ -13,7 +13,7 @@ from clozeline.serving.access import ApiKeys
 from clozeline.serving.http.status import live
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.browser import Browser, Scheme, running_browser
+from tests.make.browser import Browser, Scheme, running_browser
 from tests.serving.conftest import run_app
 
 KEY = "a-key-of-some-length"
@@ -61,10 +61,7 @@ def test_answers_in_text_and_json_and_by_model_name_are_shown(browser: Browser, 
 def test_the_docs_page_renders_prose_and_code(browser: Browser, client: httpx.Client) -> None:
     browser.open(str(client.base_url.join("/docs")), width=390)
     health = section_of(browser, "/health/live")
-    assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == [
-        "Is the process alive?",
-        live.__doc__,
-    ]
+    assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == ["Is the process alive?", live.__doc__]
     prose = browser.driver.find_elements(By.TAG_NAME, "p")
     assert [line.text for line in prose if "`" in line.text] == []
     about = browser.driver.find_elements(By.CSS_SELECTOR, "#about code")

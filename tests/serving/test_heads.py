@@ -10,8 +10,8 @@ from clozeline.inference.tagger import Aggregation
 from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING, TAGGING
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
+from tests.make.packages import TAGS, TOPICS
 from tests.serving.conftest import run_app
-from tests.tiny_packages import TAGS, TOPICS
 
 TEXT = "open the lists of a file"
 ASKED = {"question": "open", "context": "the list of a file, and é"}

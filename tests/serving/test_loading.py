@@ -19,7 +19,7 @@ from clozeline.serving.http.status import card
 from clozeline.serving.loading import open_source, room_bytes
 from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import processor
-from tests.tiny_packages import write_encoder, write_large_embedder
+from tests.make.packages import write_encoder, write_large_embedder
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
 Clock = Callable[[float, float], list[Latency]]

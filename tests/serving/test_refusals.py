@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clozeline.serving.http.bodies import MAX_TEXT_CHARACTERS, MAX_TEXTS
+from clozeline.inference.fields import MAX_TEXT_CHARACTERS
+from clozeline.serving.http.bodies import MAX_TEXTS
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.limits import MAX_BODY_BYTES
 from tests.serving.test_openapi import EXAMPLES

@@ -14,8 +14,8 @@ from clozeline.serving.access import ApiKeys
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
+from tests.make.packages import write_embedder
 from tests.serving.test_openapi import documented
-from tests.tiny_packages import write_embedder
 
 Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 KEY = "a-key-of-some-length"

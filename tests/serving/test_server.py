@@ -24,9 +24,9 @@ from clozeline.registry.versions import Registry
 from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.errors import KEYS_VARIABLE
 from clozeline.system.workspace import Workspace
-from tests.own_registry import ENCODER, write_registry
+from tests.make.packages import write_encoder
+from tests.make.stores import ENCODER, write_registry
 from tests.serving.conftest import Hosted, Serve
-from tests.tiny_packages import write_encoder
 
 KEY = "one-key-of-a-team-1234"
 

@@ -29,8 +29,8 @@ from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.watching import Watcher
 from clozeline.system.errors import ArtifactError, TransientError
+from tests.make.packages import write_classifier, write_embedder, write_encoder
 from tests.serving.conftest import wait_until
-from tests.tiny_packages import write_classifier, write_embedder, write_encoder
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")

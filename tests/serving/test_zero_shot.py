@@ -11,8 +11,8 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.zero_shot import choosing_by_cloze
+from tests.make.packages import classifier_graph, write_package
 from tests.serving.conftest import run_app
-from tests.tiny_packages import classifier_graph, write_package
 
 LABELS = ["list", "file", "é"]
 

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from clozeline.exporting.exams import Exam, Sample
 from clozeline.exporting.forms import GraphForm, labelled
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.fields import InvocationParams
 from clozeline.inference.open_model import OpenModel, Question, Records
 from clozeline.inference.package import MODEL_KINDS, ModelKind
 from clozeline.params.project import Params
@@ -26,7 +27,7 @@ from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.http.bodies import InvocationParams, Sent
+from clozeline.serving.http.bodies import Sent
 from clozeline.serving.http.operation import Call
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
@@ -35,8 +36,8 @@ from clozeline.stages import export, finetune
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskReport
-from tests.clean_text import write_clean_text
-from tests.every_kind import text_of, write_records
+from tests.make.tasks import text_of, write_records
+from tests.make.texts import write_clean_text
 from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]

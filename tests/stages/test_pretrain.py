@@ -19,7 +19,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages import pretrain
 from tests.conftest import TokensMaker, counting_documents
-from tests.model_cards import card_in
+from tests.make.packages import card_in
 
 PROJECT = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ def test_the_model_card_states_text_budget_and_limits(
     run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
     card = card_in(tmp_path / "encoder")
     assert card.facts == {"library_name": "transformers", "pipeline_tag": "fill-mask"}
-    train = TokensInfo.read(tiny_tokens).splits["train"]
+    train = TokensInfo.of_folder(tiny_tokens).splits["train"]
     told = card.sections["Pre-training text"]
     assert f"| train | {train.num_documents:,} | {train.text_bytes:,} | {train.num_tokens:,} |" in told
     assert hashlib.sha256((tiny_tokens / INFO_NAME).read_bytes()).hexdigest() in told
@@ -124,7 +124,7 @@ def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = make_tokens(counting_documents(2500, seed=0), counting_documents(40, seed=1))
-    assert len(TokensInfo.read(tokens).splits["train"].shards) == 6
+    assert len(TokensInfo.of_folder(tokens).splits["train"].shards) == 6
     monkeypatch.setattr("clozeline.language.order.WINDOW_TOKENS", 20_000)
     read: list[int] = []
     monkeypatch.setattr(TokenShards, "read_ahead", lambda shards, ordinals: read.extend(ordinals))

@@ -256,7 +256,7 @@ def test_a_tokenizer_trained_here_can_be_used_for_another_corpus(clean: Path, tm
     run(clean, tmp_path / "first")
     given = str(tmp_path / "first" / "tokenizer")
     run(clean, tmp_path / "second", algorithm="existing", existing=given, vocab_size=64)
-    first, second = (TokensInfo.read(tmp_path / name / "tokens") for name in ("first", "second"))
+    first, second = (TokensInfo.of_folder(tmp_path / name / "tokens") for name in ("first", "second"))
     assert first.splits == second.splits
     assert first.special_ids == second.special_ids
 

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 from clozeline.tasks.training import prepare_training
 from clozeline.training.curves import CurvePoint
 from clozeline.training.state import Callback
-from tests.every_kind import CASES, inputs_of, prepare
-from tests.memory_limit import with_little_and_with_enough
+from tests.make.processes import with_little_and_with_enough
+from tests.make.tasks import CASES, inputs_of, prepare
 
 
 class Curve(Callback):

@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.records.words.shingles import contamination, in_batches
 from clozeline.tasks.task import TaskReport
-from tests.every_kind import EACH, Case, prepare, record, text_of, write_records
+from tests.make.tasks import EACH, Case, prepare, record, text_of, write_records
 
 SHARING = [(kind, case) for kind, case in EACH if kind in ("question_answering", "similarity")]
 """Kinds whose test items share texts."""

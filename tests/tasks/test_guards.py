@@ -6,8 +6,7 @@ import pytest
 
 from clozeline.records.words.shingles import contamination, in_batches
 from clozeline.tasks.kinds import KINDS
-from tests.every_kind import CASES, EACH, Case, prepare, record, write_records
-from tests.fine_tuning import without_card
+from tests.make.tasks import CASES, EACH, Case, prepare, record, without_card, write_records
 
 STRANGE = str.maketrans({letter: chr(0x4E00 + place) for place, letter in enumerate("abcdefghijklmnopqrstuvwxyz")})
 

@@ -11,7 +11,7 @@ from clozeline.encoder.families.layout import HeadKind, TokenIds
 from clozeline.language import models
 from clozeline.system.errors import ArtifactError
 from clozeline.tasks import heads
-from tests.small_encoders import ParamsMaker
+from tests.make.models import ParamsMaker
 
 KINDS: tuple[HeadKind, ...] = (
     "feature-extraction",

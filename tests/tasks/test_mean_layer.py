@@ -13,7 +13,7 @@ from clozeline.language import models
 from clozeline.tasks import heads
 from clozeline.tasks import heads as classifier
 from clozeline.tasks.rows import EncodedBatch
-from tests.tiny_models import small_bert
+from tests.make.models import small_bert
 
 LABELS = ("x", "y", "z")
 INPUT_IDS_BL = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 3, 0, 0]])

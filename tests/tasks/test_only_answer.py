@@ -9,7 +9,7 @@ import torch
 
 from clozeline.tasks.question_answering import contexts
 from clozeline.tasks.task import only_answer
-from tests.every_kind import EACH, Case, prepare, record, write_records
+from tests.make.tasks import EACH, Case, prepare, record, write_records
 
 TRAINED = [(kind, case) for kind, case in EACH if kind != "zero_shot"]
 

@@ -15,8 +15,8 @@ from clozeline.system.errors import ArtifactError, ParamsError, TrainingError
 from clozeline.tasks import heads as embedder
 from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.task import TaskInputs, answers, opened_for
-from tests.named_knobs import is_knob_of, named_in
-from tests.tiny_models import small_modernbert
+from tests.make.models import small_modernbert
+from tests.make.params import is_knob_of, named_in
 
 DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
 

@@ -14,9 +14,9 @@ from clozeline.tasks.task import Task
 from clozeline.tasks.training import prepare_training
 from clozeline.training.micro_batches import remedies
 from clozeline.training.state import Callback
-from tests.every_kind import CASES, inputs_of, prepare, record, write_records
-from tests.memory_limit import run_alone
-from tests.named_knobs import is_knob_of, named_in
+from tests.make.params import is_knob_of, named_in
+from tests.make.processes import run_alone
+from tests.make.tasks import CASES, inputs_of, prepare, record, write_records
 from tests.tasks.little_memory import losses
 
 TRAINED = [kind for kind in CASES if kind != "zero_shot"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from clozeline.records.reading.streams import identity_of
 from clozeline.tasks.selection import count_seen, strictest
-from tests.clean_text import write_clean_text
+from tests.make.texts import write_clean_text
 
 
 def test_items_seen_in_pretraining_are_counted(tmp_path: Path) -> None:

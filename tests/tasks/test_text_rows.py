@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.tasks.rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
-from tests.tiny_models import SENTENCES
+from tests.make.models import SENTENCES
 
 LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)
 

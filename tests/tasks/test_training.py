@@ -14,9 +14,8 @@ from clozeline.tasks.rows import EncodedBatch
 from clozeline.tasks.task import Task
 from clozeline.tasks.training import prepare_training
 from clozeline.training.state import Callback
-from tests.every_kind import CASES, EACH, Case, inputs_of, prepare, record, write_records
-from tests.fine_tuning import keep_last_weights
-from tests.tiny_models import small_bert
+from tests.make.models import small_bert
+from tests.make.tasks import CASES, EACH, Case, inputs_of, keep_last_weights, prepare, record, write_records
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)

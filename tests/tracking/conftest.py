@@ -9,7 +9,7 @@ import pytest
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.outbox import Outbox
-from tests.mlflow_server import MlflowServer
+from tests.make.servers import MlflowServer
 
 TAGS = {WORKSPACE: "ours"}
 

@@ -23,9 +23,9 @@ from clozeline.tracking.past_runs import attach
 from clozeline.tracking.run_logger import run_logger
 from clozeline.tracking.runs import FlowRun, StageRecord, deliver_waiting
 from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
-from tests.killed_writes import is_killed
-from tests.mlflow_outbox import delivered, run_of, runs_of
-from tests.mlflow_server import MlflowServer
+from tests.make.kills import is_killed
+from tests.make.servers import MlflowServer
+from tests.make.stores import delivered, run_of, runs_of
 from tests.tracking.conftest import TAGS
 
 WRITES = ("create_run", "log_batch", "log_artifact", "log_inputs", "set_terminated", "update_run")

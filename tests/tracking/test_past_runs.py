@@ -16,7 +16,7 @@ from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, Outbox, Status
 from clozeline.tracking.past_runs import attach, compared_runs, comparison_address, past_runs
 from clozeline.tracking.runs import FlowRun, StageRecord
-from tests.mlflow_outbox import run_of
+from tests.make.stores import run_of
 
 TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}
 

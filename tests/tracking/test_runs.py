@@ -11,7 +11,7 @@ from clozeline.records.record import LockedPath, LockedStage
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.runs import FlowRun, StageRecord
-from tests.mlflow_outbox import delivered, run_of, runs_of
+from tests.make.stores import delivered, run_of, runs_of
 from tests.tracking.conftest import TAGS
 
 LOCKED = LockedStage(

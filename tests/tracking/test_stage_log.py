@@ -10,7 +10,7 @@ from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.outbox import OUTBOX, RUN, Outbox, TrackedRun
 from clozeline.tracking.run_logger import RunLoggers, run_logger
 from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
-from tests.mlflow_outbox import delivered, run_of
+from tests.make.stores import delivered, run_of
 
 
 @pytest.fixture

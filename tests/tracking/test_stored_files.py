@@ -11,7 +11,7 @@ from clozeline.registry.models import Registered
 from clozeline.registry.publishing import Publisher
 from clozeline.system.errors import ArtifactError, TransientError
 from clozeline.tracking.stored_files import lock_of, num_bytes_of, remove_files_of
-from tests.object_store import BUCKET, ObjectStore
+from tests.make.stores import BUCKET, ObjectStore
 
 LOCK = "schema: '2.0'\nstages: {}\n"
 

@@ -20,7 +20,7 @@ from clozeline.orchestration.trials import IncomparableError, TextLosses, TrialI
 from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, write_test_items
 from clozeline.records.limits import NATS_PER_BYTE
 from clozeline.records.package import FILES, read_manifest, record_of
-from tests.tiny_packages import LABELS, write_classifier, write_completer, write_embedder, write_encoder
+from tests.make.packages import LABELS, write_classifier, write_completer, write_embedder, write_encoder
 
 TEXTS = [f"return the {word} of {other}" for word in ("list", "file") for other in "abcdefghijklmnop"]
 

@@ -15,9 +15,9 @@ from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.system.sweep import SweptStore, sweep
 from clozeline.versions import remote
 from clozeline.versions.objects import Objects, dvc_stores
-from tests.object_store import BUCKET, ObjectStore
-from tests.swept_project import DVC_YAML, PAGES, outcomes
-from tests.toy_project import make_toy
+from tests.make.projects import make_toy
+from tests.make.stores import BUCKET, ObjectStore
+from tests.make.swept_project import DVC_YAML, PAGES, outcomes
 
 
 def test_a_stored_file_is_found_after_the_workspace_copy_changed(toy: Path) -> None:

@@ -351,20 +351,18 @@ def answer(
     - `clozeline answer - --file README.md --json < questions.txt`
     """
     from clozeline.cli import tables
-    from clozeline.inference.answerer import Answerer, SpanSearch
+    from clozeline.inference.answerer import Answerer
+    from clozeline.inference.fields import AnswerSearch
 
     text = _context(context, file, questions)
     answerer = opened(model, precision, Answerer)
     learned = answerer.manifest.no_answer_margin is not None
-    search = SpanSearch(
-        top_k=top_k,
-        max_answer_tokens=max_tokens,
-        may_be_unanswerable=learned if no_answer is None else no_answer,
-    )
+    allowed = learned if no_answer is None else no_answer
+    search = AnswerSearch(handle_impossible_answer=allowed, max_answer_len=max_tokens)
     show = tables.printer(as_json, tables.answers_from(text))
     for chunk in chunks(questions):
         # One question at a time, because each has the windows of the whole text.
-        show(chunk, [answerer.ask([(question, text)], search=search)[0] for question in chunk])
+        show(chunk, [answerer.ask([(question, text)], top_k=top_k, search=search)[0] for question in chunk])
 
 
 def _context(context: str | None, file: Path | None, questions: list[str]) -> str:
@@ -452,7 +450,7 @@ def choose(
     - `clozeline choose - -l refund,delivery --multi-label --model dist/mnli < texts.txt`
     """
     from clozeline.cli import tables
-    from clozeline.serving.zero_shot import TEMPLATE
+    from clozeline.inference.fields import TEMPLATE
     from clozeline.serving.zero_shot import choose as chosen
 
     candidates = _labels(labels)

@@ -207,7 +207,7 @@ def _vocab_size(params: "Params", pretrain: PretrainParams) -> int:
     from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 
     if (_TOKENS / INFO_NAME).is_file():
-        return TokensInfo.read(_TOKENS).vocab_size
+        return TokensInfo.of_folder(_TOKENS).vocab_size
     if pretrain.start is not None:
         return token_ids(pretrain.start, pretrain.start_revision, pretrain.objective).vocab_size
     return params.tokenize.vocab_size
@@ -230,7 +230,7 @@ def with_budget_in_tokens(params: PretrainParams) -> PretrainParams:
             expected="the tokens of the training text",
             do="make them by `dvc repro tokenize`, or set `steps` instead of `epochs`",
         )
-    num_tokens = TokensInfo.read(_TOKENS).splits["train"].num_tokens
+    num_tokens = TokensInfo.of_folder(_TOKENS).splits["train"].num_tokens
     return params.model_copy(update={"epochs": None, "tokens": max(round(params.epochs * num_tokens), 1)})
 
 

@@ -229,7 +229,7 @@ def start_folder(params: Params, *, fetches: bool) -> Path | None:
         ParamsError: the params ask for another model than that version.
         TransientError: the registry does not answer.
     """
-    locked = StartLock.read(Path(START_LOCK))
+    locked = StartLock.of_yaml(Path(START_LOCK))
     if (locked is not None) != (params.pretrain.start == FROM_CHAMPION):
         raise ArtifactError(
             f"{START_LOCK} and `pretrain.start` disagree",
@@ -261,7 +261,7 @@ def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParam
     from clozeline.registry.trained import fetch_trained, locked_champion
 
     workspace = Workspace(Path())
-    locked = StartLock.read(Path(START_LOCK)) or locked_champion(
+    locked = StartLock.of_yaml(Path(START_LOCK)) or locked_champion(
         model_name(params.encoder_package or ""), "", workspace
     )
     locked.check_architecture(pretrain)

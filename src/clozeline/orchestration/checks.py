@@ -265,7 +265,7 @@ def settle_start(workspace: Workspace, graph: Sequence[StageNode], params: Param
         return _continue(workspace, params)
     champion = _champion(workspace, params, _NO_TEXT)
     fetch_trained(champion, workspace)
-    locked = StartLock.read(workspace.root / START_LOCK)
+    locked = StartLock.of_yaml(workspace.root / START_LOCK)
     if locked is not None and locked.architecture == champion.architecture:
         return False
     return _replace(workspace, champion)
@@ -279,7 +279,7 @@ def require_start(workspace: Workspace, graph: Sequence[StageNode], params: Para
         ParamsError: it is another model than `params` asks for.
         TransientError: the registry does not answer, and the files are not here yet.
     """
-    locked = StartLock.read(workspace.root / START_LOCK)
+    locked = StartLock.of_yaml(workspace.root / START_LOCK)
     is_read = any(START_LOCK in node.deps and node.is_changed for node in graph)
     if locked is not None and is_read and not _is_new(graph):
         locked.check_architecture(params.pretrain)
@@ -301,7 +301,7 @@ def _is_new(graph: Sequence[StageNode]) -> bool:
 
 def _continue(workspace: Workspace, params: Params) -> bool:
     """Lock the champion if start.lock is of another snapshot than the last one; return whether it changed."""
-    locked, text = StartLock.read(workspace.root / START_LOCK), _text_hash(workspace)
+    locked, text = StartLock.of_yaml(workspace.root / START_LOCK), _text_hash(workspace)
     if text is None or (locked is not None and locked.text == text):
         return False
     wanted = _champion(workspace, params, text)
@@ -324,7 +324,7 @@ def _text_hash(workspace: Workspace) -> str | None:
 
 def _replace(workspace: Workspace, wanted: StartLock | None) -> bool:
     path = workspace.root / START_LOCK
-    if path.exists() and StartLock.read(path) == wanted:
+    if path.exists() and StartLock.of_yaml(path) == wanted:
         return False
     with Objects.open(workspace.root) as objects:
         if path.exists():

@@ -21,7 +21,7 @@ from clozeline.orchestration.garbage import held_to_remove, lock_of, own_lock
 from clozeline.orchestration.items_file import FOLDER as ITEMS
 from clozeline.orchestration.items_file import items_files, without, write_items
 from clozeline.records import snapshot
-from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.reading.streams import Meter, decompressed
 from clozeline.records.record import Lock, LockedPath, Record
 from clozeline.records.snapshot import FORGOTTEN_LOCK, MIN_WORDS, Earlier, Forgotten, Snapshot, words_of
@@ -137,7 +137,7 @@ def items_store(root: Path, sought: Sought) -> SweptStore:
     """
     num_kept, removals = 0, list[Removal]()
     for file in items_files(root):
-        items = read_items(file)
+        items = HeldOut.lines(file)
         kept = without(items, sought.is_quoted_by)
         num_kept += len(kept)
         if gone := [item for item in items if item not in kept]:

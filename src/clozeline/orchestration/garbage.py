@@ -131,7 +131,7 @@ def _require_quiet(nights: Nights) -> None:
 
 def _start(workspace: Workspace, publisher: Publisher) -> list[Registered]:
     """Return the version that training continues from, which may have no alias any more."""
-    start = StartLock.read(workspace.root / START_LOCK)
+    start = StartLock.of_yaml(workspace.root / START_LOCK)
     return [publisher.registry.version(start.model, start.version)] if start else []
 
 

@@ -27,7 +27,7 @@ from clozeline.params.delivery import ImportParams
 from clozeline.params.pretraining import FROM_CHAMPION
 from clozeline.params.project import Params
 from clozeline.records.evaluation import NATS_PER_UNKNOWN_BYTE
-from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut, read_items
+from clozeline.records.finetune.scored_items import TEST_FILE, HeldOut
 from clozeline.records.finetune.statistics import difference_interval
 from clozeline.records.limits import NATS_PER_BYTE, PairedFigures
 from clozeline.records.package import read_manifest
@@ -212,7 +212,7 @@ def _on_text(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
 
 def _on_test_items(opened: Sequence[OpenModel], items: TrialItems) -> PairedFigures:
     place = items.test_items
-    held_out = read_items(items.root / place)[: items.most]
+    held_out = HeldOut.lines(items.root / place)[: items.most]
     if not held_out:
         raise incomparable(f"no {place}")
     unknown = f"{place} has no right answer that both know; `clozeline import --labelled FILE` takes some"
@@ -320,7 +320,7 @@ class PackageTrials:
         Raises:
             IncomparableError: they are built in.
         """
-        items = read_items(self.workspace.root / imported.items)
+        items = HeldOut.lines(self.workspace.root / imported.items)
         if are_built_in(items, imported.task, reads_pairs=imported.reads_pairs):
             raise incomparable(
                 f"{imported.items} holds the built-in items, which cannot tell the better model;"

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.inference.answerer import Answer, Answerer, SpanSearch
+from clozeline.inference.answerer import Answer, Answerer
 from clozeline.inference.classifier import Classifier, LabelScore
 from clozeline.inference.completer import Completer, Completion, Decoding
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
@@ -271,7 +271,7 @@ class Model:
     def answer(self, pairs: tuple[str, str] | Sequence[tuple[str, str]], *, top_k: int = 1) -> list[list[Answer]]:
         """Return the best answers to each pair of a question and its context, best first."""
         given = [pairs] if isinstance(pairs, tuple) and isinstance(pairs[0], str) else pairs
-        return self._as(Answerer, "answer").ask(given, search=SpanSearch(top_k=top_k))  # type: ignore[arg-type]  # one pair, or several
+        return self._as(Answerer, "answer").ask(given, top_k=top_k)  # type: ignore[arg-type]  # one pair, or several
 
     def _as(self, kind: type[Kind], asked: str) -> Kind:
         if isinstance(self.opened, kind):

@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.browser import Browser, running_browser
+from tests.make.browser import Browser, running_browser
 
 
 @pytest.fixture(scope="package")

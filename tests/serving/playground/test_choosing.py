@@ -11,10 +11,10 @@ from clozeline.registry.sources import parse_sources
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.browser import Browser
+from tests.make.browser import Browser
+from tests.make.packages import classifier_graph, write_package
 from tests.serving.conftest import run_app
 from tests.serving.playground.conftest import Page
-from tests.tiny_packages import classifier_graph, write_package
 
 
 def test_typed_labels_can_be_ranked_with_only_the_keyboard(page: Page, client: httpx.Client) -> None:

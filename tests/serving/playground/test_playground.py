@@ -13,10 +13,10 @@ from clozeline.serving.access import ApiKeys
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
-from tests.browser import Browser, Scheme
+from tests.make.browser import Browser, Scheme
+from tests.make.packages import write_embedder
 from tests.serving.conftest import run_app
 from tests.serving.playground.conftest import Page
-from tests.tiny_packages import write_embedder
 
 KEY = "a-key-of-some-length"
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from clozeline.inference.fields import StrictModel
 from clozeline.serving.access import ApiKeys
-from clozeline.serving.http.bodies import RequestBody
 from clozeline.serving.http.dialects import Dialect, Dialects, Words
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import EMBEDDING, embedded
@@ -72,7 +72,7 @@ def test_401_and_503_have_the_error_format_of_the_protocol(serving: Server, cata
         assert [client.get(path).status_code for path in ("/ping", "/v2/health/live")] == [503, 200]
 
 
-class Shout(RequestBody):
+class Shout(StrictModel):
     say: str
 
 

@@ -17,8 +17,8 @@ from clozeline.serving.http.tei import RERANK, RERANKING
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
+from tests.make.packages import LABELS, classifier_graph, write_package
 from tests.serving.conftest import run_app
-from tests.tiny_packages import LABELS, classifier_graph, write_package
 
 
 def test_one_text_gets_its_labels_in_a_flat_list_best_first(client: httpx.Client) -> None:

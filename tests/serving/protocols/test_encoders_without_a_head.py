@@ -19,8 +19,8 @@ from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
+from tests.make.packages import HIDDEN_SIZE, write_classifier, write_embedder
 from tests.serving.conftest import run_app
-from tests.tiny_packages import HIDDEN_SIZE, write_classifier, write_embedder
 
 TEXTS = ["return the [MASK] of the list", "open the file"]
 

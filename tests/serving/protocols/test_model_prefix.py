@@ -16,9 +16,9 @@ from clozeline.serving.access import ApiKeys
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
+from tests.make.packages import TOPICS, write_embedder
 from tests.serving.conftest import run_app
 from tests.serving.test_openapi import EXAMPLES, asked
-from tests.tiny_packages import TOPICS, write_embedder
 
 Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 LIBRARIES = {"torch", "numpy", "python"}

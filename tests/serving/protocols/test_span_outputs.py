@@ -131,11 +131,7 @@ def test_missing_answers_of_a_context_are_empty_and_score_0(triton: InferenceSer
     ],
 )
 def test_an_invalid_request_is_refused(
-    triton: InferenceServerClient,
-    model: str,
-    inputs: dict[str, list[str]],
-    asked: dict[str, int | str],
-    told: str,
+    triton: InferenceServerClient, model: str, inputs: dict[str, list[str]], asked: dict[str, int | str], told: str
 ) -> None:
     tensors = [tensor(name, texts) for name, texts in inputs.items()]
     with pytest.raises(InferenceServerException, match=told):

@@ -9,7 +9,7 @@ import pytest
 
 from clozeline.params.delivery import ExportParams
 from clozeline.params.reading import read_params
-from tests.trained_models import PROJECT
+from tests.make.models import PROJECT
 
 ExportModel = Callable[..., Path]
 

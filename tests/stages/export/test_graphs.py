@@ -9,7 +9,7 @@ from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT
 from clozeline.params.delivery import ExportParams, RungParams
 from clozeline.records.package import FILES, read_manifest
-from tests.open_gates import OPEN
+from tests.make.models import OPEN
 from tests.stages.export.conftest import ExportModel, metrics_of
 
 

@@ -29,9 +29,9 @@ from clozeline.exporting.trained import open_trained
 from clozeline.inference.package import load
 from clozeline.records.package import CARD, CONFIG, FILES, SBOM, read_manifest, record_of, verify
 from clozeline.system.errors import ArtifactError
-from tests.model_cards import card_in
+from tests.make.models import PROJECT
+from tests.make.packages import card_in
 from tests.stages.export.conftest import ExportModel, metrics_of
-from tests.trained_models import PROJECT
 
 
 def test_a_package_is_complete_and_passes_verification(encoder_package: Path, classifier_package: Path) -> None:
@@ -165,7 +165,7 @@ AGAIN = """
 import sys
 from pathlib import Path
 import clozeline, numpy, onnx, onnxscript, optimum, torch, transformers
-from tests.trained_models import run_export
+from tests.make.models import run_export
 environment, model, texts, first, second = map(Path, sys.argv[1:])
 for package in (clozeline, numpy, onnx, onnxscript, optimum, torch, transformers):
     assert Path(package.__path__[0]).is_relative_to(environment), package

@@ -14,9 +14,8 @@ from clozeline.params.delivery import ExportGates, ExportParams
 from clozeline.records.finetune.scored_items import HeldOut, write_held_out
 from clozeline.records.package import CARD, CONFIG, FILES, SBOM, Manifest, read_manifest
 from clozeline.stages import export
-from tests.open_gates import OPEN, Limits
+from tests.make.models import OPEN, SENTENCES, Limits
 from tests.stages.export.conftest import ExportModel, metrics_of
-from tests.tiny_models import SENTENCES
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.fine_tuning import fine_tune
+from tests.make.tasks import fine_tune
 from tests.stages.finetune.topics import Finetune, params, topic_records
 
 

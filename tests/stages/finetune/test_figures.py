@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.records.finetune.task_metrics import TaskMetrics
-from tests.fine_tuning import metrics_of
-from tests.model_cards import card_in
+from tests.make.packages import card_in
+from tests.make.tasks import metrics_of
 from tests.stages.finetune.topics import PARAMS, TOPICS, Finetune, rows_of, topic_records
 
 

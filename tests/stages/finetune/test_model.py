@@ -15,7 +15,7 @@ from clozeline.params.reading import read_params
 from clozeline.system.errors import DataError, TrainingError
 from clozeline.tasks.classification.data import select
 from clozeline.tasks.formats import Labelled
-from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
+from tests.make.tasks import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import PARAMS, Finetune, params, rows_of, topic_records
 
 

@@ -9,7 +9,7 @@ import pytest
 from clozeline.system.errors import TrainingError
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.training import CLEARLY, BestLook
-from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
+from tests.make.tasks import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import PARAMS, Finetune
 
 RATE = 0.01

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.training.loop import Loop
-from tests.fine_tuning import contents, keep_last_weights, metrics_of, without_card
+from tests.make.tasks import contents, keep_last_weights, metrics_of, without_card
 from tests.stages.finetune.topics import Finetune
 
 CURVES = ("training.csv", "validation.csv")

@@ -22,8 +22,8 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
-from tests.clean_text import write_clean_text
-from tests.fine_tuning import fine_tune, metrics_of
+from tests.make.tasks import fine_tune, metrics_of
+from tests.make.texts import write_clean_text
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 TOPICS = {"cooking": "model reads", "sailing": "tensor shape", "gardens": "error hash"}

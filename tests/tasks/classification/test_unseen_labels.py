@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
 from clozeline.tasks.task import Task, TaskReport
-from tests.every_kind import CASES, Case, prepare, record, write_records
+from tests.make.tasks import CASES, Case, prepare, record, write_records
 
 NUM_ODD = 15
 SPLITS = {"train": "train.jsonl", "validation": "validation.jsonl", "test": "test.jsonl"}

@@ -12,7 +12,7 @@ from transformers import AutoModelForQuestionAnswering
 from clozeline.params.reading import read_params
 from clozeline.params.tasks import QuestionAnsweringParams, whole_task
 from clozeline.records.finetune.scored_items import read_held_out
-from tests.fine_tuning import contents, fine_tune, metrics_of
+from tests.make.tasks import contents, fine_tune, metrics_of
 
 PROJECT = Path(__file__).parents[3]
 WORDS = ["tensor", "model", "file", "error", "shape", "text", "hash", "row"]

@@ -19,7 +19,7 @@ from clozeline.tasks.similarity.data import TextPair
 from clozeline.tasks.similarity.matching import BelongingPairs, MatchQuestions
 from clozeline.tasks.similarity.scored import ScoredPairs, Values
 from clozeline.tasks.task import TaskInputs
-from tests.fine_tuning import contents, fine_tune, metrics_of
+from tests.make.tasks import contents, fine_tune, metrics_of
 
 PROJECT = Path(__file__).parents[3]
 DEFAULTS = read_params(PROJECT / "params.yaml").finetune_defaults

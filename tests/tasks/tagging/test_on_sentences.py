@@ -14,8 +14,7 @@ from clozeline.params.tasks import TaggingParams, whole_task
 from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.tasks.probe import NAME as PROBE
 from clozeline.tasks.tagging.sentences import Tagging
-from tests.every_kind import CASES, prepare, record, write_records
-from tests.fine_tuning import contents, fine_tune, metrics_of
+from tests.make.tasks import CASES, contents, fine_tune, metrics_of, prepare, record, write_records
 
 PROJECT = Path(__file__).parents[3]
 Finetune = Callable[..., Path]

@@ -10,8 +10,8 @@ import torch
 
 from clozeline.tasks.training import use_threads
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
+from tests.make.models import small_modernbert
 from tests.tasks.zero_shot.topics import ABOUT, FILLER, TOPICS, topical
-from tests.tiny_models import small_modernbert
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from clozeline.params.tasks import ZeroShotParams, whole_task
 from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot import Cloze
-from tests.clean_text import write_clean_text
-from tests.fine_tuning import contents, fine_tune, metrics_of
+from tests.make.tasks import contents, fine_tune, metrics_of
+from tests.make.texts import write_clean_text
 from tests.tasks.zero_shot.topics import ABOUT, SPLITS, write_few_labelled
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults

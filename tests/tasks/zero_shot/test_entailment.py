@@ -20,11 +20,10 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot import Entailment
-from tests.clean_text import write_clean_text
-from tests.every_kind import write_records
-from tests.fine_tuning import fine_tune, metrics_of
+from tests.make.models import small_modernbert
+from tests.make.tasks import fine_tune, metrics_of, write_records
+from tests.make.texts import write_clean_text
 from tests.tasks.zero_shot.topics import ABOUT, SPLITS, other_topic, topical, write_few_labelled
-from tests.tiny_models import small_modernbert
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 PROMPT = "the text is of [MASK]"

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from tests.every_kind import write_records
+from tests.make.tasks import write_records
 
 TOPICS = {
     "cooking": "salt oven butter flour pan dough sugar spoon pepper broth yeast cream",

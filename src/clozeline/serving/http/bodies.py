@@ -9,31 +9,21 @@ nothing on routes about the server itself.
 MLflow's clients send texts as dataframes by columns or by rows, as instances, or as plain inputs.
 """
 
-import difflib
 import re
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from itertools import zip_longest
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clozeline.serving.errors import ApiError, problem, shortened, written
+from clozeline.inference import fields
+from clozeline.inference.fields import StrictModel
+from clozeline.serving.errors import ApiError, problem, refused, shortened, written
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
 _ABOUT_BODY = (b"content-type", b"content-encoding")
@@ -52,26 +42,13 @@ _EXPECTED = {
 }
 """Replacements for messages of pydantic that name its internals."""
 MAX_TEXTS = 256
-MAX_TEXT_CHARACTERS = 100_000
-"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
-MAX_TOP_K = 100
 MAX_ANSWER_CHARACTERS = 16 * 2**20
 """Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
 MAX_TIMEOUT_MILLISECONDS = 600_000
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
-Text = Annotated[
-    str,
-    # Blank text gives a model nothing to read, and tokenizers drop NUL silently.
-    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
-]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Texts = Annotated[list[fields.Text], Field(min_length=1, max_length=MAX_TEXTS)]
 _TEXTS = TypeAdapter(Texts)
-Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
-ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
-Truncate = Annotated[
-    bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")
-]
 TruncationDirection = Annotated[
     Literal["right", "Right"] | None,
     Field(description="End at which long texts are cut; only the right end is supported."),
@@ -80,7 +57,6 @@ PromptName = Annotated[
     str | None, Field(description="Prompt of the model, put before each text; null: its default prompt, if it has one.")
 ]
 NoPromptName = Annotated[None, Field(description="Always null: texts are tokenized as they are.")]
-_MAX_TOKENS = 100_000
 TimeoutMilliseconds = Annotated[
     int,
     Field(
@@ -89,8 +65,6 @@ TimeoutMilliseconds = Annotated[
         description="Milliseconds until the request ends with 504; without it, the timeout of the server applies.",
     ),
 ]
-_COMPARED_CHARACTERS = 100
-"""Part of an unknown key that is compared: a very long key would hold up other requests."""
 PREFIX = "/models/"
 _NAME = "clozeline.encoder"
 """Key of a scope: the model name from the path prefix."""
@@ -113,13 +87,10 @@ def read_json(headers: Headers, raw: bytes) -> int:
         return len(raw)
     given = headers.get("content-type")
     if given is None or not _JSON_TYPE.fullmatch(_parsed_type(given).get_content_type()):
-        raise problem(
-            415,
+        raise refused(
             "not_json",
-            "the server does not read bodies of this content type",
             given=f"content-type: {given}" if given else "no content-type",
             expected="content-type: application/json",
-            do="add the header (curl: -H 'content-type: application/json')",
         )
     check_encoding(headers)
     return len(raw)
@@ -135,24 +106,18 @@ def check_encoding(headers: Headers) -> None:
     """Raise ApiError (415) if `headers` declare a compressed body, or a charset other than UTF-8."""
     codings = ", ".join(headers.getlist("content-encoding"))
     if any(coding.strip().lower() not in _AS_IT_IS for coding in codings.split(",")):
-        raise problem(
-            415,
+        raise refused(
             "compressed_body",
-            "the body is compressed, and the server reads only uncompressed bodies",
             given=f"content-encoding: {codings}",
             expected="uncompressed JSON, with no content-encoding",
-            do="send it uncompressed; split a large body into several requests",
             headers={"accept-encoding": "identity"},
         )
     content_type = headers.get("content-type", "")
     if str(_parsed_type(content_type).get_param("charset", "utf-8")).lower() not in _UTF_8:
-        raise problem(
-            415,
+        raise refused(
             "not_utf8",
-            "the server does not read this charset",
             given=f"content-type: {content_type}",
             expected="JSON in UTF-8, with charset=utf-8 or no charset",
-            do="encode the body as UTF-8 and correct the header",
         )
 
 
@@ -165,13 +130,10 @@ def parse_json(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise problem(
-            400,
+        raise refused(
             "malformed_json",
-            "the body is not JSON",
             given=f"{error.msg} at line {error.lineno}, column {error.colno}" if raw else "an empty body",
             expected='a JSON object in UTF-8, such as {"inputs": "…"}',
-            do="correct the body; /docs has an example for each route",
         ) from error
 
 
@@ -232,15 +194,6 @@ def _parsed_type(content_type: str) -> Message:
     return parsed
 
 
-def _whole(given: object) -> object:
-    return int(given) if isinstance(given, float) and given.is_integer() else given
-
-
-WHOLE: Final = BeforeValidator(_whole)
-"""Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these
-are missing from the schema."""
-
-
 def inputs_kind(inputs: object) -> str | None:
     if isinstance(inputs, str):
         return TEXT_TAG
@@ -255,7 +208,7 @@ def nesting(given: object) -> str | None:
 
 
 Inputs = Annotated[
-    Annotated[Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
+    Annotated[fields.Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
     Field(description=f"One text, or a list of 1 to {MAX_TEXTS} texts."),
     Discriminator(
         inputs_kind,
@@ -266,32 +219,8 @@ Inputs = Annotated[
 Dimensions = Annotated[
     int | None,
     Field(ge=1, description="Number of leading dimensions to keep; each vector is normalized again. null: all."),
-    WHOLE,
+    fields.WHOLE,
 ]
-TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE]
-
-NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
-TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]
-
-
-class RequestBody(BaseModel):
-    """Strict base of all request bodies: refuses unknown keys, and numbers in quotes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_unknown_key(cls, given: Any) -> Any:
-        known = sorted(cls.model_fields)
-        unknown = [key for key in given if key not in known] if isinstance(given, dict) else []
-        if not unknown:
-            return given
-        near = difflib.get_close_matches(unknown[0][:_COMPARED_CHARACTERS], known, n=1)
-        raise PydanticCustomError(
-            "unknown_key",
-            "one of: {known}",
-            {"key": unknown[0], "known": ", ".join(known), "near": near[0] if near else ""},
-        )
 
 
 def checked_texts(given: Sequence[Any], param: str) -> list[str]:
@@ -345,21 +274,12 @@ def _name_kind(given: object) -> str | None:
 
 
 _ColumnName = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, WHOLE, Tag(NUMBER_TAG)],
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, fields.WHOLE, Tag(NUMBER_TAG)],
     Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
 ]
 
 
-class InvocationParams(RequestBody):
-    top_k: Annotated[
-        TopK,
-        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
-    ] = 5
-    truncate: Truncate = False
-    model: ModelName = None
-
-
-class DataframeSplit(RequestBody):
+class DataframeSplit(StrictModel):
     columns: Annotated[list[_ColumnName], Field(min_length=1)]
     data: Annotated[list[list[Any]], Field(min_length=1, max_length=MAX_TEXTS)]
     index: list[Any] | None = None

@@ -14,25 +14,20 @@ import numpy.typing as npt
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from clozeline.inference import fields
 from clozeline.inference.completer import Candidates, Completer, Completion, Decoding, Draft
+from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
 from clozeline.inference.open_model import AnyQuestion, Question
 from clozeline.serving.asking import Reply, Turns
-from clozeline.serving.errors import problem
+from clozeline.serving.errors import problem, refused
 from clozeline.serving.http.bodies import (
     MAX_ANSWER_CHARACTERS,
-    WHOLE,
     Dimensions,
     Inputs,
-    InvocationParams,
-    ModelName,
     PromptName,
     Records,
-    RequestBody,
     Sent,
-    Targets,
-    TopK,
-    Truncate,
     TruncationDirection,
     texts_of,
 )
@@ -51,10 +46,7 @@ FILL_MASK_EXAMPLES = {
     ),
     "several": Example(
         "Several texts, several masks",
-        {
-            "inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."],
-            "parameters": {"top_k": 3},
-        },
+        {"inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."], "parameters": {"top_k": 3}},
     ),
 }
 Embedding = npt.NDArray[np.float32]
@@ -73,18 +65,7 @@ EMBED_EXAMPLES = {
         {"inputs": ["Sort a list in place.", "Open a file for reading."], "truncate": True},
     ),
 }
-MAX_NEW_TOKENS = 1024
-MAX_STOPS = 4
-MAX_STOP_CHARACTERS = 256
 COMPLETING = Ability(Completer)
-NewTokens = Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS), WHOLE]
-Temperature = Annotated[float, Field(ge=0, le=100, description="0: the most likely token.", strict=False)]
-TopP = Annotated[
-    float, Field(gt=0, le=1, description="Draw from the most likely tokens up to this total probability.", strict=False)
-]
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="The same seed gives the same answer."), WHOLE]
-Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, description="The answer ends before any of these.")]
 CutBeginning = Annotated[
     bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
 ]
@@ -100,31 +81,14 @@ COMPLETE_EXAMPLES = {
 }
 
 
-class FillMaskParameters(RequestBody):
-    top_k: Annotated[TopK | None, Field(description="Number of candidates for each mask; null: 5.")] = None
-    targets: Annotated[
-        Targets | None,
-        Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
-    ] = None
-
-
-class FillMaskRequest(RequestBody):
+class FillMaskRequest(StrictModel):
     inputs: Inputs
-    parameters: FillMaskParameters | None = None
-    truncate: Truncate = False
-    model: ModelName = None
+    parameters: fields.FillMaskParameters | None = None
+    truncate: fields.Truncate = False
+    model: fields.ModelName = None
 
 
-class Candidate(BaseModel):
-    """One token for one mask."""
-
-    score: float = Field(ge=0, le=1, description="Probability over the vocabulary, or over the targets.")
-    token: int = Field(ge=0, description="Token id.")
-    token_str: str
-    sequence: str = Field(description="The text with this mask filled; other masks stay.")
-
-
-Mask = list[Candidate]
+Mask = list[Filled]
 FillMaskResponse = Mask | list[Mask] | list[Mask | list[Mask]]
 """Mirrors the request: one text, or a list of texts. A text with one mask gets its candidates, best first; a text with
 several masks gets a list of candidates for each mask."""
@@ -133,8 +97,8 @@ several masks gets a list of candidates for each mask."""
 async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
     served = call.served(FILLING, body.model)
     texts = served.model.with_own_masks(texts_of(body.inputs))
-    parameters = body.parameters or FillMaskParameters()
-    top_k, targets = parameters.top_k or DEFAULT_NUM_CANDIDATES, parameters.targets
+    asked = body.parameters or fields.FillMaskParameters()
+    top_k, targets = asked.top_k or DEFAULT_NUM_CANDIDATES, asked.targets
     reply = await call.ask(
         served, texts, lambda: filling(served.model, texts, top_k=top_k, targets=targets, truncate=body.truncate)
     )
@@ -180,7 +144,7 @@ def filling(
     return asked
 
 
-async def fill_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
+async def fill_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
     """Answer like MLflow's scoring server."""
     served, texts = call.served(FILLING, name), sent.texts()
     model = served.model
@@ -213,17 +177,17 @@ FILL_MASK = Operation(
 )
 
 
-class EmbedRequest(RequestBody):
+class EmbedRequest(StrictModel):
     inputs: Inputs
     normalize: Annotated[
         Literal[True], Field(description="Always true: the graph normalizes every vector to length 1.")
     ] = True
     dimensions: Dimensions = None
     encoding_format: Literal["float"] = "float"
-    truncate: Truncate = False
+    truncate: fields.Truncate = False
     truncation_direction: TruncationDirection = None
     prompt_name: PromptName = None
-    model: ModelName = None
+    model: fields.ModelName = None
 
 
 async def embed(call: Call, body: EmbedRequest) -> Response:
@@ -250,13 +214,10 @@ def _level(call: Call, body: EmbedRequest) -> str:
     """
     level = call.request.query_params.get("level", _LEVELS[0])
     if level not in _LEVELS or (level == "tokens" and body.dimensions is not None):
-        raise problem(
-            422,
+        raise refused(
             "unusable_level",
-            "`level` cannot be used",
             given=level if level not in _LEVELS else "tokens beside `dimensions`",
             expected="`?level=text`, or `?level=tokens` without `dimensions`",
-            do="correct the query of the URL",
             param="level",
         )
     return level
@@ -266,13 +227,10 @@ async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedReque
     manifest, texts = served.model.manifest, texts_of(body.inputs)
     check_prompt(served.model, body.prompt_name)
     if not served.model.embeds_tokens:
-        raise problem(
-            422,
+        raise refused(
             "no_token_vectors",
-            "the package of this model gives no vectors of tokens",
             given=f"model {served.identity.name}, exported by an older version",
             expected="a model with the output last_hidden_state",
-            do="export it again, or leave `?level=tokens` out",
             param="level",
         )
     most_tokens = sum(min(len(text) + 2, manifest.max_length) for text in texts)
@@ -319,13 +277,10 @@ def check_prompt(encoder: Embedder, name: str | None) -> None:
     """Raise ApiError (422) if the model has no prompt of this name."""
     prompts = encoder.manifest.prompts
     if name is not None and name not in prompts:
-        raise problem(
-            422,
+        raise refused(
             "unknown_prompt",
-            "the model has no prompt of this name",
             given=name[:80],
             expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
-            do="correct `prompt_name`, or leave it out",
             param="prompt_name",
         )
 
@@ -334,15 +289,7 @@ def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
     """Raise ApiError (422) if the model has fewer dimensions."""
     hidden_size = encoder.manifest.hidden_size
     if dimensions is not None and dimensions > hidden_size:
-        raise problem(
-            422,
-            "too_many_dimensions",
-            "the vectors of this model have fewer dimensions",
-            given=dimensions,
-            expected=f"at most {hidden_size}",
-            do="ask for fewer dimensions, or leave `dimensions` out",
-            param="dimensions",
-        )
+        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
 
 
 def encoded(
@@ -370,35 +317,17 @@ def _cut(embedding_H: Embedding, dimensions: int | None) -> Embedding:
     return first / length if length else first
 
 
-async def embed_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
+async def embed_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
     """Answer like MLflow's scoring server."""
     reply = await embedded(call, call.served(EMBEDDING, name), sent.texts(), truncate=params.truncate)
     return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers
 
 
-class CompleteParameters(RequestBody):
-    """Names of Hugging Face's text generation."""
-
-    max_new_tokens: NewTokens = 16
-    do_sample: Annotated[bool | None, Field(description="false: as temperature 0. null: by the temperature.")] = None
-    temperature: Temperature | None = None
-    top_p: TopP = 1.0
-    seed: Seed = 0
-    stop: Stops = Field(default_factory=list)
-    return_full_text: Annotated[bool, Field(description="Put the given text before its continuation.")] = False
-
-    @property
-    def decoding(self) -> Decoding:
-        drawn = 1.0 if self.do_sample else 0.0
-        temperature = 0.0 if self.do_sample is False else (drawn if self.temperature is None else self.temperature)
-        return Decoding(self.max_new_tokens, temperature, self.top_p, self.seed, tuple(self.stop))
-
-
-class CompleteRequest(RequestBody):
+class CompleteRequest(StrictModel):
     inputs: Inputs
-    parameters: CompleteParameters | None = None
+    parameters: fields.CompleteParameters | None = None
     truncate: CutBeginning = False
-    model: ModelName = None
+    model: fields.ModelName = None
 
 
 class Generated(BaseModel):
@@ -413,14 +342,20 @@ CompleteResponse = Generated | list[Generated]
 
 async def complete(call: Call, body: CompleteRequest) -> Response:
     served = call.served(COMPLETING, body.model)
-    texts, wanted = texts_of(body.inputs), body.parameters or CompleteParameters()
-    found, reply = await continued(call, served, texts, wanted.decoding, truncate=body.truncate)
+    texts, wanted = texts_of(body.inputs), body.parameters or fields.CompleteParameters()
+    found, reply = await continued(call, served, texts, _decoding(wanted), truncate=body.truncate)
     begins = texts if wanted.return_full_text else [""] * len(texts)
     shaped = [
         {"generated_text": begin + one.text, "finish_reason": one.finish_reason, "num_tokens": len(one.tokens)}
         for begin, one in zip(begins, found, strict=True)
     ]
     return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=reply.headers)
+
+
+def _decoding(asked: fields.CompleteParameters) -> Decoding:
+    drawn = 1.0 if asked.do_sample else 0.0
+    temperature = 0.0 if asked.do_sample is False else (drawn if asked.temperature is None else asked.temperature)
+    return Decoding(asked.max_new_tokens, temperature, asked.top_p, asked.seed, tuple(asked.stop))
 
 
 async def continued(
@@ -452,7 +387,7 @@ async def continued(
     return completions, reply
 
 
-async def complete_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
+async def complete_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
     """Answer like MLflow's scoring server."""
     served, texts = call.served(COMPLETING, name), sent.texts()
     vectors = await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=params.truncate))

@@ -11,18 +11,23 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
+from clozeline.inference import fields
+from clozeline.inference.answerer import Answer
+from clozeline.inference.classifier import LabelScore
+from clozeline.inference.fields import StrictModel
 from clozeline.inference.package import kind_of, resolved
+from clozeline.inference.tagger import Entity
 from clozeline.serving.errors import ErrorDetail
-from clozeline.serving.http.bodies import MAX_TEXTS, DataframeSplit, InvocationParams, RequestBody, Sent, Text, Texts
+from clozeline.serving.http.bodies import MAX_TEXTS, DataframeSplit, Sent, Texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS, Answer, Entity, LabelScore
+from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING_PAIRS
 from clozeline.serving.http.house_texts import Mask
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.models import ANY
 
 _PATH = "/invocations"
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
-_TEXT: dict[str, Any] = TypeAdapter(Text).json_schema()
+_TEXT: dict[str, Any] = TypeAdapter(fields.Text).json_schema()
 _TEXTS: dict[str, Any] = TypeAdapter(Texts).json_schema()
 _RECORDS: dict[str, Any] = _TEXTS | {"items": {"type": "object"}}
 _CODES = {
@@ -40,10 +45,7 @@ EXAMPLES = {
         "A dataframe by columns and rows",
         {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
     ),
-    "dataframe_records": Example(
-        "A dataframe as a list of rows",
-        {"dataframe_records": [{"text": "Open a file."}]},
-    ),
+    "dataframe_records": Example("A dataframe as a list of rows", {"dataframe_records": [{"text": "Open a file."}]}),
     "pairs": Example(
         "Pairs of texts, for a model that reads pairs",
         {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
@@ -61,7 +63,7 @@ def _given(shape: str) -> JsonDict:
     return {"required": [shape], "properties": {shape: {"not": {"type": "null"}}}}
 
 
-class InvocationsRequest(RequestBody):
+class InvocationsRequest(StrictModel):
     """Exactly one of the four shapes. Of several columns, `text` is read. A classifier of pairs reads `text` and
     `text_pair`, and a question-answering model `question` and `context`: two columns, or JSON with these keys.
     """
@@ -72,7 +74,7 @@ class InvocationsRequest(RequestBody):
     dataframe_records: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_TEXTS)] | None = None
     instances: Annotated[Any, WithJsonSchema({"anyOf": [_TEXTS, _RECORDS, {"type": "null"}]})] = None
     inputs: Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _TEXTS, {"type": "object"}, {"type": "null"}]})] = None
-    params: InvocationParams | None = None
+    params: fields.InvocationParams | None = None
 
     @model_validator(mode="after")
     def _one_shape(self) -> "InvocationsRequest":
@@ -90,10 +92,12 @@ class ContinuedText(BaseModel):
     finish_reason: str
 
 
-class Record(BaseModel):
+class InvocationRecord(BaseModel):
     """Answers to one text: `embedding` from an encoder, with `masks` or a `completion` from a language model;
     `labels` from a classifier; `entities` from a tagger; `answers` from a question-answering model.
     """
+
+    model_config = ConfigDict(title="Record")
 
     embedding: list[float] | None = None
     masks: list[Mask] | None = None
@@ -104,7 +108,7 @@ class Record(BaseModel):
 
 
 class InvocationsResponse(BaseModel):
-    predictions: list[Record]
+    predictions: list[InvocationRecord]
 
 
 class MlflowError(ErrorBody):
@@ -119,7 +123,7 @@ def _said(status: int, detail: ErrorDetail) -> MlflowError:
 async def invocations(call: Call, body: InvocationsRequest) -> Response:
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     sent = Sent(shape, getattr(body, shape))
-    params = body.params or InvocationParams()
+    params = body.params or fields.InvocationParams()
     served = call.served(ANY, params.model)
     answer = resolved(kind_of(served.model.manifest.task).invocations)
     records, headers = await answer(call, served.identity.name, sent, params)

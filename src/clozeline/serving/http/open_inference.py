@@ -23,24 +23,24 @@ import orjson
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from clozeline.inference import fields
 from clozeline.inference.answerer import Answer
 from clozeline.inference.completer import Candidates, Completer
+from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Filled, OpenEncoder
 from clozeline.inference.open_model import AnyQuestion
 from clozeline.inference.package import kind_of, resolved
 from clozeline.inference.tokenization import Given
 from clozeline.records.package import Manifest, Task
-from clozeline.serving.errors import ErrorDetail, problem
+from clozeline.serving.errors import ErrorDetail, problem, refused
 from clozeline.serving.http import tensors
-from clozeline.serving.http.bodies import RequestBody, TopK, Truncate, checked_texts
+from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import (
     ANSWERING,
     CLASSIFYING,
     CLASSIFYING_PAIRS,
     TAGGING,
-    AnswerSearch,
-    TagReading,
     answered,
     check_answer_size,
     labelled,
@@ -82,17 +82,17 @@ _DATA_TYPES: Mapping[Datatype, str] = MappingProxyType(
 )
 
 
-class InferParameters(TagReading, AnswerSearch):
+class InferParameters(fields.TagReading, fields.AnswerSearch):
     """Parameters for tags and answers are those of /tag and /answer."""
 
     binary_data_output: bool = False
     top_k: Annotated[
-        TopK | None,
+        fields.TopK | None,
         Field(
             description="Number of candidates for the mask or the next token (null: 5), labels (all) or answers (1)."
         ),
     ] = None
-    truncate: Truncate = False
+    truncate: fields.Truncate = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +152,9 @@ async def _answered(asked: TensorRequest) -> Answered:
     """Return the answers to each question, best first."""
     served, wanted = asked.call.served(ANSWERING, asked.model), asked.parameters
     pairs = _pairs_of(asked.inputs, "question", "context")
-    search = wanted.spans(wanted.top_k or 1)
-    check_answer_size(search.top_k, asked.inputs["context"], "parameters.top_k")
-    found, headers = await answered(asked.call, served, pairs, search, wanted.reading())
+    top_k = wanted.top_k or 1
+    check_answer_size(top_k, asked.inputs["context"], "parameters.top_k")
+    found, headers = await answered(asked.call, served, pairs, top_k, wanted)
     most = max(map(len, found))
     rows = [[*answers, *[_NO_ANSWER] * (most - len(answers))] for answers in found]
     return {
@@ -192,13 +192,10 @@ def _of_next_token(completer: Completer, number: int, candidates: Candidates) ->
 
 def _of_only_mask(encoder: OpenEncoder, number: int, masks: list[list[Filled]]) -> list[tuple[str, float]]:
     if len(masks) != 1:
-        raise problem(
-            422,
+        raise refused(
             "several_masks",
-            "a tensor has room for one mask in each text",
             given=f"{len(masks)} masks in text {number}",
             expected="1 mask in each text",
-            do="send the text to /fill-mask, which answers for each mask",
             param=f"inputs[0].data[{number}]",
         )
     return [(word.token_str, word.score) for word in masks[0]]
@@ -226,11 +223,11 @@ NEXT_TOKENS = TensorKind(
 )
 LABELS = TensorKind(_labelled, ("label", "score"), _OF_ALL | {"top_k", "truncate"})
 EMBEDDINGS = TensorKind(_encoded, ("embedding",), _OF_ALL | {"truncate"})
-ENTITIES = TensorKind(_tagged, ("entities",), _OF_ALL | set(TagReading.model_fields))
+ENTITIES = TensorKind(_tagged, ("entities",), _OF_ALL | set(fields.TagReading.model_fields))
 ANSWERS = TensorKind(
     _answered,
     ("answer", "score", "start", "end"),
-    _OF_ALL | {"top_k"} | set(AnswerSearch.model_fields),
+    _OF_ALL | {"top_k"} | set(fields.AnswerSearch.model_fields),
     inputs=("question", "context"),
 )
 
@@ -250,15 +247,7 @@ def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
     """Raise ApiError (422) if the request has other inputs than the model."""
     names = inputs_of(manifest)
     if sorted(given) != sorted(names):
-        raise problem(
-            422,
-            "no_such_input",
-            "these are not the inputs of the model",
-            given=", ".join(given),
-            expected=" and ".join(names),
-            do="send each input that /v2/models/NAME lists, once",
-            param="inputs",
-        )
+        raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
 
 
 def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName, ...]:
@@ -271,15 +260,7 @@ def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName,
     wanted = tuple(dict.fromkeys(requested)) or kind.unasked or kind.outputs
     wrong = next((name for name in wanted if name not in kind.outputs), None)
     if wrong:
-        raise problem(
-            422,
-            "no_such_output",
-            "the model has no output of that name",
-            given=wrong,
-            expected=f"one of: {', '.join(kind.outputs)}",
-            do="choose from the outputs in /v2/models/NAME",
-            param="outputs",
-        )
+        raise refused("no_such_output", given=wrong, expected=f"one of: {', '.join(kind.outputs)}", param="outputs")
     return wanted
 
 
@@ -288,13 +269,10 @@ def check_parameters(task: Task, parameters: InferParameters) -> None:
     known = tensor_kind(task).parameters
     unread = sorted(parameters.model_fields_set - known)
     if unread:
-        raise problem(
-            422,
+        raise refused(
             "no_such_parameter",
-            "the model does not read this parameter",
             given=unread[0],
             expected=f"one of: {', '.join(sorted(known))}",
-            do="leave it out",
             param=f"parameters.{unread[0]}",
         )
 
@@ -326,16 +304,16 @@ def _said(status: int, detail: ErrorDetail) -> InferenceProtocolError:
     return InferenceProtocolError(error=sentence(detail))
 
 
-class OutputParameters(RequestBody):
+class OutputParameters(StrictModel):
     binary_data: bool | None = None
 
 
-class RequestedOutput(RequestBody):
+class RequestedOutput(StrictModel):
     name: OutputName
     parameters: OutputParameters = OutputParameters()
 
 
-class InferRequest(RequestBody):
+class InferRequest(StrictModel):
     id: str | None = None
     parameters: InferParameters = InferParameters()
     inputs: Annotated[list[tensors.InputTensor], Field(min_length=1, max_length=2)]

@@ -11,24 +11,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
+from clozeline.inference import fields
+from clozeline.inference.fields import StrictModel
 from clozeline.inference.package import kind_of
-from clozeline.inference.tokenization import Given
+from clozeline.inference.tokenization import Given, Piece
 from clozeline.records.package import Manifest
-from clozeline.serving.errors import ErrorDetail, problem
+from clozeline.serving.errors import ErrorDetail, refused
 from clozeline.serving.http.bodies import (
     FLAT_TAG,
     MAX_TEXTS,
     NESTED_TAG,
     TEXT_TAG,
-    WHOLE,
     Inputs,
-    ModelName,
     NoPromptName,
     PromptName,
-    RequestBody,
-    Text,
     Texts,
-    Truncate,
     TruncationDirection,
     nesting,
     texts_of,
@@ -57,7 +54,7 @@ RERANKING = replace(
 _RANKED = ["Open a file.", "Order the items."]
 _EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
 _MAX_IDS = 65_536
-_Ids = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
+_Ids = Annotated[list[Annotated[int, Field(ge=0), fields.WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
 TOKENIZE_EXAMPLES = {
     "one text": Example("One text", {"inputs": "Sort a list."}),
     "several": Example(
@@ -66,7 +63,7 @@ TOKENIZE_EXAMPLES = {
     ),
 }
 _TYPES = {429: "Overloaded", 503: "Unhealthy"}
-_OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2)]
+_OneOrTwo = Annotated[list[fields.Text], Field(min_length=1, max_length=2)]
 PREDICT_EXAMPLES = {
     "one text": Example("One text", {"inputs": "Parse a date."}),
     "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
@@ -79,12 +76,12 @@ PREDICT_EXAMPLES = {
 _COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
 
 
-class RerankRequest(RequestBody):
-    query: Text
+class RerankRequest(StrictModel):
+    query: fields.Text
     texts: Texts
     raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
     return_text: Annotated[bool, Field(description="Return the texts with their scores.")] = False
-    truncate: Truncate = False
+    truncate: fields.Truncate = False
     truncation_direction: TruncationDirection = "right"
 
 
@@ -122,14 +119,14 @@ RERANK = Operation(
 )
 
 
-class TokenizeRequest(RequestBody):
+class TokenizeRequest(StrictModel):
     inputs: Inputs
     add_special_tokens: bool = True
     prompt_name: NoPromptName = None
-    model: ModelName = None
+    model: fields.ModelName = None
 
 
-class DecodeRequest(RequestBody):
+class DecodeRequest(StrictModel):
     ids: Annotated[
         Annotated[_Ids, Tag(FLAT_TAG)]
         | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
@@ -139,15 +136,7 @@ class DecodeRequest(RequestBody):
         ),
     ]
     skip_special_tokens: bool = True
-    model: ModelName = None
-
-
-class SimpleToken(BaseModel):
-    id: int
-    text: str
-    special: bool
-    start: int | None = Field(description="First character in the text; null for an added special token.")
-    stop: int | None
+    model: fields.ModelName = None
 
 
 async def tokenize(call: Call, body: TokenizeRequest) -> Response:
@@ -176,15 +165,7 @@ async def decode(call: Call, body: DecodeRequest) -> Response:
 def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
     largest = max(map(max, lists))
     if largest >= manifest.vocab_size:
-        raise problem(
-            422,
-            "unknown_token",
-            "a token id is not in the vocabulary of the model",
-            given=largest,
-            expected=f"ids from 0 to {manifest.vocab_size - 1}",
-            do="send ids that /tokenize returns for this model",
-            param="ids",
-        )
+        raise refused("unknown_token", given=largest, expected=f"ids from 0 to {manifest.vocab_size - 1}", param="ids")
 
 
 TOKEN_OPERATIONS = (
@@ -195,7 +176,7 @@ TOKEN_OPERATIONS = (
         result_description="A list of tokens for each text, even for a single text",
         ability=ANY,
         tells="model",
-        result=list[list[SimpleToken]],
+        result=list[list[Piece]],
         body=TokenizeRequest,
         examples=TOKENIZE_EXAMPLES,
     ),
@@ -236,9 +217,9 @@ def _predicted_kind(inputs: object) -> str | None:
     return None if kind == FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
 
 
-class PredictRequest(RequestBody):
+class PredictRequest(StrictModel):
     inputs: Annotated[
-        Annotated[Text, Tag(TEXT_TAG)]
+        Annotated[fields.Text, Tag(TEXT_TAG)]
         | Annotated[_OneOrTwo, Tag(FLAT_TAG)]
         | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
         Field(
@@ -253,7 +234,7 @@ class PredictRequest(RequestBody):
         ),
     ]
     raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
-    truncate: Truncate = False
+    truncate: fields.Truncate = False
     truncation_direction: TruncationDirection = "right"
 
 
@@ -265,18 +246,18 @@ class RawScore(BaseModel):
     )
 
 
-class SimilarityInputs(RequestBody):
-    source_sentence: Text
+class SimilarityInputs(StrictModel):
+    source_sentence: fields.Text
     sentences: Texts
 
 
-class SimilarityParameters(RequestBody):
-    truncate: Truncate = False
+class SimilarityParameters(StrictModel):
+    truncate: fields.Truncate = False
     truncation_direction: TruncationDirection = "right"
     prompt_name: PromptName = None
 
 
-class SimilarityRequest(RequestBody):
+class SimilarityRequest(StrictModel):
     inputs: SimilarityInputs
     parameters: SimilarityParameters | None = None
 
