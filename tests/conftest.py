@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from tests.ports import held_ports
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
