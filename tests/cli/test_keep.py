@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from tests.tracking.test_compared_runs import address, train
+from tests.tracking.test_past_runs import address, train
 
 __all__ = ["address"]
 

@@ -324,7 +324,7 @@ def test_a_caller_refused_by_the_server_is_reported_as_refused(
     address = httpserver(status)
     with pytest.raises(ArtifactError, match="refuses the request") as caught:
         Registry.open(address).at("clozeline-encoder", "champion")
-    assert f"{address}/api/2.0/mlflow/registered-models/alias: {told_as}, as user ada" in caught.value.cause
+    assert f"{address}/api/2.0/mlflow/registered-models/alias of user ada: {told_as}" in caught.value.problem
     assert "MLFLOW_TRACKING_USERNAME" in caught.value.do
     assert "secret" not in str(caught.value)
 
@@ -338,4 +338,4 @@ def test_a_file_refused_by_the_server_is_reported_as_refused(
     answer = requests.put(f"{address}/api/2.0/mlflow-artifacts/artifacts/x", timeout=60)  # as MLflow's client does
     with pytest.raises(ArtifactError, match="refuses the request") as caught, registry_errors("evidence", address):
         answer.raise_for_status()
-    assert f"{answer.url}: {told_as}, as nobody" in caught.value.cause
+    assert f"{answer.url} of nobody: no user is set: {told_as}" in caught.value.problem

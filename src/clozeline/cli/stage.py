@@ -28,7 +28,7 @@ from clozeline.stages.calling.calls import arguments_for, section_of, stage_name
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from clozeline.system.machine import are_limited, available_cores
 from clozeline.system.workspace import Workspace
-from clozeline.tracking.tensorboard import require_tensorboard
+from clozeline.tracking.run_logger import require_tensorboard
 
 TORCHRUN_VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""

@@ -35,8 +35,8 @@ from clozeline.system.sweep import Removal, SweptStore, files_in, sweep
 from clozeline.system.workspace import Workspace, tracking_uri
 from clozeline.tracking.addresses import database_of
 from clozeline.tracking.stored_files import search_files
-from clozeline.versions.last_output import last_output
 from clozeline.versions.objects import Stored
+from clozeline.versions.project import last_output
 
 _PARQUET: Final = b"PAR1"
 _BLOCK_BYTES: Final = 1 << 22

@@ -9,7 +9,7 @@ from clozeline.serving.asking import TIMES
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from tests.serving.conftest import run_app
-from tests.serving.observe.test_metrics import counted
+from tests.serving.test_metrics import counted
 
 BODY = b'{"inputs": "the list"}'
 JSON = {"content-type": "application/json"}

@@ -1,6 +1,8 @@
 """INT8 answers if it passed its gates and is measured as fast as fp32 on this processor; otherwise fp32 answers."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +16,10 @@ from clozeline.registry.models import FetchedPackage, Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving import loading
 from clozeline.serving.http.status import card
-from clozeline.serving.loading import open_source
+from clozeline.serving.loading import open_source, room_bytes
 from clozeline.system.errors import ArtifactError
 from clozeline.system.machine import processor
-from tests.make.packages import write_encoder
+from tests.make.packages import write_encoder, write_large_embedder
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
 Clock = Callable[[float, float], list[Latency]]
@@ -131,3 +133,49 @@ def test_both_graphs_really_run_and_their_times_are_reported(folder: Path) -> No
     reason = open_source(ModelSource("encoder", str(folder)), None).identity.precision_reason
     assert "one text in " in reason
     assert "4 texts in " in reason
+
+
+MEASURED = """
+import gc, re, sys
+from pathlib import Path
+
+import clozeline.serving.server, onnxruntime, tokenizers  # what has to be there for any model
+from clozeline.serving import loading
+from clozeline.registry.sources import ModelSource
+
+def kilobytes(name):
+    return int(re.search(rf"^{name}:\\s+(\\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[1])
+
+source = ModelSource("large", sys.argv[1])
+before, of_files = kilobytes("VmRSS"), kilobytes("RssFile")
+model = loading.open_source(source, "fp32")
+print(kilobytes("VmHWM") - before - (kilobytes("RssFile") - of_files))  # pages of libraries can be dropped
+for _ in range(4):
+    beside = loading.open_source(source, "fp32")
+    model = beside
+    del beside
+    gc.collect()
+    print(kilobytes("VmRSS") - before)
+"""
+WEIGHTS_BYTES = 5 * 4 * 2048**2
+
+
+@pytest.fixture(scope="module")
+def measured_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Peak memory of a process that loads a model, then its memory after each of four swaps."""
+    folder = tmp_path_factory.mktemp("large") / "large"
+    write_large_embedder(folder, num_layers=5, width=2048)
+    assert (folder / FILES.fp32).stat().st_size > WEIGHTS_BYTES
+    told = subprocess.run([sys.executable, "-c", MEASURED, str(folder)], capture_output=True, text=True, check=True)
+    return [1024 * int(line) for line in told.stdout.split()]
+
+
+def test_loading_a_model_stays_within_the_reserved_memory(
+    measured_bytes: list[int],
+) -> None:
+    assert WEIGHTS_BYTES < measured_bytes[0] <= room_bytes(WEIGHTS_BYTES)
+
+
+def test_a_swap_frees_the_memory_of_the_old_model(measured_bytes: list[int]) -> None:
+    _, first, *_, last = measured_bytes
+    assert last < first + WEIGHTS_BYTES / 4

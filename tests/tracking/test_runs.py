@@ -10,25 +10,16 @@ from mlflow.entities import Run
 from clozeline.records.record import LockedPath, LockedStage
 from clozeline.system.errors import ArtifactError
 from clozeline.tracking.delivery import WORKSPACE
-from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.runs import FlowRun, StageRecord
 from tests.make.stores import delivered, run_of, runs_of
+from tests.tracking.conftest import TAGS
 
-TAGS = {WORKSPACE: "ours"}
 LOCKED = LockedStage(
     cmd="train",
     deps=(LockedPath(path="data", md5="0" * 32 + ".dir", size=5), LockedPath(path="src/code.py", md5="1" * 32)),
     params={"params.yaml": {"pretrain": {"steps": 5, "model": {"hidden_size": 8}}}},
 )
 RECORD = StageRecord("executed", LOCKED, metrics=[], shown=[])
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database with its tables, which take seconds to create."""
-    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    prepare(f"sqlite:///{path}")
-    return path
 
 
 class Project:

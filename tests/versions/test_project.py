@@ -14,7 +14,7 @@ OUTS = ("models/encoder", "models/tokenizer", "metrics/pretrain.json")
 def test_an_output_is_refused_with_a_folder_that_works(name: str, tmp_path: Path) -> None:
     with pytest.raises(ParamsError) as caught:
         refuse_own_outputs({"pretrain.start": name}, OUTS, tmp_path)
-    assert caught.value.given == f"pretrain.start: {name}"
+    assert f"`pretrain.start: {name}`" in caught.value.problem
     assert f"cp -r {name} my-start" in caught.value.do
     assert "`start: champion`" in caught.value.do
 

@@ -11,19 +11,9 @@ from starlette.types import ASGIApp
 
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.limits import MAX_BODY_BYTES
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
-from tests.serving.conftest import connection, wait_until
+from tests.serving.conftest import Hosted, connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
-
-
-@pytest.fixture
-def fresh(serving: Server, catalogue: Catalogue) -> AbstractContextManager[httpx.Client]:
-    """Return a client of a server whose counters are still zero."""
-    service = Service(Capacity(num_workers=2))
-    service.open(catalogue)
-    return serving(create_app(service))
 
 
 def counted(client: httpx.Client) -> dict[str, float]:
@@ -38,8 +28,8 @@ def counted(client: httpx.Client) -> dict[str, float]:
     }
 
 
-def test_counts_are_exact_under_concurrent_requests(fresh: AbstractContextManager[httpx.Client]) -> None:
-    with fresh as client, ThreadPoolExecutor(8) as clients:
+def test_counts_are_exact_under_concurrent_requests(hosted: Hosted) -> None:
+    with hosted(num_workers=2) as (client, _), ThreadPoolExecutor(8) as clients:
         answers = [clients.submit(client.post, "/embed", json={"inputs": ["the list", "a"]}) for _ in range(64)]
         tokens = sum(int(answer.result().headers["x-compute-tokens"]) for answer in answers)
         counts = counted(client)
@@ -57,8 +47,8 @@ def test_counts_are_exact_under_concurrent_requests(fresh: AbstractContextManage
     assert counts["clozeline_workers{}"] == 2
 
 
-def test_mixed_lengths_run_with_less_than_a_tenth_of_padding(fresh: AbstractContextManager[httpx.Client]) -> None:
-    with fresh as client:
+def test_mixed_lengths_run_with_less_than_a_tenth_of_padding(hosted: Hosted) -> None:
+    with hosted(num_workers=2) as (client, _):
         for _ in range(4):
             texts = ["a " * (1 + number * number % 61) for number in range(64)]
             assert client.post("/embed", json={"inputs": texts}).status_code == 200
@@ -67,8 +57,8 @@ def test_mixed_lengths_run_with_less_than_a_tenth_of_padding(fresh: AbstractCont
     assert 0 < padding < 0.1 * (padding + counts["clozeline_batch_tokens_sum{}"])
 
 
-def test_unknown_tokens_and_confidence_are_counted(fresh: AbstractContextManager[httpx.Client]) -> None:
-    with fresh as client:
+def test_unknown_tokens_and_confidence_are_counted(hosted: Hosted) -> None:
+    with hosted(num_workers=2) as (client, _):
         client.post("/fill-mask", json={"inputs": "漢 [MASK] 字 [MASK] a"})
         labels = client.post("/classify", json={"inputs": "the list"}).json()
         counts = counted(client)
@@ -78,9 +68,9 @@ def test_unknown_tokens_and_confidence_are_counted(fresh: AbstractContextManager
     assert counts["clozeline_confidence_sum{model=library}"] == pytest.approx(labels[0][0]["score"])
 
 
-def test_reranked_texts_count_as_answers_but_raw_logits_do_not(fresh: AbstractContextManager[httpx.Client]) -> None:
+def test_reranked_texts_count_as_answers_but_raw_logits_do_not(hosted: Hosted) -> None:
     asked = {"query": "open the list", "texts": ["a", "the file"]}
-    with fresh as client:
+    with hosted(num_workers=2) as (client, _):
         ranks = client.post("/rerank", json=asked).json()
         client.post("/rerank", json=asked | {"raw_scores": True})
         counts = counted(client)
@@ -88,8 +78,8 @@ def test_reranked_texts_count_as_answers_but_raw_logits_do_not(fresh: AbstractCo
     assert counts["clozeline_confidence_sum{model=ranker}"] == pytest.approx(sum(rank["score"] for rank in ranks))
 
 
-def test_the_metrics_name_the_served_version(fresh: AbstractContextManager[httpx.Client]) -> None:
-    with fresh as client:
+def test_the_metrics_name_the_served_version(hosted: Hosted) -> None:
+    with hosted(num_workers=2) as (client, _):
         counts = counted(client)
         cards = client.get("/models").json()["models"]
     for card in cards:
@@ -101,9 +91,9 @@ LABELS = (("model", "name"), ("precision", "precision"), ("sha256", "sha256"), (
 
 
 def test_unknown_paths_are_counted_without_their_text(
-    fresh: AbstractContextManager[httpx.Client],
+    hosted: Hosted,
 ) -> None:
-    with fresh as client:
+    with hosted(num_workers=2) as (client, _):
         client.get("/secret-path")
         text = client.get("/metrics").text
     assert 'clozeline_requests_total{route="(no route)",status="404"} 1.0' in text
@@ -120,10 +110,8 @@ def test_unknown_paths_are_counted_without_their_text(
         ("/secret-path", "(no route)"),
     ],
 )
-def test_requests_refused_before_routing_are_counted_under_their_route(
-    fresh: AbstractContextManager[httpx.Client], path: str, route: str
-) -> None:
-    with fresh as client:
+def test_requests_refused_before_routing_are_counted_under_their_route(hosted: Hosted, path: str, route: str) -> None:
+    with hosted(num_workers=2) as (client, _):
         assert client.post(path, content=b" " * (MAX_BODY_BYTES + 1)).status_code == 413
         with connection(client) as leaving:
             leaving.sendall(f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 15\r\n\r\n{{".encode())
@@ -134,10 +122,8 @@ def test_requests_refused_before_routing_are_counted_under_their_route(
     assert "secret" not in text
 
 
-def test_a_401_is_counted_under_the_requested_route(serving: Server, catalogue: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:
+def test_a_401_is_counted_under_the_requested_route(hosted: Hosted) -> None:
+    with hosted(keys=ApiKeys.of(["a-key-of-some-length"])) as (client, _):
         for method, path in (("POST", "/embed"), ("GET", "/v1/models/secret"), ("GET", "/secret")):
             assert client.request(method, path).status_code == 401
         text = client.get("/metrics", headers={"x-api-key": "a-key-of-some-length"}).text

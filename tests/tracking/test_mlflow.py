@@ -1,31 +1,45 @@
-"""The adapter's assumptions about the installed MLflow; a failing test shows what an upgrade changed."""
+"""What the adapter assumes of the installed MLflow, and databases that are moved, copied or damaged.
+
+A failing test shows what an upgrade changed. A moved or copied project finds its own files, and writes nothing to the
+old location.
+"""
 
 import contextlib
+import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mlflow.artifacts import download_artifacts
 from mlflow.db import commands
 from mlflow.exceptions import MlflowException
+from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 
+from clozeline.records.package import read_manifest
+from clozeline.registry.models import ROLLED_BACK, fetch
+from clozeline.registry.publishing import Evidence, Publisher, example_texts
+from clozeline.system.errors import ArtifactError
+from clozeline.system.workspace import Workspace
 from clozeline.tracking.mlflow import (
     _LOADED_AS,
     _OUTDATED,
+    EXPERIMENT,
     PARENT_RUN,
     client_of_database,
+    every,
+    experiment_id,
     files_are_gone,
     is_absent,
     loaded_as,
     monitors,
+    prepare,
     remove_stored_files,
     stored_files,
 )
-from tests.make.servers import MlflowServer
 
 
 def test_mlflow_still_refuses_another_schema_with_the_expected_message(tmp_path: Path) -> None:
@@ -108,26 +122,11 @@ def test_the_registered_version_is_read_from_the_file_that_mlflow_writes(tmp_pat
     assert loaded_as(tmp_path) == ("clozeline-encoder", "3")
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[str]:
-    server = MlflowServer(tmp_path_factory.mktemp("server"), free_port())
-    try:
-        server.start()
-        yield server.url
-    finally:
-        server.stop()
-
-
 @pytest.mark.parametrize("store", ["database", "server"])
 def test_a_missing_object_is_recognized_by_its_error_code(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    address: str = request.getfixturevalue(store)
+    address: str = request.getfixturevalue("address") if store == "database" else request.getfixturevalue("server").url
     client = MlflowClient(address, registry_uri=address)
     client.create_registered_model("known")
     asked: dict[str, Callable[[], object]] = {
@@ -154,7 +153,7 @@ def test_a_missing_object_is_recognized_by_its_error_code(
 def test_files_of_a_run_are_listed_and_removed_while_the_run_stays(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    address: str = request.getfixturevalue(store)
+    address: str = request.getfixturevalue("address") if store == "database" else request.getfixturevalue("server").url
     client = MlflowClient(address, registry_uri=address)
     folder = None if store == "server" else (tmp_path / "artifacts").as_uri()
     experiment = client.create_experiment("swept runs", artifact_location=folder)
@@ -170,10 +169,125 @@ def test_files_of_a_run_are_listed_and_removed_while_the_run_stays(
     assert len(set(stored_files(other.artifact_uri, address))) == 2
 
 
-def test_a_request_that_the_store_refuses_is_not_reported_as_missing(database: str) -> None:
-    client = MlflowClient(database, registry_uri=database)
+def test_a_request_that_the_store_refuses_is_not_reported_as_missing(address: str) -> None:
+    client = MlflowClient(address, registry_uri=address)
     client.create_registered_model("known")
     with pytest.raises(MlflowException) as caught:
         client.create_registered_model("known")
     assert not is_absent(caught.value)
     assert not files_are_gone(caught.value)
+
+
+NAME = "clozeline-encoder"
+URI = f"models:/{NAME}@champion"
+
+
+def address_in(root: Path) -> str:
+    return Workspace(root).defaults()["MLFLOW_TRACKING_URI"]
+
+
+@pytest.fixture(autouse=True)
+def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo after each test that `Publisher.check` sets MLflow's address for the whole process."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+
+
+@pytest.fixture
+def project(tmp_path: Path, encoder_package: Path) -> Path:
+    """Project folder whose registry has one champion."""
+    root = tmp_path / "here [1] & 100%"
+    publisher = Publisher(address_in(root))
+    version = publisher.publish(encoder_package, NAME, Evidence(files={"dvc.lock": Path(__file__)}, tags={}))
+    publisher.registry.promote(version)
+    return root
+
+
+def test_a_moved_project_finds_its_files(project: Path) -> None:
+    there = project.rename(project.parent / "there")
+    package = fetch(URI, Workspace(there))
+    assert package.folder.is_relative_to(there)
+    publisher = Publisher(address_in(there))
+    with publisher.evidence(publisher.registry.version(NAME, "1")) as evidence:
+        assert (evidence / "dvc.lock").exists()
+
+
+def test_a_release_in_a_moved_project_makes_a_version_that_anyone_can_load(
+    project: Path, encoder_package: Path
+) -> None:
+    registry = Publisher(address_in(project)).registry
+    first = registry.version(NAME, "1")
+    registry.tag(first, ROLLED_BACK, "true")
+    there = project.rename(project.parent / "there")
+    publisher = Publisher(address_in(there))
+    again = publisher.publish(encoder_package, NAME, Evidence(files={}, tags={}))
+    assert (again.version, again.package_sha256) == ("2", first.package_sha256)
+    assert again.was_rolled_back, "an address set by a person stays"
+    publisher.check(again, example_texts(read_manifest(encoder_package)))
+    assert publisher.publish(encoder_package, NAME, Evidence(files={}, tags={})) == again
+
+
+def test_a_copied_project_does_not_write_into_the_original(project: Path) -> None:
+    copy = shutil.copytree(project, project.parent / "copy")
+    before = sorted(project.rglob("*"))
+    client = prepare(address_in(copy))
+    new = client.create_run(experiment_id(client, address_in(copy)))
+    client.log_text(new.info.run_id, "text", "file.txt")
+    assert len(list(copy.rglob("file.txt"))) == 1
+    assert sorted(project.rglob("*")) == before
+    assert fetch(URI, Workspace(project)).folder.is_relative_to(project)
+
+
+def test_files_stored_elsewhere_by_a_person_stay_there(tmp_path: Path) -> None:
+    client = prepare(address_in(tmp_path))
+    client.create_experiment(EXPERIMENT, artifact_location="s3://bucket/files")
+    (tmp_path / "work/mlflow/artifacts").mkdir()
+    client = prepare(address_in(tmp_path))
+    used = client.get_experiment(experiment_id(client, address_in(tmp_path)))
+    assert (used.name, used.artifact_location) == (EXPERIMENT, "s3://bucket/files")
+
+
+def test_a_project_moved_back_continues_its_first_experiment(project: Path) -> None:
+    here = experiment_id(prepare(address_in(project)), address_in(project))
+    there = project.rename(project.parent / "there")
+    elsewhere = experiment_id(prepare(address_in(there)), address_in(there))
+    assert elsewhere != here
+    assert experiment_id(prepare(address_in(there)), address_in(there)) == elsewhere
+    there.rename(project)
+    assert experiment_id(prepare(address_in(project)), address_in(project)) == here
+
+
+def test_missing_files_are_not_mistaken_for_a_missing_version(project: Path) -> None:
+    publisher = Publisher(address_in(project))
+    version = publisher.registry.version(NAME, "1")
+    for folder in (project / "work/mlflow/artifacts").iterdir():
+        shutil.rmtree(folder)
+    with pytest.raises(ArtifactError, match=f"the files of {NAME} version 1 are gone") as caught:
+        publisher.check(version, ["text"])
+    assert "clozeline release" not in caught.value.do
+
+
+def test_all_pages_of_a_search_are_read() -> None:
+    pages = {None: PagedList([1, 2], "next"), "next": PagedList([3], None)}
+    assert list(every(lambda page_token: pages[page_token])) == [1, 2, 3]
+
+
+def test_preparing_again_changes_nothing(project: Path) -> None:
+    database = project / "work/mlflow/mlflow.db"
+    prepare(address_in(project))
+    before = database.read_bytes()
+    prepare(address_in(project))
+    assert database.read_bytes() == before
+    assert isinstance(prepare(address_in(project)), MlflowClient)
+
+
+@pytest.mark.parametrize("kept", [0.7, 0.3, 0.0003])
+def test_a_truncated_database_is_reported_as_damaged_with_what_to_do(project: Path, kept: float) -> None:
+    database = project / "work/mlflow/mlflow.db"
+    content = database.read_bytes()
+    database.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(ArtifactError, match=r"database .*mlflow\.db .* is damaged") as caught:
+        prepare(address_in(project))
+    assert "mv mlflow.db mlflow.db.damaged" in caught.value.do
+    database.rename(database.with_suffix(".db.damaged"))
+    assert isinstance(prepare(address_in(project)), MlflowClient)

@@ -5,8 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 
@@ -17,16 +16,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
-from starlette.types import ASGIApp
 
 from clozeline.inference.language import OpenEncoder
 from clozeline.serving import trace_spans
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
 from clozeline.serving.trace_spans import CollectorExporter, Spans
 from clozeline.system.errors import ParamsError
+from tests.serving.conftest import Hosted
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 
@@ -37,10 +33,8 @@ def memory() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def traced(serving: Server, catalogue: Catalogue, memory: InMemorySpanExporter) -> Iterator[httpx.Client]:
-    service = Service(Capacity(num_workers=1), Spans(SimpleSpanProcessor(memory)))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+def traced(hosted: Hosted, memory: InMemorySpanExporter) -> Iterator[httpx.Client]:
+    with hosted(tracing=Spans(SimpleSpanProcessor(memory))) as (client, _):
         yield client
 
 
@@ -134,13 +128,11 @@ def collector() -> Iterator[Collector]:
 
 
 def test_spans_are_exported_before_the_server_exits(
-    serving: Server, catalogue: Catalogue, collector: Collector, monkeypatch: pytest.MonkeyPatch
+    hosted: Hosted, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}/")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=search%20and%20find")
-    service = Service(Capacity(num_workers=1), Spans.to_collector())
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+    with hosted(tracing=Spans.to_collector()) as (client, _):
         client.post("/embed", json={"inputs": "a"})
     ((path, team, body),) = collector.received
     assert (path, team) == ("/v1/traces", "search and find")
@@ -173,15 +165,13 @@ def test_a_missing_collector_is_reported_once_and_fails_no_request(
 
 
 def test_an_unresponsive_collector_delays_neither_requests_nor_shutdown(
-    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_spans, "_CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "30")
-        service = Service(Capacity(num_workers=1), Spans.to_collector())
-        service.open(catalogue)
-        with serving(create_app(service)) as client:
+        with hosted(tracing=Spans.to_collector()) as (client, _):
             assert client.post("/embed", json={"inputs": "a"}).status_code == 200
             began = time.monotonic()
         assert time.monotonic() - began < 25

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -20,9 +21,11 @@ from clozeline.serving import asking
 from clozeline.serving.admission import Admission
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.openapi import OpenAPIDocument
-from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.loading import LoadedModel, ServedModel
+from clozeline.serving.models import AnswerCache, Capacity, Catalogue, Key, Service
 from clozeline.serving.server import create_app
-from tests.serving.conftest import connection, posted, wait_until
+from clozeline.serving.turns import Plan, VersionTurns
+from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
@@ -60,13 +63,10 @@ def test_an_unknown_path_is_answered_without_building_the_document(
 
 
 def test_a_stopping_server_answers_accepted_requests_and_refuses_new_ones(
-    serving: Server, catalogue: Catalogue, held: threading.Event
+    hosted: Hosted, held: threading.Event
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
-        accepted = clients.submit(client.post, "/embed", json={"inputs": "a"})
-        wait_until(lambda: service.workers.num_running == 1)
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
+        accepted = busy(client, service, clients)
         service.drain()
         assert client.get("/health/ready").status_code == 503
         assert client.get("/health/live").status_code == 200
@@ -78,13 +78,10 @@ def test_a_stopping_server_answers_accepted_requests_and_refuses_new_ones(
 
 
 def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_gets_429(
-    serving: Server, catalogue: Catalogue, held: threading.Event
+    hosted: Hosted, held: threading.Event
 ) -> None:
-    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=5)))
-    service.open(catalogue)
-    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients:
-        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
-        wait_until(lambda: service.workers.num_running == 1)
+    with hosted(admission=Admission(max_waiting_tokens=5)) as (client, service), ThreadPoolExecutor(2) as clients:
+        running = busy(client, service, clients)
         waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
         wait_until(lambda: service.scheduler.waiting_tokens == 3)
         assert client.get("/health/ready").status_code == 200
@@ -100,13 +97,10 @@ def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_gets
 
 
 def test_a_request_past_its_deadline_gets_504_without_waiting_for_the_worker(
-    serving: Server, catalogue: Catalogue, held: threading.Event
+    hosted: Hosted, held: threading.Event
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
-        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
-        wait_until(lambda: service.workers.num_running == 1)
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
+        running = busy(client, service, clients)
         late = client.post("/classify", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
         assert (late.status_code, code_of(late)) == (504, "deadline_passed")
         assert service.scheduler.waiting_tokens == 0
@@ -116,14 +110,9 @@ def test_a_request_past_its_deadline_gets_504_without_waiting_for_the_worker(
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "x-timeout-ms")
 
 
-def test_work_for_a_disconnected_client_is_dropped(
-    serving: Server, catalogue: Catalogue, held: threading.Event
-) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
-        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
-        wait_until(lambda: service.workers.num_running == 1)
+def test_work_for_a_disconnected_client_is_dropped(hosted: Hosted, held: threading.Event) -> None:
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
+        running = busy(client, service, clients)
         with connection(client) as leaving:
             leaving.sendall(posted("/embed", {"inputs": ["a"] * 100}))
             wait_until(lambda: service.scheduler.waiting_tokens == 300)
@@ -135,13 +124,10 @@ def test_work_for_a_disconnected_client_is_dropped(
 
 @pytest.mark.parametrize("pause_seconds", [0, 0.05], ids=["both at once", "the second while the first is waited for"])
 def test_work_for_a_disconnected_client_is_dropped_even_after_a_pipelined_request(
-    serving: Server, catalogue: Catalogue, held: threading.Event, caplog: pytest.LogCaptureFixture, pause_seconds: float
+    hosted: Hosted, held: threading.Event, caplog: pytest.LogCaptureFixture, pause_seconds: float
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
-        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
-        wait_until(lambda: service.workers.num_running == 1)
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
+        running = busy(client, service, clients)
         with connection(client) as leaving:
             leaving.sendall(EMBED)
             time.sleep(pause_seconds)
@@ -160,17 +146,14 @@ def test_work_for_a_disconnected_client_is_dropped_even_after_a_pipelined_reques
 
 @pytest.mark.parametrize("num_requests", [1, 2])
 def test_an_answer_to_a_disconnected_client_is_counted_as_499(
-    serving: Server,
-    catalogue: Catalogue,
+    hosted: Hosted,
     held: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     num_requests: int,
 ) -> None:
     monkeypatch.setattr(asking, "_WATCH_AFTER_SECONDS", 30)  # the client leaves before it is watched
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+    with hosted() as (client, service):
         with connection(client) as leaving:
             leaving.sendall(num_requests * EMBED)
             wait_until(lambda: service.workers.num_running == 1)
@@ -185,11 +168,9 @@ EMBED = posted("/embed", {"inputs": "a"})
 
 
 def test_a_graph_fault_fails_only_its_own_requests(
-    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+    with hosted() as (client, _):
         with monkeypatch.context() as patched:
             patched.setattr(OpenEncoder, "rows", raising(RuntimeError("secret insides")))
             answer = client.post("/fill-mask", json={"inputs": "[MASK]"})
@@ -200,30 +181,22 @@ def test_a_graph_fault_fails_only_its_own_requests(
         assert client.get("/health/live").status_code == 200
 
 
-def test_nan_fails_only_the_request_of_its_text(
-    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_fails_only_the_request_of_its_text(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = OpenEncoder.rows
 
     def not_a_number(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         found = rows(self, texts, output)
         return [row * np.nan if len(text) == 5 else row for text, row in zip(texts, found, strict=True)]
 
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
     monkeypatch.setattr(OpenEncoder, "rows", not_a_number)
-    with serving(create_app(service)) as client:
+    with hosted() as (client, _):
         assert client.post("/embed", json={"inputs": ["a", "a b c"]}).status_code == 500
         assert client.post("/embed", json={"inputs": ["a", "a b"]}).status_code == 200
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread has to end
-def test_health_reports_an_ended_worker_and_its_request_fails(
-    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = Service(Capacity(num_workers=2))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+def test_health_reports_an_ended_worker_and_its_request_fails(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hosted(num_workers=2) as (client, service):
         assert client.get("/health/live").status_code == 200
         with monkeypatch.context() as patched:
             patched.setattr(OpenEncoder, "rows", raising(SystemExit("a worker ends")))
@@ -242,28 +215,9 @@ def raising(error: BaseException) -> Callable[..., object]:
     return broken
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Event that every run of an encoder waits for."""
-    release = threading.Event()
-    rows = OpenEncoder.rows
-
-    def waiting(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
-        assert release.wait(timeout=120)
-        return rows(self, texts, output)
-
-    monkeypatch.setattr(OpenEncoder, "rows", waiting)
-    yield release
-    release.set()
-
-
-def test_the_log_has_each_request_and_no_text_of_a_client(
-    serving: Server, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_has_each_request_and_no_text_of_a_client(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="clozeline.serving")
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+    with hosted() as (client, _):
         client.post("/embed?text=secret", json={"inputs": "secret"})
         client.post("/secret", json={"inputs": "secret"})
         client.post("/fill-mask", json={"inputs": "secret"})
@@ -275,3 +229,70 @@ def test_the_log_has_each_request_and_no_text_of_a_client(
         "POST /fill-mask 422",
     ]
     assert "secret" not in caplog.text
+
+
+@pytest.fixture
+def service(catalogue: Catalogue) -> Iterator[Service]:
+    """Version 1 answers, version 2 is loaded beside it, version 3 is coming."""
+    first, second = (replace_version(catalogue.named("encoder"), version) for version in "12")
+    service = Service(Capacity(num_workers=1, cache_bytes=100_000))
+    alone = Catalogue([first])
+    alone.keep_beside("encoder", [second], coming=["3"])
+    service.open(alone)
+    yield service
+    service.close()
+
+
+def ask(client: httpx.Client, version: str | None) -> httpx.Response:
+    headers = {} if version is None else {"x-model-version": version}
+    return client.post("/embed", json={"inputs": "the list"}, headers=headers)
+
+
+def test_a_named_version_answers_or_the_request_is_refused(serving: Server, service: Service) -> None:
+    with serving(create_app(service)) as client:
+        for _ in range(2):  # the second time from the cache
+            answers = {version: ask(client, version) for version in (None, "1", "2")}
+            assert [answer.headers["x-model-version"] for answer in answers.values()] == ["1", "1", "2"]
+        coming, gone = ask(client, "3"), ask(client, "9")
+    assert (coming.status_code, coming.headers["retry-after"]) == (503, "1")
+    assert gone.status_code == 409
+    assert "one of: 1, 2" in gone.text
+
+
+def test_only_requests_that_name_a_version_are_answered_by_a_replica_that_lacks_the_version_of_its_fleet(
+    serving: Server, service: Service
+) -> None:
+    served = service.catalogue.named("encoder")
+    with serving(create_app(service)) as client:
+        service.schedule.set("encoder", Plan(VersionTurns("3"), {}))
+        service.catalogue.keep_beside("encoder", [replace_version(served, "2")])
+        assert [ask(client, version).status_code for version in (None, "1", "2")] == [503, 200, 200]
+        assert ask(client, None).headers["retry-after"] == "1"
+        assert client.get("/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        service.schedule.set("encoder", Plan.only(served))
+        assert client.get("/health/ready").status_code == 200
+        assert ask(client, None).status_code == 200
+
+
+def replace_version(served: LoadedModel, version: str) -> LoadedModel:
+    return ServedModel(replace(served.identity, version=version), served.model)
+
+
+@pytest.mark.parametrize(
+    ("is_used_again", "kept"),
+    [
+        pytest.param(False, [96, 97, 98, 99], id="the newest stay, however many came before"),
+        pytest.param(True, [0, 97, 98, 99], id="one that is used again outlives unused ones"),
+    ],
+)
+def test_the_cache_keeps_the_answers_that_were_used_last(is_used_again: bool, kept: list[int]) -> None:
+    keys: list[Key] = [("/embed", b"%04d" % number, 0) for number in range(100)]
+    answer = b"x" * 400
+    cache = AnswerCache(4_000)  # room for four
+    for key in keys:
+        cache.keep(key, answer, {})
+        if is_used_again:
+            assert cache.find(keys[0]) == (answer, {})
+    cache.keep(("/embed", b"large", 0), b"x" * 4_000, {})
+    assert [number for number, key in enumerate(keys) if cache.find(key)] == kept

@@ -1,41 +1,34 @@
-"""The outbox keeps what MLflow lacks through every kill, and MLflow gets all of it once."""
+"""The outbox keeps what MLflow lacks through every kill and outage, and MLflow gets all of it once.
+
+No fault of tracking raises in a stage, or in a flow run once it is open.
+"""
 
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow.entities import Metric
+from mlflow.tracking import MlflowClient
 
-from clozeline.tracking.delivery import WORKSPACE, Delivery, DeliveryThread, MlflowRuns
+from clozeline.records.record import LockedStage
+from clozeline.tracking.delivery import Delivery, DeliveryThread, MlflowRuns
 from clozeline.tracking.mlflow import prepare
 from clozeline.tracking.outbox import Outbox, StageDataset, TrackedRun
-from clozeline.tracking.runs import deliver_waiting
+from clozeline.tracking.past_runs import attach
+from clozeline.tracking.run_logger import run_logger
+from clozeline.tracking.runs import FlowRun, StageRecord, deliver_waiting
+from clozeline.tracking.stage_log import MachineMetrics, OutboxRunLogger
 from tests.make.kills import is_killed
+from tests.make.servers import MlflowServer
 from tests.make.stores import delivered, run_of, runs_of
+from tests.tracking.conftest import TAGS
 
 WRITES = ("create_run", "log_batch", "log_artifact", "log_inputs", "set_terminated", "update_run")
-TAGS = {WORKSPACE: "here"}
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database with its tables and experiment, which take seconds to create."""
-    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    MlflowRuns(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture
-def outbox(tmp_path: Path) -> Outbox:
-    return Outbox(tmp_path / "outbox")
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
 def fill(outbox: Outbox, tmp_path: Path) -> None:
@@ -337,3 +330,151 @@ def test_closing_waits_for_a_server_only_up_to_its_timeout(outbox: Outbox, tmp_p
     thread = DeliveryThread(delivery_to(server, outbox), retry_seconds=0.05, close_seconds=20)
     assert thread.close()
     assert server.took == ALL
+
+
+LOCKED = LockedStage(cmd="train", params={"params.yaml": {"pretrain": {"steps": 9}}})
+
+
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [("start", "middle"), ("middle", "end"), ("end", "next run")],
+)
+def test_an_unreachable_server_later_gets_everything_once_and_no_stage_waits_for_it(
+    server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: str, back: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    metrics, log = tmp_path / "pretrain.json", tmp_path / "pretrain.log"
+    metrics.write_text('{"top1": 0.5}')
+    log.write_text("trained")
+    waited_seconds = 0.0
+
+    def reach(moment: str) -> None:
+        nonlocal waited_seconds
+        started = time.monotonic()
+        if moment == away:
+            server.stop()
+        if moment == back:
+            server.start()
+        waited_seconds += time.monotonic() - started
+
+    name = f"away from {away} to {back}"
+    folder = tmp_path / "outbox"
+    reach("start")
+    run = FlowRun.open(folder, server.url, name, TAGS, retry_seconds=0.2, close_seconds=1 if back == "next run" else 60)
+    stage = run.start_stage(f"stage, {name}", "print", TAGS)
+    for variable, value in run.environment(stage).items():
+        monkeypatch.setenv(variable, value)
+    logger = run_logger("pretrain")
+    for step in range(1, 10):
+        logger.metrics({"loss": 1 / step}, step)
+        if step == 5:
+            reach("middle")
+    logger.close()
+    reach("end")
+    run.end_stage(stage, StageRecord("executed", LOCKED, [metrics], [log]))
+    run.end("FINISHED", tags={"dvc.outcome.pretrain": "executed"}, metrics={"pretrain": metrics}, files=[log])
+    reach("next run")
+
+    client = delivered(folder, server.url)
+    runs = {known: run for known, run in runs_of(client).items() if name in known}
+    parent, child = runs[name], runs[f"stage, {name}"]
+    assert {parent.info.status, child.info.status} == {"FINISHED"}
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert [point.step for point in client.get_metric_history(child.info.run_id, "loss")] == list(range(1, 10))
+    assert child.data.metrics["top1"] == parent.data.metrics["pretrain.top1"] == 0.5
+    assert child.data.params == {"pretrain.steps": "9"}
+    assert {file.path for file in client.list_artifacts(child.info.run_id)} == {"pretrain.json", "pretrain.log"}
+
+
+class Monitor:
+    """Stand-in for MLflow's monitors that fails in a chosen method."""
+
+    fails_in: str | None = None
+
+    def __init__(self) -> None:
+        self._do("__init__")
+
+    def collect_metrics(self) -> None:
+        self._do("collect_metrics")
+
+    def aggregate_metrics(self) -> Mapping[str, float]:
+        return {type(self).__name__: 1.0}
+
+    def clear_metrics(self) -> None:
+        pass
+
+    def _do(self, step: str) -> None:
+        if step == self.fails_in:
+            raise AttributeError("'NoneType' object has no attribute 'bytes_recv'")  # psutil without /proc/net/dev
+
+
+class Blind(Monitor):
+    fails_in = "__init__"
+
+
+class Blinded(Monitor):
+    fails_in = "collect_metrics"
+
+
+def no_store(*arguments: Any) -> None:
+    raise RuntimeError("no credentials for the bucket")
+
+
+@pytest.mark.parametrize("uri", ["gopher://host/mlflow", "sqlite:////proc/nowhere/mlflow.db", "http://[", "\0"])
+def test_an_unusable_address_leaves_everything_in_the_outbox(uri: str, tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox")
+    outbox.open("run", TrackedRun(name="run", tags=TAGS, started_ms=1))
+    log = OutboxRunLogger(outbox, "run")
+    log.metrics({"loss": 1.0}, 1)
+    log.close()
+    delivery = Delivery(outbox, uri)
+    assert delivery.deliver() == "no answer"
+    assert delivery.reason
+    assert any("loss" in points.values for points in outbox.points("run", 0, has_ended=False)[0])
+
+
+def test_unreadable_machine_metrics_are_left_out() -> None:
+    machine = MachineMetrics(every_seconds=1e-6, kinds=[Blind, Blinded, Monitor])
+    for _ in range(2):
+        values, _ = machine.due()
+        assert values == {"system/Monitor": 1.0}
+
+
+def test_a_non_numeric_value_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outbox = Outbox(tmp_path / "outbox")
+    outbox.open("run", TrackedRun(name="run", tags=TAGS, started_ms=1))
+    log = OutboxRunLogger(outbox, "run")
+    log.metrics({"note": "none yet", "gone": None, "loss": 1.0}, 1)
+    log.close()
+    keys = [key for points in outbox.points("run", 0, has_ended=False)[0] for key in points.values]
+    assert [key for key in keys if not key.startswith("system/")] == ["loss"]
+    assert caplog.text.count("is no number") == 2
+
+
+def test_an_unexpected_artifact_store_error_stops_no_flow_and_leaves_no_run_open(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "outbox"
+    run = FlowRun.open(folder, address, "run", TAGS, retry_seconds=0.05, close_seconds=20)
+    file = tmp_path / "stage.log"
+    file.write_text("done")
+    with monkeypatch.context() as broken:
+        broken.setattr(MlflowClient, "log_artifact", no_store)
+        stage = run.start_stage("pretrain", "print", TAGS)
+        run.end_stage(stage, StageRecord("executed", LockedStage(cmd="train"), metrics=[], shown=[file]))
+        run.end("FINISHED", tags={}, metrics={}, files=[])
+        client = MlflowClient(address)
+        assert {found.info.status for found in client.search_runs(["1"])} == {"FINISHED"}
+        assert not attach(address, client.search_runs(["1"])[0].info.run_id, file)
+    assert "the next run delivers it" in caplog.text
+    assert "no credentials for the bucket" in caplog.text, "the reason"
+    stored = delivered(folder, address).list_artifacts(run_of(client, stage).info.run_id)
+    assert [found.path for found in stored] == ["stage.log"]
+
+
+def test_a_truncated_metric_file_stops_no_flow(address: str, tmp_path: Path) -> None:
+    metrics = tmp_path / "evaluate.json"
+    metrics.write_text('{"perplexity": 12')
+    run = FlowRun.open(tmp_path / "outbox", address, "run", TAGS)
+    run.end("FINISHED", tags={}, metrics={"evaluate": metrics}, files=[])
+    assert runs_of(MlflowClient(address))["run"].info.status == "FINISHED"

@@ -1,21 +1,25 @@
-"""When an alias moves, the new version takes over without a failed request, or is refused and the old one stays."""
+"""When an alias moves, the new version takes over without a failed request, or is refused and the old one stays.
+
+Three servers of a fleet are behind a load balancer that follows their readiness: no request fails, and no old version
+answers after a new one, while versions change, load slowly or not at all, and a server is killed.
+"""
 
 import gc
+import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Self
 
 import httpx
 import pytest
+from clozeline.registry.announcement import NOTICE_VARIABLE, Announcement
 from starlette.types import ASGIApp
 
-from clozeline.inference.language import OpenEncoder
-from clozeline.inference.open_model import Rows
-from clozeline.inference.tokenization import TokenizedText
 from clozeline.registry import models
 from clozeline.registry.models import FetchedPackage, Registered
 from clozeline.registry.sources import ModelSource
@@ -24,8 +28,8 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from clozeline.serving.watching import Watcher
-from clozeline.system.errors import TransientError
-from tests.make.packages import write_classifier, write_encoder
+from clozeline.system.errors import ArtifactError, TransientError
+from tests.make.packages import write_classifier, write_embedder, write_encoder
 from tests.serving.conftest import wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -110,37 +114,31 @@ def test_moving_an_alias_swaps_the_model_without_failing_requests(
 
 
 def test_requests_accepted_before_a_swap_are_answered_by_the_old_version(
-    serving: Server, service: Service, watcher: Watcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
+    serving: Server,
+    service: Service,
+    watcher: Watcher,
+    aliases: Aliases,
+    monkeypatch: pytest.MonkeyPatch,
+    held: threading.Event,
 ) -> None:
     """One request runs and another waits while the alias moves; the new version answers later requests."""
-    goes_on, rows = threading.Event(), OpenEncoder.rows
-
-    def held(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
-        assert goes_on.wait(timeout=120)
-        return rows(self, texts, output)
-
-    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients, monkeypatch.context() as patched:
-        patched.setattr(OpenEncoder, "rows", held)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients:
         running = clients.submit(version_of, client)
         wait_until(lambda: service.workers.num_running == 1)
         waiting = clients.submit(version_of, client)
         wait_until(lambda: service.scheduler.waiting_tokens > 0)
-        # The warm-up of the new version would wait for `goes_on` too.
+        # The warm-up of the new version would wait for `held` too.
         monkeypatch.setattr(loading, "_warm_up", lambda model: None)
         aliases.live = "2"
         watcher.look()
         assert service.catalogue.named("encoder").identity.version == "2"
         assert not running.done()
-        goes_on.set()
+        held.set()
         assert [running.result(), waiting.result(), version_of(client)] == ["1", "1", "2"]
 
 
 def test_a_damaged_version_is_refused_and_the_old_one_stays(
-    serving: Server,
-    service: Service,
-    watcher: Watcher,
-    aliases: Aliases,
-    caplog: pytest.LogCaptureFixture,
+    serving: Server, service: Service, watcher: Watcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(create_app(service)) as client:
         aliases.live = "3"
@@ -253,3 +251,158 @@ def test_cached_answers_of_an_older_version_are_not_used(
         aliases.live = "2"
         watcher.look()
         assert version_of(client) == "2"
+
+
+IN_FLEET = ModelSource("encoder", "models:/clozeline-encoder@champion", is_in_fleet=True)
+NOTICE_SECONDS = 4.0
+
+
+class Champion:
+    """Registry of one model; each watcher's thread may be slow or fail to fetch a version."""
+
+    def __init__(self, folder: Path) -> None:
+        self.live = Registered("clozeline-encoder", "1", "", "", False, announcement=Announcement.now(is_first=True))
+        self.folder = folder
+        self.hinder: Callable[[str], None] = lambda version: None
+
+    def promote(self, version: str) -> None:
+        self.live = Registered("clozeline-encoder", version, "", "", False, announcement=Announcement.now())
+
+    def live_version(self, uri: str) -> Registered:
+        return self.live
+
+    def fetch(self, uri: str) -> FetchedPackage:
+        live = self.live
+        self.hinder(live.version)
+        return FetchedPackage(self.folder, live)
+
+
+class Replica:
+    """A server of the fleet, whose watcher looks several times a second."""
+
+    def __init__(self, champion: Champion, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]) -> None:
+        self.service = Service(Capacity(num_workers=1))
+        self.watcher = Watcher(self.service, [IN_FLEET], "int8", 0.2, champion.live_version)
+        self.service.open(self.watcher.load())
+        self._stack = ExitStack()
+        self.client = self._stack.enter_context(serving(create_app(self.service)))
+        self.checks = self._stack.enter_context(httpx.Client(base_url=self.client.base_url, trust_env=False))
+        self.watcher.start()
+        self.is_listed = True
+        self.in_use = threading.Lock()
+
+    @property
+    def thread(self) -> threading.Thread:
+        return self.watcher._thread
+
+    def end(self) -> None:
+        with self.in_use:
+            self.is_listed = False
+        self.watcher.stop()
+        self._stack.close()
+        self.service.close()
+
+
+class Balancer(threading.Thread):
+    """A client that asks on and on through a load balancer, which checks the readiness of each server."""
+
+    def __init__(self, servers: list[Replica]) -> None:
+        super().__init__(daemon=True)
+        self.servers = servers
+        self.versions: list[str] = []
+        self.failures: list[str] = []
+        self.ends = threading.Event()
+        self.ready = list(servers)
+        self._checks = threading.Thread(target=self._check, daemon=True)
+
+    def _check(self) -> None:
+        while not self.ends.wait(0.1):
+            self.ready = [server for server in self.servers if self._is_ready(server)]
+
+    @staticmethod
+    def _is_ready(server: Replica) -> bool:
+        with server.in_use:
+            return server.is_listed and server.checks.get("/health/ready").status_code == 200
+
+    def run(self) -> None:
+        self._checks.start()
+        for turn in itertools.count():
+            if self.ends.wait(0.01):
+                self._checks.join()
+                return
+            ready = [server for server in self.ready if server.is_listed]
+            if not ready:
+                self.failures.append("no server is ready")
+                continue
+            server = ready[turn % len(ready)]
+            with server.in_use:
+                if not server.is_listed:
+                    continue
+                answer = server.client.post("/embed", json={"inputs": "the list"})
+            if answer.status_code == 200:
+                self.versions.append(answer.headers["x-model-version"])
+            else:
+                self.failures.append(answer.text)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.ends.set()
+        self.join()
+
+    @property
+    def changes(self) -> list[str]:
+        """Versions of the answers, without repetitions."""
+        return [version for version, _ in itertools.groupby(self.versions)]
+
+
+@pytest.fixture
+def champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Champion:
+    monkeypatch.setenv(NOTICE_VARIABLE, str(NOTICE_SECONDS))
+    write_embedder(tmp_path / "package")
+    champion = Champion(tmp_path / "package")
+    monkeypatch.setattr(models, "fetch", champion.fetch)
+    return champion
+
+
+@pytest.fixture
+def servers(
+    champion: Champion, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+) -> Iterator[list[Replica]]:
+    servers = [Replica(champion, serving) for _ in range(3)]
+    yield servers
+    for server in servers:
+        if server.is_listed:
+            server.end()
+
+
+def test_a_client_of_a_load_balancer_sees_each_version_in_its_turn_and_no_error(
+    champion: Champion, servers: list[Replica]
+) -> None:
+    fails, slow, killed = servers
+
+    def hinder(version: str) -> None:
+        me = threading.current_thread()
+        if me is fails.thread and version == "3":
+            raise ArtifactError("the graph is damaged", given=version, expected="a graph", do="restore it")
+        if me is slow.thread and version == "2":
+            time.sleep(NOTICE_SECONDS + 1)
+
+    champion.hinder = hinder
+    with Balancer(servers) as balancer:
+        champion.promote("2")
+        wait_until(lambda: balancer.versions[-1:] == ["2"], 30)
+        assert slow.client.get("/health/ready").status_code == 503
+        assert slow.client.post("/embed", json={"inputs": "the list"}).headers["retry-after"] == "1"
+        wait_until(lambda: slow in balancer.ready, 30)
+        champion.promote("3")
+        wait_until(lambda: balancer.versions[-1:] == ["3"], 30)
+        assert fails not in balancer.ready
+        champion.hinder = lambda version: None
+        killed.end()  # the balancer sends its requests to another server
+        champion.promote("2")
+        wait_until(lambda: balancer.versions[-1:] == ["2"] and len(balancer.ready) == 2, 30)
+    assert balancer.failures == []
+    assert balancer.changes == ["1", "2", "3", "2"]

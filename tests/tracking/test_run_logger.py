@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.system.errors import ClozelineError
 from clozeline.tracking.outbox import OUTBOX
-from clozeline.tracking.run_logger import run_logger
-from clozeline.tracking.tensorboard import TENSORBOARD
+from clozeline.tracking.run_logger import TENSORBOARD, run_logger
 
 Points = dict[str, list[tuple[str, float, int]]]
 
