@@ -34,7 +34,7 @@ from clozeline.serving.server import create_app
 from clozeline.stages import export, finetune
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.task import TaskReport
+from clozeline.tasks.report import TaskReport
 from tests.clean_text import write_clean_text
 from tests.every_kind import text_of, write_records
 from tests.serving.conftest import run_app

@@ -14,7 +14,7 @@ from clozeline.records.finetune.task_metrics import Headline
 from clozeline.records.words.shingles import Contamination
 from clozeline.stages import finetune
 from clozeline.tasks.classification.texts import SingleLabel
-from clozeline.tasks.task import TaskReport
+from clozeline.tasks.report import TaskReport
 from tests.fine_tuning import metrics_of
 from tests.stages.finetune.topics import Finetune, topic_records
 
