@@ -1,6 +1,6 @@
 import pytest
 
-from clozeline.reporting.run import format_of
+from clozeline.reporting.formats import format_of
 
 
 @pytest.mark.parametrize("end", ["low", "high"])
