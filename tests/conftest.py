@@ -32,7 +32,7 @@ LONGEST = (
     "stages/test_whole_line.py",
     "drill/test_short_drill.py",
     "infra/test_prefect.py",
-    "tasks/test_out_of_memory.py",
+    "tasks/test_task.py",
     "stages/test_export.py",
     "infra/test_alerts.py",
     "cli/test_stage.py",
