@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.serving.conftest import Serve
-from tests.serving.test_openapi import ASKED
+from tests.serving.http.test_openapi import ASKED
 from tests.tiny_packages import write_encoder
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
