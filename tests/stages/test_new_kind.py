@@ -27,7 +27,8 @@ from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.http.bodies import Sent
+from clozeline.serving.http.kinds import LABELS
+from clozeline.serving.http.mlflow import Sent
 from clozeline.serving.http.operation import Call
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
@@ -99,14 +100,14 @@ async def invocations(call: Call, name: str, sent: Sent, params: InvocationParam
     return [{"lateness": number} for number in reply.answers], reply.headers
 
 
+ANSWERS = replace(LABELS, records=invocations)
 KIND = ModelKind(
     architectures=("ForLateness",),
     head="text-classification",
     form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",
     model=Lateness,
-    tensors="clozeline.serving.http.open_inference:LABELS",
-    invocations=f"{__name__}:invocations",
+    answers=f"{__name__}:ANSWERS",
     says="how late a text begins",
 )
 

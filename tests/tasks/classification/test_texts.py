@@ -22,7 +22,7 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs, TaskReport
-from tests import every_kind
+from tests.make import tasks as small_tasks
 from tests.make.tasks import CASES, Case, fine_tune, metrics_of, record, write_rows
 from tests.make.texts import write_clean_text
 
@@ -373,7 +373,7 @@ def task_of(case: Case, encoder: Path, folder: Path, num_odd: Mapping[str, int],
         first = usual.stop + 50
         odd = [record(number, case[1]) | {"label": odd_label} for number in range(first, first + num_odd.get(part, 0))]
         write_rows(folder / SPLITS[part], [*records, *odd])
-    return every_kind.prepare("classification", case, encoder, folder, splits=SPLITS)
+    return small_tasks.prepare("classification", case, encoder, folder, splits=SPLITS)
 
 
 def number(report: TaskReport, key: str) -> float:

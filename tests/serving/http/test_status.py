@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving.test_refusals import assert_envelope
+from tests.serving.http.test_bodies import assert_envelope
 
 TEXT = "Maria Lopez lives in Oslo."
 QUESTION = {"question": "Where does Maria live?", "context": f"{TEXT} She works in Rome."}
