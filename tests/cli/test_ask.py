@@ -22,7 +22,7 @@ from clozeline.inference.package import load
 from clozeline.inference.tagger import Aggregation, Tagger
 from clozeline.serving.zero_shot import choose
 from clozeline.system.errors import ClozelineError
-from tests import tiny_packages
+from tests.make import packages
 
 TEXT, OTHER = "open the lists of a file", "return a list of é"
 QUESTION, CONTEXT = "open", "the list of a file, and é"
@@ -34,15 +34,15 @@ LABELS, JOINED = ["list", "return file", "é"], "list, return file,é"
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a model for every verb."""
     folder = tmp_path_factory.mktemp("project")
-    tiny_packages.write_encoder(folder / "dist/encoder")
-    tiny_packages.write_classifier(folder / "dist/library")
-    tiny_packages.write_tagger(folder / "dist/names")
-    tiny_packages.write_answerer(folder / "dist/reader")
-    tiny_packages.write_answerer(folder / "others/learned", no_answer_margin=-100.0)
-    tiny_packages.write_ranker(folder / "others/ranker")
-    tiny_packages.write_completer(folder / "causal/dist/encoder")
-    graph, names = tiny_packages.classifier_graph(), ("contradiction", "neutral", "entailment")
-    tiny_packages.write_package(folder / "others/nli", "text-classification", graph, labels=names, reads_pairs=True)
+    packages.write_encoder(folder / "dist/encoder")
+    packages.write_classifier(folder / "dist/library")
+    packages.write_tagger(folder / "dist/names")
+    packages.write_answerer(folder / "dist/reader")
+    packages.write_answerer(folder / "others/learned", no_answer_margin=-100.0)
+    packages.write_ranker(folder / "others/ranker")
+    packages.write_completer(folder / "causal/dist/encoder")
+    graph, names = packages.classifier_graph(), ("contradiction", "neutral", "entailment")
+    packages.write_package(folder / "others/nli", "text-classification", graph, labels=names, reads_pairs=True)
     (folder / "context.txt").write_text(CONTEXT, encoding="utf-8")
     (folder / "latin.txt").write_bytes(b"fine\nM\xfcnchen\n")
     (folder / "blank.txt").write_text(" \n", encoding="utf-8")

@@ -12,7 +12,7 @@ import clozeline as cz
 from clozeline.params.editing import changes_in, edit
 from clozeline.params.reading import read_params
 from tests.conftest import PROJECT
-from tests.toy_line import TINY_EVALUATION, TINY_MODEL, toy_language
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, toy_language
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.yaml"))
 PUBLISHED = "distilbert/distilbert-base-uncased"

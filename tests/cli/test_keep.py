@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from tests.tracking.test_compared_runs import address, train
+from tests.tracking.conftest import address, empty_database
+from tests.tracking.test_past_runs import train
 
-__all__ = ["address"]
+__all__ = ["address", "empty_database"]
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from huggingface_hub.errors import EntryNotFoundError
@@ -19,18 +18,15 @@ from transformers import BertForMaskedLM, BertModel
 from typer.testing import CliRunner
 
 from clozeline.cli import app, published
-from clozeline.inference.latency import Latency
 from clozeline.orchestration.importing import Described, SentenceVectors
 from clozeline.orchestration.release import Release, ReleaseRefusedError
 from clozeline.params.reading import read_params
-from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
-from clozeline.registry.decisions import Outcome
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
-from tests import tiny_packages
-from tests.moving_hub import NAME, OLD
-from tests.tiny_models import sentence_tokenizer, small_bert
-from tests.trained_models import PROJECT
+from tests.conftest import PROJECT
+from tests.make import packages
+from tests.make.models import NAME, OLD, sentence_tokenizer, small_bert
 
 RELEASE = published._release
 NLI = ("contradiction", "entailment", "neutral")
@@ -72,7 +68,7 @@ def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Pat
     assert packaged == ["my-model"]
     assert (entry.model, entry.revision, entry.pooling, entry.max_length) == ("My.Model", None, "cls", 16)
     assert set(entry.sha256) == {"config.json"}
-    assert len(read_items(project / entry.items)) > 200
+    assert len(HeldOut.lines(project / entry.items)) > 200
     assert "clozeline serve dist/my-model" in result.output
 
 
@@ -99,21 +95,21 @@ def test_a_name_on_the_hub_is_written_with_its_commit_and_the_hashes_of_that_com
 
 def write_entailment(folder: Path) -> None:
     facts = {"labels": NLI, "reads_pairs": True, "types_tell_pairs": True}
-    tiny_packages.write_package(folder, "text-classification", tiny_packages.classifier_graph(3), **facts)
+    packages.write_package(folder, "text-classification", packages.classifier_graph(3), **facts)
 
 
 @pytest.mark.parametrize(
     ("task", "labels", "reads_pairs", "write"),
     [
-        ("fill-mask", (), False, tiny_packages.write_encoder),
-        ("fill-mask", (), False, tiny_packages.write_encoder_of_another_mask),
-        ("text-generation", (), False, tiny_packages.write_completer),
-        ("text-classification", ("bad", "good"), False, tiny_packages.write_classifier),
-        ("text-classification", ("LABEL_0",), True, tiny_packages.write_ranker),
+        ("fill-mask", (), False, packages.write_encoder),
+        ("fill-mask", (), False, packages.write_encoder_of_another_mask),
+        ("text-generation", (), False, packages.write_completer),
+        ("text-classification", ("bad", "good"), False, packages.write_classifier),
+        ("text-classification", ("LABEL_0",), True, packages.write_ranker),
         ("text-classification", NLI, True, write_entailment),
-        ("token-classification", ("O", "B-PER"), False, tiny_packages.write_tagger),
-        ("question-answering", (), False, tiny_packages.write_answerer),
-        ("feature-extraction", (), False, tiny_packages.write_embedder),
+        ("token-classification", ("O", "B-PER"), False, packages.write_tagger),
+        ("question-answering", (), False, packages.write_answerer),
+        ("feature-extraction", (), False, packages.write_embedder),
     ],
 )
 def test_the_next_command_asks_the_package(
@@ -139,7 +135,7 @@ def test_a_forgotten_text_does_not_come_back_as_an_item(project: Path, packaged:
     write(project / FORGOTTEN_LOCK, with_tombstone(project / FORGOTTEN_LOCK, letter))
     (project / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Hello.", letter)))
     CliRunner().invoke(app, ["import", "My.Model", "--text", "notes.jsonl"], catch_exceptions=False)
-    assert [item.text for item in read_items(project / "imports/my-model.jsonl")] == ["Hello."]
+    assert [item.text for item in HeldOut.lines(project / "imports/my-model.jsonl")] == ["Hello."]
 
 
 @pytest.mark.parametrize("fault", [GateError("it differs", given="1", expected="0", do="nothing"), KeyboardInterrupt()])
@@ -205,7 +201,8 @@ def test_a_model_without_its_head_or_a_token_that_it_needs_is_refused_before_any
 
 
 def released(outcome: str) -> Release:
-    return Release("my-model", "clozeline-my-model", "2", cast(Outcome, outcome), (), cast(Latency, None))
+    made = {"outcome": outcome, "model": "clozeline-my-model", "version": "2"}
+    return Release.model_construct(package="my-model", latency=None, **made)
 
 
 @pytest.fixture

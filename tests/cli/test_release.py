@@ -23,8 +23,8 @@ from clozeline.registry.versions import Registry, fetch_package
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.outbox import Outbox, TrackedRun
+from tests.make.packages import write_encoder
 from tests.registry.test_signature import allow, make_key
-from tests.tiny_packages import write_encoder
 
 URI = "models:/clozeline-encoder@champion"
 

@@ -24,8 +24,8 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.registry.start_lock import START_LOCK, StartLock, write_start_lock
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from tests.conftest import PROJECT
-from tests.edited_params import with_values
-from tests.ports import held_ports
+from tests.make.params import with_values
+from tests.make.servers import held_ports
 from tests.stages.test_pretrain import project_with
 
 

@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,16 @@ from clozeline.inference.latency import Latency
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
 from clozeline.records.package_metrics import PackageMetrics
+from clozeline.registry.decisions import Decision
 from clozeline.system.errors import ArtifactError
 from clozeline.system.workspace import Workspace
-from tests.chosen_tasks import write_params
 from tests.conftest import PROJECT
-from tests.release_project import write_metrics
+from tests.make.params import write_params
+from tests.make.projects import write_metrics
 
 LATENCY = Latency(2.0, 1.0, 40.0, 20.0, 32, 1)
-RELEASES = [Release("encoder", "clozeline-encoder", "3", "promoted", (), LATENCY)]
+MADE = Decision(outcome="promoted", model="clozeline-encoder", version="3", served="int8")
+RELEASES = [Release(package="encoder", latency=LATENCY, **dict(MADE))]
 STAGES = [StageResult("preprocess", "executed", 12.34), StageResult("tokenize", "restored", 1.0)]
 
 
@@ -110,11 +111,11 @@ def test_a_package_served_as_fp32_and_a_version_that_is_held_say_why(
     file.write_text(json.dumps(figures))
     monkeypatch.setattr(summary, "version_table", lambda workspace, releases: "versions")
     latency = Latency(2.0, None, 40.0, None, 32, 1)
-    made = replace(RELEASES[0], latency=latency, precision="fp32", why_fp32="no INT8 scheme passed")
+    made = RELEASES[0].model_copy(update={"latency": latency, "served": "fp32", "why_fp32": "no INT8 scheme passed"})
     (encoder, _) = rows(summary.package_table(summary.read_figures(project, params), [made]))
     assert encoder == ["dist/encoder", "4.0 → -", "none passed", "2.0 → -", "40.0 → -", "fp32"]
     reason = "measured on other text: `clozeline release --accept` promotes it"
-    summary.show_releases(project, [replace(made, outcome="held", reason=reason), *RELEASES])
+    summary.show_releases(project, [made.model_copy(update={"outcome": "held", "reason": reason}), *RELEASES])
     assert capsys.readouterr().out.endswith(f"versions\nheld: {reason}\nfp32 is served: no INT8 scheme passed\n")
 
 

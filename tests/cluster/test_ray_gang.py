@@ -27,11 +27,11 @@ from clozeline.cluster import ray_jobs
 from clozeline.cluster.ray_jobs import GangSize, placed_gang
 
 class SilentOnce(ray_jobs.Agent):
-    def __init__(self, folder, *others):
+    def __init__(self, command, folder, *others):
         try:
             Path(folder, "silent").mkdir()
         except FileExistsError:
-            super().__init__(folder, *others)
+            super().__init__(command, folder, *others)
         else:
             time.sleep(600)
 

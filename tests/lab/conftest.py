@@ -8,10 +8,10 @@ from transformers import PreTrainedTokenizerFast
 from clozeline.lab.experiment import Corpus
 from clozeline.params.editing import Config
 from clozeline.params.pretraining import PretrainParams
-from tests.clean_text import write_clean_text
 from tests.evaluation.conftest import causal_model, model
 from tests.make.collated_rows import Rows, byte_level_tokenizer, sentences, wordpiece_tokenizer
-from tests.toy_line import TINY_EVALUATION
+from tests.make.projects import TINY_EVALUATION
+from tests.make.texts import write_clean_text
 
 
 @pytest.fixture

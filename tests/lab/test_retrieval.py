@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.lab.retrieval import JudgedQueries, Order, figures_of
 from clozeline.system.errors import DataError, ParamsError
-from tests.tiny_packages import write_embedder
+from tests.make.packages import write_embedder
 
 DOCUMENTS = {"d1": "the tensor", "d2": "the file", "d3": "a tensor of rows", "q3": "a text"}
 QUERIES = {"q1": "tensor", "q2": "hash of a file", "q3": "a text", "q4": "nobody judged it"}

@@ -15,7 +15,7 @@ from clozeline.inference.language import Embedder
 from clozeline.inference.package import load
 from clozeline.lab.search import Query, SearchIndex
 from clozeline.system.errors import ArtifactError, ParamsError
-from tests.tiny_packages import write_embedder
+from tests.make.packages import write_embedder
 
 DOCS = {
     "torch.pad": ("torch", "Returns a tensor of the same shape.\n\nRows are padded at the end by torch.pad(x)."),

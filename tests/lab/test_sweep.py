@@ -20,7 +20,7 @@ from clozeline.system.errors import TrainingError
 from clozeline.tracking.delivery import WORKSPACE
 from clozeline.tracking.outbox import OUTBOX, Outbox, TrackedRun
 from clozeline.tracking.run_logger import run_logger
-from tests.mlflow_outbox import delivered, runs_of
+from tests.make.stores import delivered, runs_of
 
 KEY = "pretrain.masking.mask_rate"
 RATES = (0.3, 0.4, 0.9, 0.2, 0.5)

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
-from tests.tiny_models import word_pieces
+from tests.make.models import word_pieces
 
 Rows = list[dict[str, list[int]]]
 

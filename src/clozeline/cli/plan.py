@@ -23,7 +23,7 @@ _PARAMS = Path("params.yaml")
 Need = StrEnum(
     "Need", "efficiency accuracy domain science biomedical genes legal finance code long multilingual generation"
 )
-"""The rows of clozeline/planning/chooser.py."""
+"""The rows of clozeline/planning/choices.yaml."""
 OPTIONS = {"family": "model.family", "size": "model.size", "objective": "objective", "max_length": "max_length"}
 """Option → key of the section `pretrain`."""
 
@@ -188,7 +188,7 @@ def _vocab_size(params: Params, pretrain: PretrainParams) -> int:
     from clozeline.pretraining.starting import token_ids
 
     if (_TOKENS / INFO_NAME).is_file():
-        return TokensInfo.read(_TOKENS).vocab_size
+        return TokensInfo.of_folder(_TOKENS).vocab_size
     if pretrain.start is not None:
         return token_ids(pretrain.start, pretrain.start_revision, pretrain.objective).vocab_size
     return params.tokenize.vocab_size
@@ -207,5 +207,5 @@ def with_budget_in_tokens(params: PretrainParams) -> PretrainParams:
             f"the length of a training in `epochs` is not known yet: epochs: {params.epochs}, and no {_TOKENS}",
             do="make the tokens by `dvc repro tokenize`, or set `steps` instead of `epochs`",
         )
-    num_tokens = TokensInfo.read(_TOKENS).splits["train"].num_tokens
+    num_tokens = TokensInfo.of_folder(_TOKENS).splits["train"].num_tokens
     return params.model_copy(update={"epochs": None, "tokens": max(round(params.epochs * num_tokens), 1)})

@@ -20,7 +20,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import with_keys
 from clozeline.planning import serving
 from clozeline.planning.advice import Situation, advise
-from clozeline.planning.chooser import CHOICES, as_tree, combine
+from clozeline.planning.chooser import as_tree, choices, combine
 from clozeline.planning.costs import TrainingPlan, device_bytes, zoo
 from clozeline.planning.timing import BATCH_TEXTS, TEXT_TOKENS
 from clozeline.system.progress import track
@@ -119,10 +119,10 @@ def serving_table(costs: Mapping[str, Mapping[str, serving.GraphCost]], size: st
 def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
     table = table_of("What to choose", "for", "family", "size", "recipe", "tokenizer")
     for need in dict.fromkeys(needs):
-        choice = CHOICES[need]
+        choice = choices()[need]
         table.add_row(need, choice.family, choice.size, choice.recipe, choice.tokenizer)
     combined = combine(needs)
-    reasons = [Text(f"• {need}: {CHOICES[need].why}") for need in dict.fromkeys(needs)]
+    reasons = [Text(f"• {need}: {choices()[need].why}") for need in dict.fromkeys(needs)]
     conflicts = [
         Text(f"• {need} recommends another {', '.join(keys)}: the need named first wins", style="yellow")
         for need, keys in combined.conflicts.items()

@@ -86,7 +86,7 @@ def rollback(
         )
     name, registry = _registered_model(model)
     done = registry.roll_back(name, to=to, undo=undo, why=why)
-    typer.echo(f"{done.name}: version {done.champion} is the champion, version {done.previous} the previous one")
+    typer.echo(f"{name}: version {done.after} is the champion, version {done.before} the previous one")
 
 
 def history(

@@ -28,7 +28,7 @@ from clozeline.stages.calling.calls import arguments_for, section_of, stage_name
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, TransientError
 from clozeline.system.machine import are_limited, available_cores
 from clozeline.system.workspace import Workspace
-from clozeline.tracking.tensorboard import require_tensorboard
+from clozeline.tracking.run_logger import require_tensorboard
 
 TORCHRUN_VARIABLE = "CLOZELINE_TORCHRUN"
 """Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
@@ -223,7 +223,7 @@ def start_folder(params: Params, *, fetches: bool) -> Path | None:
         ParamsError: the params ask for another model than that version.
         TransientError: the registry does not answer.
     """
-    locked = StartLock.read(Path(START_LOCK))
+    locked = StartLock.of_yaml(Path(START_LOCK))
     if (locked is not None) != (params.pretrain.start == FROM_CHAMPION):
         raise ArtifactError(
             f"{START_LOCK} has {locked or 'no version'}, and `pretrain.start` is {params.pretrain.start or 'null'}: a"
@@ -254,7 +254,7 @@ def with_start_folder(pretrain: PretrainParams, params: Params) -> PretrainParam
     from clozeline.registry.trained import fetch_trained, locked_champion
 
     workspace = Workspace(Path())
-    locked = StartLock.read(Path(START_LOCK)) or locked_champion(
+    locked = StartLock.of_yaml(Path(START_LOCK)) or locked_champion(
         model_name(params.encoder_package or ""), "", workspace
     )
     locked.check_architecture(pretrain)

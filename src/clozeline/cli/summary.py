@@ -161,7 +161,7 @@ def package_table(figures: dict[str, PackageMetrics], releases: Sequence[Release
         int8_megabytes = None if export.int8_size_bytes is None else export.int8_size_bytes / 1e6
         times, served = ["", ""], str(export.served)
         if package in released:
-            measured, served = released[package].latency, released[package].precision
+            measured, served = released[package].latency, str(released[package].served)
             times = [
                 _pair(measured.fp32_text_milliseconds, measured.int8_text_milliseconds),
                 _pair(measured.fp32_batch_milliseconds, measured.int8_batch_milliseconds),
@@ -174,9 +174,9 @@ def version_table(workspace: Workspace, releases: Sequence[Release]) -> Table:
     table = table_of("Registered models", "model", ">version", "release", "aliases")
     registry = Registry.open(tracking_uri(workspace))
     for made in releases:
-        held = {alias: registry.at(made.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+        held = {alias: registry.at(made.model, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
         aliases = ", ".join(f"{alias} = {version.version}" for alias, version in held.items() if version)
-        table.add_row(made.name, made.version, made.outcome, aliases)
+        table.add_row(made.model, made.version, made.outcome, aliases)
     return table
 
 

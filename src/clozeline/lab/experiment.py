@@ -37,7 +37,7 @@ from clozeline.stages.calling.api import PARAMS, Run, call, written
 from clozeline.stages.calling.calls import own_graph
 from clozeline.system.content import code_of, fingerprint
 from clozeline.system.errors import ParamsError
-from clozeline.system.files import link_or_copy, remove_folder, replacing_file, replacing_folder
+from clozeline.system.files import link_or_copy, remove_folder, replacing_folder
 from clozeline.system.machine import available_cores
 from clozeline.system.workspace import run_lock
 from clozeline.training.curves import CurvePoint
@@ -156,20 +156,7 @@ class Seconds(NamedTuple):
         return cls(time.monotonic(), time.process_time())
 
 
-class Kept(Record):
-    """A record in a file of its own."""
-
-    @classmethod
-    def read(cls, file: Path) -> Self | None:
-        """Return the record; None: there is no file."""
-        return cls.model_validate_json(file.read_bytes()) if file.is_file() else None
-
-    def write(self, file: Path) -> None:
-        with replacing_file(file) as beside:
-            beside.write_text(self.model_dump_json() + "\n", encoding="utf-8")
-
-
-class _Spent(Kept):
+class _Spent(Record):
     """Seconds from the start of the training to each of some steps."""
 
     at_step: Mapping[int, Seconds] = {}
@@ -180,7 +167,7 @@ class Stopwatch(Callback):
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._spent = _Spent.read(file) or _Spent()
+        self._spent = _Spent.read(file, absent=_Spent())
         self._before = Seconds(0.0, 0.0)
         self._started = Seconds.now()
 
@@ -313,7 +300,7 @@ def _check_comparable(first: Arm, second: Arm) -> None:
         )
 
 
-class Result(Kept):
+class Result(Record):
     """What an experiment found, by block of documents of the validation text."""
 
     nats: tuple[float, ...]
@@ -361,7 +348,8 @@ class Experiment:
     @property
     def result(self) -> Result | None:
         """The result; None: the experiment has not been run to its end."""
-        return Result.read(self.folder / _RESULT)
+        file = self.folder / _RESULT
+        return Result.read(file) if file.is_file() else None
 
     @property
     def model(self) -> Path:

@@ -19,12 +19,12 @@ import torch
 
 from clozeline.cluster.ledger import open_workers
 from clozeline.encoder.own import sources_of_family
-from clozeline.lab.experiment import Corpus, Experiment, Kept, code_of_stage, training_of
+from clozeline.lab.experiment import Corpus, Experiment, code_of_stage, training_of
 from clozeline.lab.plan import SweepPlan, Value, value_in, with_values
 from clozeline.lab.trials import TrialRecord, Trials
 from clozeline.params.editing import Config
 from clozeline.records.finetune.task_metrics import TaskMetrics
-from clozeline.records.record import MetricFile
+from clozeline.records.record import MetricFile, Record
 from clozeline.stages.calling.api import Run, call, written
 from clozeline.system.content import fingerprint
 from clozeline.system.errors import DataError, ParamsError, TrainingError
@@ -97,7 +97,7 @@ class EncoderTraining:
         remove_folder(self.folder / "work")
 
 
-class _Score(Kept):
+class _Score(Record):
     validation_score: float
 
 
@@ -138,8 +138,8 @@ class TaskTraining:
 
     def _run(self, on_look: OnLook) -> float:
         file = self.folder / "score.json"
-        if kept := _Score.read(file):
-            return kept.validation_score
+        if file.is_file():
+            return _Score.read(file).validation_score
         params = self.config.checked
         section = params.finetune[self.task]
         use_threads(section.num_threads)

@@ -12,7 +12,6 @@ import numpy as np
 
 from clozeline.lab import contest
 from clozeline.lab.contest import PairedTest
-from clozeline.lab.experiment import Kept
 from clozeline.lab.plan import Value
 from clozeline.lab.sweep import EncoderTraining, Sweep, TaskTraining
 from clozeline.lab.trials import TrialRecord
@@ -42,7 +41,7 @@ class FinalFigure(Record):
     """Of the difference; None: not tested."""
 
 
-class Outcome(Kept):
+class Outcome(Record):
     """End of a sweep."""
 
     winner: int
@@ -66,7 +65,7 @@ def outcome_of(sweep: Sweep) -> tuple[TrialRecord, Outcome]:
             do="narrow the ranges in the sweep file, lower learning rates first, and call it again",
         )
     file = sweep.folder / _FILE
-    known = Outcome.read(file)
+    known = Outcome.read(file) if file.is_file() else None
     if known is not None and known.winner == winner.number:
         return winner, known
     tested = _tested(sweep, winner, trials[0]) if winner.number else None
