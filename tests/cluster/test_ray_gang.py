@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from clozeline.params.pretraining import PretrainParams
-from tests.cli.test_torchrun import start
+from tests.cli.test_stage import start
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.cluster.test_ray_workers import until
 from tests.stages.test_pretrain import project_with

@@ -155,7 +155,7 @@ def test_a_text_that_is_nowhere_is_said_to_be_nowhere(workspace: Workspace) -> N
 
 @pytest.mark.parametrize("text", ["", "the", "Dear Miss, please send the parcels"])
 def test_a_short_text_is_refused(workspace: Workspace, text: str) -> None:
-    with pytest.raises(DataError, match="too short"):
+    with pytest.raises(DataError, match="too few"):
         forgotten(workspace, text)
 
 

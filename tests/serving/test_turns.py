@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from clozeline.inference.open_model import OpenModel
-from clozeline.registry.announcement import Announcement
-from clozeline.registry.models import Registered
+from clozeline.registry.models import Announcement, Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving import watching
 from clozeline.serving.loading import Identity, LoadedModel, ServedModel

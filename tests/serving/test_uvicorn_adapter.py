@@ -22,7 +22,7 @@ from clozeline.serving.limits import OpenRequests
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
 from tests.serving.conftest import Hosted, connection
-from tests.serving.test_openapi import READ, asked
+from tests.serving.http.test_openapi import READ, asked
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 

@@ -20,8 +20,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from clozeline.registry import models
-from clozeline.registry.announcement import NOTICE_VARIABLE, Announcement
-from clozeline.registry.models import FetchedPackage, Registered
+from clozeline.registry.models import NOTICE_VARIABLE, Announcement, FetchedPackage, Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving import loading, watching
 from clozeline.serving.loading import open_source

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from clozeline.records.package import Precision
 from clozeline.registry import models
-from clozeline.registry.announcement import Announcement
-from clozeline.registry.models import Registered
+from clozeline.registry.models import Announcement, Registered
 from clozeline.registry.sources import ModelSource
 from clozeline.serving.errors import Caught
 from clozeline.serving.loading import LoadedModel, open_source
