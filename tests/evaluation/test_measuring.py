@@ -38,7 +38,7 @@ def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512, num_g
 def test_every_token_is_a_target_exactly_once(model: PreTrainedModel, split: Split) -> None:
     assert measure(model, split).target_tokens == split.shards.num_tokens
     tokens = split.read(np.arange(len(split.rows)))
-    judging = OBJECTIVES["mlm"].judging
+    judging = OBJECTIVES["mlm"].evaluation_batch
     folds = [judging(split, tokens, 5, fold, NUM_FOLDS) for fold in range(NUM_FOLDS)]
     slots = [slot for batch in folds for slot in batch.slot_T.tolist()]
     assert sorted(slots) == sorted(tokens.slot_N.tolist())

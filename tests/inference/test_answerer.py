@@ -7,12 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, CharSpan
 
-from clozeline.inference.answerer import Answer, Answerer, ContextWindows, SpanSearch
+from clozeline.inference.answerer import Answer, Answerer
+from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.package import load
 from clozeline.inference.tokenization import TextTooLongError
 from clozeline.system.errors import DataError
-from tests.tiny_models import SENTENCES
-from tests.tiny_packages import write_answerer
+from tests.make.models import SENTENCES
+from tests.make.packages import write_answerer
 
 PAIRS = [
     ("what reads a sentence", SENTENCES[0] + ", and " + SENTENCES[4]),
@@ -73,7 +74,7 @@ def by_definition(folder: Path, pair: tuple[str, str], top_k: int, align: bool) 
 def test_answers_and_scores_equal_those_of_the_stock_model(
     answerer: Answerer, small_answerer: Path, top_k: int, align: bool
 ) -> None:
-    found = answerer.ask(PAIRS, search=SpanSearch(top_k=top_k, align_to_words=align))
+    found = answerer.ask(PAIRS, top_k=top_k, search=AnswerSearch(align_to_words=align))
     for pair, ours in zip(PAIRS, found, strict=True):
         theirs, _ = by_definition(small_answerer, pair, top_k, align)
         assert [(it.answer, it.start, it.end) for it in ours] == [(it.answer, it.start, it.end) for it in theirs]
@@ -81,7 +82,7 @@ def test_answers_and_scores_equal_those_of_the_stock_model(
 
 
 def test_the_no_answer_score_equals_that_of_the_stock_model(answerer: Answerer, small_answerer: Path) -> None:
-    (ours,) = answerer.ask(PAIRS[:1], search=SpanSearch(top_k=999, may_be_unanswerable=True))
+    (ours,) = answerer.ask(PAIRS[:1], top_k=999, search=AnswerSearch(handle_impossible_answer=True))
     (none,) = (one for one in ours if not one.answer)
     assert none.score == pytest.approx(by_definition(small_answerer, PAIRS[0], 1, True)[1], rel=1e-3)
     assert (none.start, none.end) == (0, 0)
@@ -97,9 +98,9 @@ def test_window_boundaries_do_not_change_the_best_answer_of_a_long_context(tmp_p
     filler = [["of", "files", "b", "c", "e", "f", "return", "é"][n * n % 11 % 8] for n in range(300)]
     contexts = [" ".join([*filler[:place], "the lists a", *filler[place:]]) for place in range(0, 300, 23)]
     pairs = [*(("open", context) for context in contexts), ("list of", "the file")]
-    reading = ContextWindows(overlap_tokens=overlap)
-    assert len(short.asking(pairs[:1], reading=reading).texts) > 8
-    found, expected = short.ask(pairs, reading=reading), whole.ask(pairs)
+    search = AnswerSearch(doc_stride=overlap)
+    assert len(short.asking(pairs[:1], search=search).texts) > 8
+    found, expected = short.ask(pairs, search=search), whole.ask(pairs)
     assert [one.answer for (one,) in expected] == ["the lists a"] * len(contexts) + ["the file"]
     assert [(one.answer, one.start) for (one,) in found] == [(one.answer, one.start) for (one,) in expected]
     assert all(0 < one.score <= 1 for (one,) in found)
@@ -110,21 +111,21 @@ def test_window_boundaries_do_not_change_the_best_answer_of_a_long_context(tmp_p
 def test_window_size_is_configurable_and_a_question_that_is_too_long_is_cut(tmp_path: Path) -> None:
     model = tiny(tmp_path / "reader")
     pairs = [("the " * 40, "list " * 60)]
-    texts = model.asking(pairs, reading=ContextWindows(window_tokens=20, question_tokens=5)).texts
+    texts = model.asking(pairs, search=AnswerSearch(max_seq_len=20, max_question_len=5)).texts
     assert max(len(text) for text in texts) == 20
     assert all((text.ids_L == model.tokenizer.ids_of("the")[0]).sum() == 5 for text in texts)
     assert all(text.types_L is not None and text.types_L.sum() == len(text) - 7 for text in texts)
     with pytest.raises(TextTooLongError, match="no room for a context"):
-        model.ask(pairs, reading=ContextWindows(window_tokens=4))
+        model.ask(pairs, search=AnswerSearch(max_seq_len=4))
     with pytest.raises(DataError, match="top_k"):
-        model.ask(pairs, search=SpanSearch(top_k=0))
+        model.ask(pairs, top_k=0)
 
 
 def test_the_trained_margin_decides_whether_there_is_an_answer(tmp_path: Path) -> None:
     asked = [("list", "the files of a list")]
-    search = SpanSearch(top_k=3, may_be_unanswerable=True)
-    (never,) = tiny(tmp_path / "never", margin=100.0).ask(asked, search=search)
-    (always,) = tiny(tmp_path / "always", margin=-100.0).ask(asked, search=search)
+    search = AnswerSearch(handle_impossible_answer=True)
+    (never,) = tiny(tmp_path / "never", margin=100.0).ask(asked, top_k=3, search=search)
+    (always,) = tiny(tmp_path / "always", margin=-100.0).ask(asked, top_k=3, search=search)
     assert all(one.answer for one in never)
     assert always[0].answer == ""
     assert always[1:] == never[:2]
@@ -133,8 +134,8 @@ def test_the_trained_margin_decides_whether_there_is_an_answer(tmp_path: Path) -
 
 
 def test_the_probabilities_of_all_answers_add_up_to_at_most_one(tmp_path: Path) -> None:
-    search = SpanSearch(top_k=90, max_answer_tokens=1, may_be_unanswerable=True, align_to_words=False)
-    (answers,) = tiny(tmp_path / "reader").ask([("a", "b")], search=search)
+    search = AnswerSearch(handle_impossible_answer=True, max_answer_len=1, align_to_words=False)
+    (answers,) = tiny(tmp_path / "reader").ask([("a", "b")], top_k=90, search=search)
     assert [one.answer for one in answers if one.answer] == ["b"]
     # The rest belongs to spans that start at no answer and end at `b`, or the other way round.
     assert 0.2 < sum(one.score for one in answers) < 1

@@ -28,17 +28,15 @@ from transformers import (
 from typer.testing import CliRunner
 
 from clozeline.cli import app, published
-from clozeline.inference.answerer import SpanSearch
 from clozeline.inference.completer import Decoding
+from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.package import load
 from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest
 from clozeline.serving.zero_shot import TEMPLATE, choosing_by_entailment, chosen
 from clozeline.system.workspace import Workspace
-from tests.importing.conftest import sentence_files
-from tests.open_gates import RANDOM
-from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert
-from tests.trained_models import PROJECT
+from tests.make.models import PROJECT, RANDOM, SENTENCES, outspoken, sentence_tokenizer, small_bert
+from tests.orchestration.test_importing import sentence_files
 
 stage = import_module("clozeline.stages.import")  # `import` is a word of Python
 MASKED = ["the encoder [MASK] a sentence", "a tokenizer cuts [MASK] into pieces"]
@@ -160,7 +158,7 @@ KINDS = {
     "question answering": Kind(
         lambda: BertForQuestionAnswering(small()),
         "question-answering",
-        lambda it: [(one.answer, 0) for (one,) in it.ask([PAIR], search=SpanSearch(align_to_words=False))],
+        lambda it: [(one.answer, 0) for (one,) in it.ask([PAIR], search=AnswerSearch(align_to_words=False))],
         best_span,
     ),
     "sentiment": Kind(

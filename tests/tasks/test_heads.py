@@ -17,8 +17,7 @@ from clozeline.system.errors import ArtifactError, ParamsError
 from clozeline.tasks import heads
 from clozeline.tasks import heads as classifier
 from clozeline.tasks.rows import EncodedBatch
-from tests.small_encoders import ParamsMaker
-from tests.tiny_models import small_bert
+from tests.make.models import ParamsMaker, small_bert
 
 KINDS: tuple[HeadKind, ...] = (
     "feature-extraction",

@@ -8,8 +8,7 @@ import transformers
 from clozeline.params.tasks import SECTIONS
 from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.tasks.kinds import KINDS
-from tests.every_kind import EACH, Case, inputs_of, record, write_records
-from tests.fine_tuning import contents, fine_tune, metrics_of
+from tests.make.tasks import EACH, Case, contents, fine_tune, inputs_of_case, metrics_of, record, write_rows
 
 STOCK = {
     "tagging": "AutoModelForTokenClassification",
@@ -28,8 +27,8 @@ def test_two_runs_write_the_same_files_which_stock_classes_load(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data.jsonl"
-    write_records(data, (record(number, case[1]) for number in range(120)))
-    params = inputs_of(kind, case, small_encoder, data, epochs=1).params
+    write_rows(data, (record(number, case[1]) for number in range(120)))
+    params = inputs_of_case(kind, case, small_encoder, data, epochs=1).params
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         fine_tune(params, tmp_path / name / "out", encoder=small_encoder, data=data)

@@ -13,7 +13,7 @@ from clozeline.records.finetune.task_metrics import ShownItem
 from clozeline.records.words.shingles import contamination, in_batches
 from clozeline.tasks.question_answering import contexts
 from clozeline.tasks.report import HeadlineFigure, TaskReport, only_answer, shown
-from tests.every_kind import EACH, Case, prepare, record, text_of, write_records
+from tests.make.tasks import EACH, Case, prepare, record, text_of, write_rows
 
 TRAINED = [(kind, case) for kind, case in EACH if kind != "zero_shot"]
 
@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
 def test_a_model_with_zero_weights_is_reported_to_give_a_constant_answer(
     kind: str, case: Case, small_encoder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_records(data, (record(number, case[1]) for number in range(80)))
+    write_rows(data, (record(number, case[1]) for number in range(80)))
     task: Any = prepare(kind, case, small_encoder, data)
     with torch.no_grad():
         for weight in task.model.parameters():
@@ -77,7 +77,7 @@ SHARING = [(kind, case) for kind, case in EACH if kind in ("question_answering",
 def test_only_test_texts_seen_in_pre_training_are_found(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
-    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(200)))
+    write_rows(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(200)))
     report = prepare(kind, case, small_encoder, tmp_path / "data.jsonl").test()
     seen = {text_of(number) for number in range(0, 200, 2)}
     num_seen = sum(any(text in whole for text in seen) for whole in report.test_texts)
@@ -96,7 +96,7 @@ def given_parts(
     parts: Mapping[str, Sequence[Mapping[str, object]]], kind: str, case: Case, encoder: Path, folder: Path
 ) -> TaskReport:
     for part, rows in parts.items():
-        write_records(folder / f"{part}.jsonl", rows)
+        write_rows(folder / f"{part}.jsonl", rows)
     return prepare(kind, case, encoder, folder, splits={part: f"{part}.jsonl" for part in parts}).test()
 
 

@@ -20,7 +20,7 @@ from clozeline.tasks.rows import (
 )
 from clozeline.tokenizing.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
-from tests.tiny_models import SENTENCES
+from tests.make.models import SENTENCES
 
 LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)
 

@@ -19,7 +19,7 @@ from clozeline.tasks.question_answering import data as questions
 from clozeline.tasks.selection import Counts, Splits, count_seen, strictest
 from clozeline.tasks.similarity import data as pairs
 from clozeline.tasks.tagging import data as sentences
-from tests.clean_text import write_clean_text
+from tests.make.texts import write_clean_text
 
 
 def test_items_seen_in_pretraining_are_counted(tmp_path: Path) -> None:

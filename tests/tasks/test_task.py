@@ -19,12 +19,11 @@ from clozeline.tasks.task import Task, answers
 from clozeline.tasks.training import prepare_training
 from clozeline.training.micro_batches import remedies
 from clozeline.training.state import Callback
-from tests.every_kind import CASES, EACH, Case, inputs_of, prepare, record, write_records
-from tests.fine_tuning import without_card
-from tests.memory_limit import run_alone
-from tests.named_knobs import is_knob_of, named_in
+from tests.make.models import small_modernbert
+from tests.make.params import is_knob_of, named_in
+from tests.make.processes import run_alone
+from tests.make.tasks import CASES, EACH, Case, inputs_of_case, prepare, record, without_card, write_rows
 from tests.tasks.little_memory import losses
-from tests.tiny_models import small_modernbert
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -32,7 +31,7 @@ def test_the_tokenizer_of_another_model_and_too_long_rows_are_refused(
     kind: str, small_encoder: Path, save_trained: Callable[[Any], Path], tmp_path: Path
 ) -> None:
     case = CASES[kind][0]
-    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(60)))
+    write_rows(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(60)))
     config = small_modernbert()
     config.vocab_size = 20
     other = save_trained(ModernBertForMaskedLM(config))
@@ -89,10 +88,10 @@ def test_a_tokenizer_with_too_many_unknown_tokens_is_reported(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = [record(number, case[1]) for number in range(60)]
-    write_records(tmp_path / "data.jsonl", records)
+    write_rows(tmp_path / "data.jsonl", records)
     prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
     assert "unknown to the tokenizer" not in caplog.text
-    write_records(tmp_path / "data.jsonl", map(in_another_script, records))
+    write_rows(tmp_path / "data.jsonl", map(in_another_script, records))
     prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
     assert "tokens of the training texts are unknown to the tokenizer" in caplog.text
 
@@ -117,11 +116,11 @@ def test_test_items_do_not_influence_training_selection_or_the_saved_model(
     data = tmp_path / "data"
     data.mkdir()
     splits = {"train": "train.jsonl", "validation": "validation.jsonl", "test": "test.jsonl"}
-    write_records(data / "train.jsonl", (record(number, case[1]) for number in range(80)))
-    write_records(data / "validation.jsonl", (record(number, case[1]) for number in range(80, 110)))
+    write_rows(data / "train.jsonl", (record(number, case[1]) for number in range(80)))
+    write_rows(data / "validation.jsonl", (record(number, case[1]) for number in range(80, 110)))
     told, test_texts = [], []
     for first in (200, 300):
-        write_records(data / "test.jsonl", (record(number, case[1]) for number in range(first, first + 25)))
+        write_rows(data / "test.jsonl", (record(number, case[1]) for number in range(first, first + 25)))
         task = prepare(kind, case, small_encoder, data, splits=splits)
         out = tmp_path / f"out {first}"
         out.mkdir()
@@ -140,10 +139,10 @@ def test_near_duplicates_of_training_texts_are_found_among_test_texts(
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    write_records(data / "train.jsonl", (record(number, case[1]) for number in range(80)))
+    write_rows(data / "train.jsonl", (record(number, case[1]) for number in range(80)))
     new = [record(number, case[1]) for number in range(200, 220)]
     near = [longer_by_a_word(other, record(number, case[1])) for number, other in enumerate(new[:8])]
-    write_records(data / "test.jsonl", [*near, *new[8:]])
+    write_rows(data / "test.jsonl", [*near, *new[8:]])
     report = prepare(kind, case, small_encoder, data, splits={"train": "train.jsonl", "test": "test.jsonl"}).test()
     found = contamination(report.test_texts, in_batches(report.train_texts))
     assert 3 <= found.num_near_duplicates + found.num_contained <= 8, "8 minus those of the validation split"
@@ -174,8 +173,8 @@ CHANGED: list[tuple[Mapping[str, object], list[str]]] = [
 
 def test_a_batch_too_large_for_main_memory_is_halved_with_the_same_result(small_encoder: Path, tmp_path: Path) -> None:
     """Pairs are the kind whose parts also read the rest of their batch."""
-    write_records(tmp_path / "few.jsonl", (record(number, {}) for number in range(40)))
-    write_records(tmp_path / "many.jsonl", (record(number, {}) for number in range(1200)))
+    write_rows(tmp_path / "few.jsonl", (record(number, {}) for number in range(40)))
+    write_rows(tmp_path / "many.jsonl", (record(number, {}) for number in range(1200)))
     arguments = ("similarity", small_encoder, tmp_path / "few.jsonl", tmp_path / "many.jsonl")
     found = run_alone("tests.tasks.little_memory", *arguments)
     halved = [line for line in found["told"] if "out of memory" in line]
@@ -189,7 +188,7 @@ def test_halves_of_a_batch_give_the_loss_of_the_whole(
     kind: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = tmp_path / "data.jsonl"
-    write_records(data, (record(number, {}) for number in range(120)))
+    write_rows(data, (record(number, {}) for number in range(120)))
     enough = losses(kind, small_encoder, data, batch_size=48)
     assert "out of memory" not in caplog.text
     task = type(prepare(kind, CASES[kind][0], small_encoder, data))
@@ -215,11 +214,13 @@ def without_end(*_: object) -> torch.Tensor:
 def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_this_kind(
     kind: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_records(tmp_path / "data.jsonl", (record(number, {}) for number in range(40)))
+    write_rows(tmp_path / "data.jsonl", (record(number, {}) for number in range(40)))
     case = CASES[kind][0]
     task = prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
     monkeypatch.setattr(type(task), "loss_sum", without_end)
-    training = prepare_training(task, inputs_of(kind, case, small_encoder, tmp_path / "data.jsonl"), tmp_path / "work")
+    training = prepare_training(
+        task, inputs_of_case(kind, case, small_encoder, tmp_path / "data.jsonl"), tmp_path / "work"
+    )
     with pytest.raises(TrainingError) as caught:
         training.chosen().run(Callback(), lambda look: None)
     assert "4,503,599,627,370,496 bytes were requested" in str(caught.value)
@@ -233,12 +234,14 @@ def test_a_row_too_large_for_memory_is_refused_with_its_size_and_the_params_of_t
 def test_remedies_leave_out_params_that_are_already_set(
     kind: str, changes: dict[str, object], knobs: list[str], tmp_path: Path
 ) -> None:
-    params = inputs_of(kind, CASES[kind][0], tmp_path, tmp_path / "data.jsonl", **changes).params
+    params = inputs_of_case(kind, CASES[kind][0], tmp_path, tmp_path / "data.jsonl", **changes).params
     assert named_in(remedies(params)) == knobs
 
 
 def test_pairs_that_are_cut_shorter_in_training_are_reported_at_that_length(tmp_path: Path) -> None:
-    params = inputs_of("similarity", CASES["similarity"][0], tmp_path, tmp_path / "data.jsonl", train_length=16).params
+    params = inputs_of_case(
+        "similarity", CASES["similarity"][0], tmp_path, tmp_path / "data.jsonl", train_length=16
+    ).params
     told = named_in(remedies(params))
     assert told == ["train_length", "frozen_layers", "lora"]
     assert all(is_knob_of(SECTIONS["similarity"], knob) for knob in told)

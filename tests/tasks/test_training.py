@@ -23,16 +23,15 @@ from clozeline.training.checkpoints import Checkpoints
 from clozeline.training.loop import Loop
 from clozeline.training.micro_batches import Hardware
 from clozeline.training.state import Batch, Callback
-from tests.every_kind import CASES, EACH, Case, inputs_of, prepare, record, write_records
-from tests.fine_tuning import keep_last_weights
-from tests.tiny_models import small_bert
+from tests.make.models import small_bert
+from tests.make.tasks import CASES, EACH, Case, inputs_of_case, keep_last_weights, prepare, record, write_rows
 
 
 @pytest.mark.parametrize(("kind", "case"), EACH)
 def test_a_task_reports_every_token_that_it_trains_on(
     kind: str, case: Case, small_encoder: Path, tmp_path: Path
 ) -> None:
-    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
+    write_rows(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
     task = prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
     batches = islice(task.batches_from(0, 0), task.batches_per_epoch)
     brought = {token for batch in batches for rows in encoded_in(batch.inputs) for token in tokens_in(rows)}
@@ -63,8 +62,8 @@ def test_embeddings_of_words_outside_the_training_texts_stay_unchanged(
     torch.manual_seed(0)
     encoder = save_trained(BertForMaskedLM(small_bert()))
     case = CASES["classification"][0]
-    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
-    inputs = inputs_of("classification", case, encoder, tmp_path / "data.jsonl", epochs=1)
+    write_rows(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
+    inputs = inputs_of_case("classification", case, encoder, tmp_path / "data.jsonl", epochs=1)
     assert inputs.params.optimizer.weight_decay > 0
     before = table_of(prepare("classification", case, encoder, tmp_path / "data.jsonl")).clone()
     finished = next(
@@ -88,8 +87,8 @@ def test_editing_code_that_a_kind_uses_renames_its_checkpoints(
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch()
     kind, (case, *_) = "classification", CASES["classification"]
-    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
-    inputs = inputs_of(kind, case, small_encoder, tmp_path / "data.jsonl")
+    write_rows(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
+    inputs = inputs_of_case(kind, case, small_encoder, tmp_path / "data.jsonl")
     names = []
     for line in ("one = 1\n", "one = 1\n", "one = 2\n"):
         (tmp_path / changed).write_text(line, encoding="utf-8")

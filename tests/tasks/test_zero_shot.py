@@ -20,9 +20,8 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.training import use_threads
 from clozeline.tasks.zero_shot import Cloze, Entailment
 from clozeline.tokenizing.tokenizer.folder import SPECIAL_TOKENS
-from tests.fine_tuning import contents, fine_tune, metrics_of
-from tests.make.tasks import inputs_of, params_of, write_rows
-from tests.tiny_models import small_modernbert
+from tests.make.models import small_modernbert
+from tests.make.tasks import contents, fine_tune, inputs_of, metrics_of, params_of, write_rows
 
 TOPICS = {
     "cooking": "salt oven butter flour pan dough sugar spoon pepper broth yeast cream",

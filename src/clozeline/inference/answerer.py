@@ -11,10 +11,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from clozeline.inference.fields import UNDESCRIBED, AnswerSearch
 from clozeline.inference.open_model import AnyQuestion, PerToken, Question, Records, Rows, TextBatch, check_top_k
 from clozeline.inference.tokenization import TextTooLongError, Window
 from clozeline.records.package import Manifest
@@ -31,18 +34,8 @@ _CONTEXT = 1
 _NO_ANSWER = 0
 """First token of a window, which start and end point at if there is no answer (Devlin et al. 2018, section 4.3)."""
 
-_QUESTION_TOKENS = 64
 _OVERLAP_TOKENS = 128
-
-
-@dataclass(frozen=True, slots=True)
-class SpanSearch:
-    """Parameters of the search; names without units are those of Hugging Face's question-answering task."""
-
-    top_k: int = 1
-    max_answer_tokens: int = 15
-    may_be_unanswerable: bool = False
-    align_to_words: bool = True
+SEARCH = AnswerSearch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +61,13 @@ class WindowSpans:
     """Log of the sum of the exponentials of all pairs of start and end, without that of no answer."""
 
 
-def best_pairs(start_C: Logits, end_C: Logits, search: SpanSearch) -> Iterator[tuple[int, int, float]]:
-    """Yield first token, last token and logit of the best spans of at most `max_answer_tokens` tokens, best first."""
+def best_pairs(start_C: Logits, end_C: Logits, top_k: int, search: AnswerSearch) -> Iterator[tuple[int, int, float]]:
+    """Yield first token, last token and logit of the best spans of at most `max_answer_len` tokens, best first."""
     num_tokens = len(start_C)
-    width = min(search.max_answer_tokens, num_tokens)
+    width = min(search.max_answer_len, num_tokens)
     padded = np.concatenate([end_C, np.full(width - 1, -np.inf, dtype=end_C.dtype)])
     sums = start_C[:, None] + np.lib.stride_tricks.sliding_window_view(padded, width)
-    wanted = min(2 * search.top_k + _SPARE_SPANS if search.align_to_words else search.top_k, sums.size)
+    wanted = min(2 * top_k + _SPARE_SPANS if search.align_to_words else top_k, sums.size)
     flat = sums.ravel()
     best = np.argpartition(-flat, wanted - 1)[:wanted]
     for place in best[np.lexsort((best, -flat[best]))]:
@@ -126,67 +119,52 @@ def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
         ) from error
 
 
-_USUAL = SpanSearch()
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Answer with the fields of Hugging Face's question-answering task; `answer` is empty if there is no answer."""
 
-    answer: str
-    score: float
-    """Probability, 0-1, among all spans of all windows and no answer."""
-    start: int
-    """First character of the answer in the context."""
-    end: int
+    __pydantic_config__ = UNDESCRIBED
 
-
-@dataclass(frozen=True, slots=True)
-class ContextWindows:
-    """How a context is split into windows; None stands for the default of the model."""
-
-    window_tokens: int | None = None
-    overlap_tokens: int | None = None
-    """Context tokens that adjacent windows share, at most half of the context tokens of a window."""
-    question_tokens: int = _QUESTION_TOKENS
-    """Number of tokens to which a longer question is truncated."""
-
-
-_AS_IT_IS = ContextWindows()
+    answer: Annotated[str, Field(description="Empty if the context has no answer.")]
+    score: Annotated[
+        float, Field(ge=0, le=1.001, description="Probability among all spans of the context and no answer.")
+    ]
+    start: Annotated[int, Field(ge=0, description="First character of the answer in the context.")]
+    end: Annotated[int, Field(ge=0)]
 
 
 class Answerer(PerToken):
     """Answers questions about contexts of any length; a long context is read in overlapping windows."""
 
     def ask(
-        self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: ContextWindows = _AS_IT_IS
+        self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, search: AnswerSearch = SEARCH
     ) -> list[list[Answer]]:
-        """Return the best answers to each question about its context, best first.
+        """Return the `top_k` best answers to each question about its context, best first.
 
         Raises:
             TextError: a text is not valid Unicode, or a window has no room for a context beside the question.
-            DataError: `search.top_k` is below 1.
+            DataError: `top_k` is below 1.
         """
-        return self.best(pairs, self.answers(self.asking(pairs, search=search, reading=reading)), search=search)
+        return self.best(pairs, self.answers(self.asking(pairs, top_k=top_k, search=search)), top_k, search)
 
     def asking(
-        self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: ContextWindows = _AS_IT_IS
+        self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, search: AnswerSearch = SEARCH
     ) -> Question[WindowSpans]:
         """Return the `Question` that `ask` would run; `best` combines its answers. Raises the same errors as `ask`."""
-        check_top_k(search.top_k)
-        windows = self.windows(pairs, reading=reading)
+        check_top_k(top_k)
+        windows = self.windows(pairs, search)
         return Question(
             [window.read for window in windows],
             ENDS,
-            lambda position, ends_L2: spans_in(windows[position], ends_L2, search),
+            lambda position, ends_L2: spans_in(windows[position], ends_L2, top_k, search),
         )
 
-    def windows(self, pairs: Sequence[tuple[str, str]], *, reading: ContextWindows = _AS_IT_IS) -> list[Window]:
+    def windows(self, pairs: Sequence[tuple[str, str]], search: AnswerSearch = SEARCH) -> list[Window]:
         """Return the windows of each question with its context; raises as `ask`."""
-        return [window for number, pair in enumerate(pairs) for window in self._windows(number, pair, reading)]
+        return [window for number, pair in enumerate(pairs) for window in self._windows(number, pair, search)]
 
     def best(
-        self, pairs: Sequence[tuple[str, str]], found: Sequence[WindowSpans], *, search: SpanSearch = _USUAL
+        self, pairs: Sequence[tuple[str, str]], found: Sequence[WindowSpans], top_k: int, search: AnswerSearch
     ) -> list[list[Answer]]:
         """Return the answers to each question, best first, from the spans in the windows of its context."""
         of_question: dict[int, list[WindowSpans]] = defaultdict(list)
@@ -194,8 +172,7 @@ class Answerer(PerToken):
             of_question[window.number].append(window)
         margin = self.manifest.no_answer_margin or 0.0
         return [
-            _answers(context, of_question[number], search, margin)[: search.top_k]
-            for number, (_, context) in enumerate(pairs)
+            _answers(context, of_question[number], search, margin)[:top_k] for number, (_, context) in enumerate(pairs)
         ]
 
     @property
@@ -207,7 +184,7 @@ class Answerer(PerToken):
 
     def records(self, texts: Sequence[str], *, top_k: int, truncate: bool) -> Records:
         """Return answers from the whole context; `truncate` has no effect."""
-        found = self.ask(pairs_in(texts, "question", "context"), search=SpanSearch(top_k=top_k))
+        found = self.ask(pairs_in(texts, "question", "context"), top_k=top_k)
         return [{"answers": [asdict(answer) for answer in of_question]} for of_question in found]
 
     @classmethod
@@ -220,10 +197,10 @@ class Answerer(PerToken):
         start_BL, end_BL = super()._run(batch, "start_logits", "end_logits")
         return [np.stack([start_BL, end_BL], axis=2)]
 
-    def _windows(self, number: int, pair: tuple[str, str], reading: ContextWindows) -> list[Window]:
-        longest = min(reading.window_tokens or self.manifest.max_length, self.manifest.max_length)
+    def _windows(self, number: int, pair: tuple[str, str], search: AnswerSearch) -> list[Window]:
+        longest = min(search.max_seq_len or self.manifest.max_length, self.manifest.max_length)
         most = longest - self.tokenizer.num_added(pairs=True)
-        question, num_tokens = self.tokenizer.first_tokens(pair[0], max(1, min(reading.question_tokens, most // 2)))
+        question, num_tokens = self.tokenizer.first_tokens(pair[0], max(1, min(search.max_question_len, most // 2)))
         room = most - num_tokens
         if room < 1:
             raise TextTooLongError(
@@ -233,7 +210,7 @@ class Answerer(PerToken):
                 expected="at least one token of the context in each window",
                 do="use larger windows (over HTTP: `max_seq_len`)",
             )
-        overlap = _OVERLAP_TOKENS if reading.overlap_tokens is None else reading.overlap_tokens
+        overlap = _OVERLAP_TOKENS if search.doc_stride is None else search.doc_stride
         windows = self.tokenizer.windows([(question, pair[1])], longest=longest, overlap=min(overlap, room // 2))
         return [replace(window, number=number) for window in windows]
 
@@ -243,7 +220,7 @@ def context_of(window: Window) -> npt.NDArray[np.int64]:
     return np.flatnonzero([sequence == _CONTEXT for sequence in window.encoding.sequence_ids])
 
 
-def spans_in(window: Window, ends_L2: Rows, search: SpanSearch = _USUAL) -> WindowSpans:
+def spans_in(window: Window, ends_L2: Rows, top_k: int, search: AnswerSearch) -> WindowSpans:
     """Return the best spans of a window, from the start and end logits at each of its tokens."""
     of_context = context_of(window)
     seen = np.concatenate([[_NO_ANSWER], of_context])
@@ -255,12 +232,12 @@ def spans_in(window: Window, ends_L2: Rows, search: SpanSearch = _USUAL) -> Wind
     words = window.encoding.word_ids
     word_C = np.array([words[place] for place in of_context], dtype=np.int64)
     start_C, end_C = characters(spans_C2, word_C, search.align_to_words)
-    pairs = best_pairs(ends_L2[of_context, 0], ends_L2[of_context, 1], search)
+    pairs = best_pairs(ends_L2[of_context, 0], ends_L2[of_context, 1], top_k, search)
     spans = tuple(Span(int(start_C[first]), int(end_C[last]), logit) for first, last, logit in pairs)
     return WindowSpans(window.number, spans, nothing, without(total, nothing))
 
 
-def _answers(context: str, windows: Sequence[WindowSpans], search: SpanSearch, margin: float) -> list[Answer]:
+def _answers(context: str, windows: Sequence[WindowSpans], search: AnswerSearch, margin: float) -> list[Answer]:
     """Return the answers, best first. Probabilities of spans with the same text, ignoring case, are added."""
     nothing = min(window.nothing for window in windows)
     total = log_sum(np.array([nothing, *(window.answered for window in windows)]))
@@ -275,7 +252,7 @@ def _answers(context: str, windows: Sequence[WindowSpans], search: SpanSearch, m
             else Answer(text, score, span.start, span.end)
         )
     ranked = sorted(found.values(), key=lambda answer: -answer.score)
-    if not search.may_be_unanswerable and ranked:
+    if not search.handle_impossible_answer and ranked:
         return ranked
     none = Answer("", math.exp(nothing - total), 0, 0)
     place = sum(answer.score >= math.exp(nothing - margin - total) for answer in ranked)

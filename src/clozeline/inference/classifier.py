@@ -6,8 +6,12 @@ Shapes: C classes.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from clozeline.inference.answerer import pairs_in
+from clozeline.inference.fields import UNDESCRIBED
 from clozeline.inference.open_model import AnyQuestion, OpenModel, Question, Records, Rows, check_top_k, scored
 from clozeline.inference.tokenization import Given, NotAPairError
 from clozeline.records.package import Manifest, ScoreFunction
@@ -15,13 +19,20 @@ from clozeline.records.package import Manifest, ScoreFunction
 _RELEVANT = ("relevant", "entailment", "equivalent", "duplicate", "paraphrase", "similar", "yes", "true", "1")
 """Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets."""
 
+_SCORE = Field(
+    description="Probability among all labels, or of this label alone if a text can have several; "
+    "`function_to_apply` changes it."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
     """One label of a text, with the fields of Hugging Face's text-classification task."""
 
+    __pydantic_config__ = UNDESCRIBED
+
     label: str
-    score: float
+    score: Annotated[float, _SCORE]
     """Score by the model's score function: a probability, 0-1, or the logit of a regression."""
 
 
@@ -53,12 +64,7 @@ class Classifier(OpenModel):
         return self.answers(self.classifying(texts, top_k=top_k, truncate=truncate))
 
     def classifying(
-        self,
-        texts: Sequence[Given],
-        *,
-        top_k: int = 1,
-        truncate: bool = False,
-        function: ScoreFunction | None = None,
+        self, texts: Sequence[Given], *, top_k: int = 1, truncate: bool = False, function: ScoreFunction | None = None
     ) -> Question[list[LabelScore]]:
         """Return the `Question` that `classify` would run. Raises the same errors as `classify`.
 

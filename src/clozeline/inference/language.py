@@ -9,9 +9,11 @@ graph gives; X is K or V.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field
 
 from clozeline.inference.open_model import (
     AnyQuestion,
@@ -146,12 +148,12 @@ def named(rows_K2: Rows, top_k: int, but: Sequence[int] = ()) -> list[tuple[int,
 class Filled:
     """One candidate for one mask, with the fields of Hugging Face's fill-mask task."""
 
-    score: float
-    """Probability, 0-1, over the whole vocabulary, or over the targets if some were given."""
-    token: int
+    __pydantic_config__ = ConfigDict(title="Candidate", json_schema_extra={"description": "One token for one mask."})
+
+    score: Annotated[float, Field(ge=0, le=1, description="Probability over the vocabulary, or over the targets.")]
+    token: Annotated[int, Field(ge=0, description="Token id.")]
     token_str: str
-    sequence: str
-    """The text with this mask filled; other masks stay."""
+    sequence: Annotated[str, Field(description="The text with this mask filled; other masks stay.")]
 
 
 class OpenEncoder(LanguageModel):

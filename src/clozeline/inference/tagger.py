@@ -9,20 +9,23 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field
 
+from clozeline.inference.fields import OUTSIDE, UNDESCRIBED, Aggregation
 from clozeline.inference.open_model import AnyQuestion, PerToken, Question, Records, Rows, softmax
 from clozeline.inference.tokenization import Window
 
-Aggregation = Literal["none", "simple", "first", "average", "max"]
-"""`none` gives single tokens, `simple` groups neighbours of one type. The others tag whole words: by the first token,
-by the mean of the tokens' scores, or by the token with the largest score.
-"""
-OUTSIDE = "O"
 Joined = Callable[[Sequence[str]], str]
+_IN_ANSWER: ConfigDict = {**UNDESCRIBED, "extra": "forbid"}
+"""Other keys are forbidden, so that a list of entities and one of tokens differ."""
+_Score = Annotated[float, Field(ge=0, le=1.001, description="Mean probability of the tag over the tokens or words.")]
+_INDEX = Field(ge=0, description="Position of the token in the text as the model reads it, including special tokens.")
+_Start = Annotated[int, Field(ge=0, description="First character in the text.")]
+_End = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +45,30 @@ class ScoredToken:
 class TaggedToken:
     """Answer without aggregation, with the fields of Hugging Face's token-classification task."""
 
+    __pydantic_config__ = _IN_ANSWER
+
     entity: str
-    score: float
-    index: int
+    score: _Score
+    index: Annotated[int, _INDEX]
     word: str
-    start: int
-    end: int
+    start: _Start
+    end: _End
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
     """Answer with aggregation, with the fields of Hugging Face's token-classification task."""
 
+    __pydantic_config__ = _IN_ANSWER
+
     entity_group: str
-    score: float
-    """Mean probability of the tags of its tokens or words."""
+    score: _Score
     word: str
-    start: int
-    """First character of the entity in the text."""
-    end: int
+    start: _Start
+    end: _End
 
 
-Tagged = list[TaggedToken] | list[Entity]
+Tagged = list[Entity] | list[TaggedToken]
 
 
 def aggregated(

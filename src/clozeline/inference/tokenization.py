@@ -24,10 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field
 from tokenizers import AddedToken, Encoding, Tokenizer
 
 from clozeline.records.word_cuts import (
@@ -247,11 +248,12 @@ class Window:
 class Piece:
     """One token of a text; an added special token has no characters."""
 
+    __pydantic_config__ = ConfigDict(title="SimpleToken", json_schema_extra={"description": None})
+
     id: int
     text: str
     special: bool
-    start: int | None
-    """First character of the token in the text; None for an added special token."""
+    start: Annotated[int | None, Field(description="First character in the text; null for an added special token.")]
     stop: int | None
 
 

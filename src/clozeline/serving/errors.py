@@ -63,6 +63,77 @@ def problem(
     return ApiError(status, detail, headers)
 
 
+_REFUSALS = {
+    "malformed_json": ("the body is not JSON", "correct the body; /docs has an example for each route"),
+    "no_such_label": ("the model has no such label", "choose from the `labels` of this model in /models"),
+    "no_such_request": (
+        "there is no answer to score under this request id",
+        "send feedback once, and soon after the answer",
+    ),
+    "compressed_body": (
+        "the body is compressed, and the server reads only uncompressed bodies",
+        "send it uncompressed; split a large body into several requests",
+    ),
+    "not_json": (
+        "the server does not read bodies of this content type",
+        "add the header (curl: -H 'content-type: application/json')",
+    ),
+    "not_utf8": ("the server does not read this charset", "encode the body as UTF-8 and correct the header"),
+    "labels_compete": (
+        "an encoder cannot score labels independently",
+        "leave `multi_label` out, or serve such a classifier too",
+    ),
+    "no_such_input": ("these are not the inputs of the model", "send each input that /v2/models/NAME lists, once"),
+    "no_such_output": ("the model has no output of that name", "choose from the outputs in /v2/models/NAME"),
+    "no_such_parameter": ("the model does not read this parameter", "leave it out"),
+    "no_token_vectors": (
+        "the package of this model gives no vectors of tokens",
+        "export it again, or leave `?level=tokens` out",
+    ),
+    "other_answers": (
+        "each answer of the request needs its right one",
+        "send one for each text, question or mask, in the order of the request",
+    ),
+    "several_masks": (
+        "a tensor has room for one mask in each text",
+        "send the text to /fill-mask, which answers for each mask",
+    ),
+    "too_many_dimensions": (
+        "the vectors of this model have fewer dimensions",
+        "ask for fewer dimensions, or leave `dimensions` out",
+    ),
+    "two_models": ("the path names one model and the request another", "leave `model` out, or remove the prefix"),
+    "unknown_prompt": ("the model has no prompt of this name", "correct `prompt_name`, or leave it out"),
+    "unknown_token": (
+        "a token id is not in the vocabulary of the model",
+        "send ids that /tokenize returns for this model",
+    ),
+    "unreadable_tensor": ("the tensor cannot be read", "compare the request with the example at /docs"),
+    "unusable_level": ("`level` cannot be used", "correct the query of the URL"),
+    "worker_fault": ("a worker thread failed", "restart the server; see its log for the cause"),
+}
+"""Code of an error about a request → message, and what to do."""
+_STATUSES = {
+    "malformed_json": 400,
+    "no_such_label": 404,
+    "no_such_request": 404,
+    "compressed_body": 415,
+    "not_json": 415,
+    "not_utf8": 415,
+    "worker_fault": 503,
+}
+"""Statuses of those that are not 422."""
+
+
+def refused(
+    code: str, *, given: object, expected: str, param: str | None = None, headers: Mapping[str, str] | None = None
+) -> ApiError:
+    """Return the `problem` of a code of the table."""
+    message, do = _REFUSALS[code]
+    status = _STATUSES.get(code, 422)
+    return problem(status, code, message, given=given, expected=expected, do=do, param=param, headers=headers)
+
+
 def shortened(value: object) -> str:
     text = value if isinstance(value, str) else written(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

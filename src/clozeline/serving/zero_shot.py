@@ -9,14 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from clozeline.inference.classifier import Classifier, LabelScore
+from clozeline.inference.fields import ONE_BLANK, TEMPLATE
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import OpenModel, Question, Rows, likeliest, softmax
 from clozeline.inference.tokenization import TargetError, TextTooLongError
 from clozeline.system.errors import DataError
 
 BLANK = "{}"
-TEMPLATE = f"This text is about {BLANK}."
-ONE_BLANK = r"^[^{}]*\{\}[^{}]*$"
 _ENTAILMENT, _CONTRADICTION = "entailment", "contradiction"
 
 

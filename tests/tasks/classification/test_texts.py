@@ -21,10 +21,8 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.classification.texts import MultiLabel, SingleLabel
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskReport
-from tests import every_kind
-from tests.every_kind import CASES, Case, record, write_records
-from tests.fine_tuning import fine_tune, metrics_of
-from tests.make.tasks import inputs_of, params_of, write_rows
+from tests.make import tasks as small_tasks
+from tests.make.tasks import CASES, Case, fine_tune, inputs_of, metrics_of, params_of, record, write_rows
 
 TOPICS = {"cooking": "model reads", "sailing": "tensor shape", "gardens": "error hash"}
 FILLER = ["the", "a", "of", "and", "with", "in", "that", "is"]
@@ -353,8 +351,8 @@ def task_of(case: Case, encoder: Path, folder: Path, num_odd: Mapping[str, int],
         records: Iterable[Mapping[str, Any]] = (record(number, case[1]) for number in usual)
         first = usual.stop + 50
         odd = [record(number, case[1]) | {"label": odd_label} for number in range(first, first + num_odd.get(part, 0))]
-        write_records(folder / SPLITS[part], [*records, *odd])
-    return every_kind.prepare("classification", case, encoder, folder, splits=SPLITS)
+        write_rows(folder / SPLITS[part], [*records, *odd])
+    return small_tasks.prepare("classification", case, encoder, folder, splits=SPLITS)
 
 
 def number(report: TaskReport, key: str) -> float:

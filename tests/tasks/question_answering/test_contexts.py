@@ -13,8 +13,7 @@ import pytest
 from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.tasks.question_answering.contexts import best_span, best_threshold, nearest_sentences
 from clozeline.tasks.question_answering.data import AnswerText, ContextQuestion
-from tests.fine_tuning import fine_tune, metrics_of
-from tests.make.tasks import params_of
+from tests.make.tasks import fine_tune, metrics_of, params_of
 
 
 @pytest.mark.parametrize("most_tokens", [1, 3, 7, 50])

@@ -20,8 +20,7 @@ from clozeline.tasks.similarity.data import PairBatch, Targets, TextPair
 from clozeline.tasks.similarity.matching import BelongingPairs, MatchQuestions
 from clozeline.tasks.similarity.scored import ScoredPairs, Values, cosine_losses, ranking_losses
 from clozeline.tasks.task import TaskInputs
-from tests.fine_tuning import fine_tune, metrics_of
-from tests.make.tasks import params_of
+from tests.make.tasks import fine_tune, metrics_of, params_of
 
 A, B = [1.0, 0.0], [0.0, 1.0]
 

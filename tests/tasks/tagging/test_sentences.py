@@ -14,9 +14,7 @@ from clozeline.records.finetune.scored_items import read_held_out
 from clozeline.tasks.probe import NAME as PROBE
 from clozeline.tasks.tagging.data import Sentence
 from clozeline.tasks.tagging.sentences import Tagging, entities_in, score, usual_tags
-from tests.every_kind import CASES, prepare, record, write_records
-from tests.fine_tuning import fine_tune, metrics_of
-from tests.make.tasks import params_of
+from tests.make.tasks import CASES, fine_tune, metrics_of, params_of, prepare, record, write_rows
 
 ADVERSARIAL = [
     ([["O", "O"]], [["O", "O"]]),
@@ -154,8 +152,8 @@ def salted(numbers: range, kind: str) -> list[dict[str, object]]:
 
 def test_entities_of_unseen_types_count_as_missed_for_model_and_baseline(small_encoder: Path, tmp_path: Path) -> None:
     odd = salted(range(300, 310), "odd")
-    write_records(tmp_path / "train.jsonl", salted(range(80), "thing"))
-    write_records(tmp_path / "test.jsonl", [*salted(range(200, 230), "thing"), *odd])
+    write_rows(tmp_path / "train.jsonl", salted(range(80), "thing"))
+    write_rows(tmp_path / "test.jsonl", [*salted(range(200, 230), "thing"), *odd])
     splits = {"train": "train.jsonl", "test": "test.jsonl"}
     report = prepare("tagging", CASES["tagging"][0], small_encoder, tmp_path, splits=splits).test()
     num_odd = sum(str(it["text"]).split().count("salt") for it in odd)

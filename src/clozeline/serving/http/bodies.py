@@ -5,35 +5,20 @@ Errors name the field in JSON notation.
 `/models/NAME` before the path of any route lets the model called NAME answer. It is for clients that know a base URL
 and cannot send a name, such as those of text-embeddings-inference and of Hugging Face's pipelines. The prefix changes
 nothing on routes about the server itself.
-
-MLflow's clients send texts as dataframes by columns or by rows, as instances, or as plain inputs.
 """
 
-import difflib
 import re
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from email.message import Message
-from itertools import zip_longest
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clozeline.serving.errors import ApiError, problem, shortened, written
+from clozeline.inference import fields
+from clozeline.serving.errors import ApiError, problem, refused, shortened, written
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
 _ABOUT_BODY = (b"content-type", b"content-encoding")
@@ -52,26 +37,13 @@ _EXPECTED = {
 }
 """Replacements for messages of pydantic that name its internals."""
 MAX_TEXTS = 256
-MAX_TEXT_CHARACTERS = 100_000
-"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
-MAX_TOP_K = 100
 MAX_ANSWER_CHARACTERS = 16 * 2**20
 """Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
 MAX_TIMEOUT_MILLISECONDS = 600_000
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
-Text = Annotated[
-    str,
-    # Blank text gives a model nothing to read, and tokenizers drop NUL silently.
-    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
-]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+Texts = Annotated[list[fields.Text], Field(min_length=1, max_length=MAX_TEXTS)]
 _TEXTS = TypeAdapter(Texts)
-Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
-ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
-Truncate = Annotated[
-    bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")
-]
 TruncationDirection = Annotated[
     Literal["right", "Right"] | None,
     Field(description="End at which long texts are cut; only the right end is supported."),
@@ -80,7 +52,6 @@ PromptName = Annotated[
     str | None, Field(description="Prompt of the model, put before each text; null: its default prompt, if it has one.")
 ]
 NoPromptName = Annotated[None, Field(description="Always null: texts are tokenized as they are.")]
-_MAX_TOKENS = 100_000
 TimeoutMilliseconds = Annotated[
     int,
     Field(
@@ -89,15 +60,9 @@ TimeoutMilliseconds = Annotated[
         description="Milliseconds until the request ends with 504; without it, the timeout of the server applies.",
     ),
 ]
-_COMPARED_CHARACTERS = 100
-"""Part of an unknown key that is compared: a very long key would hold up other requests."""
 PREFIX = "/models/"
 _NAME = "clozeline.encoder"
 """Key of a scope: the model name from the path prefix."""
-TEXT_COLUMN = "text"
-Records = tuple[list[dict[str, Any]], dict[str, str]]
-"""A record for each text, and headers that name the model."""
-_Names = tuple[str, str]
 PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
 FLAT_TAG, NESTED_TAG, NUMBER_TAG = "(flat)", "(nested)", "(number)"
 """Tags for kinds of values, which pydantic puts into locations of errors. Clients do not see parts in parentheses."""
@@ -113,13 +78,10 @@ def read_json(headers: Headers, raw: bytes) -> int:
         return len(raw)
     given = headers.get("content-type")
     if given is None or not _JSON_TYPE.fullmatch(_parsed_type(given).get_content_type()):
-        raise problem(
-            415,
+        raise refused(
             "not_json",
-            "the server does not read bodies of this content type",
             given=f"content-type: {given}" if given else "no content-type",
             expected="content-type: application/json",
-            do="add the header (curl: -H 'content-type: application/json')",
         )
     check_encoding(headers)
     return len(raw)
@@ -135,24 +97,18 @@ def check_encoding(headers: Headers) -> None:
     """Raise ApiError (415) if `headers` declare a compressed body, or a charset other than UTF-8."""
     codings = ", ".join(headers.getlist("content-encoding"))
     if any(coding.strip().lower() not in _AS_IT_IS for coding in codings.split(",")):
-        raise problem(
-            415,
+        raise refused(
             "compressed_body",
-            "the body is compressed, and the server reads only uncompressed bodies",
             given=f"content-encoding: {codings}",
             expected="uncompressed JSON, with no content-encoding",
-            do="send it uncompressed; split a large body into several requests",
             headers={"accept-encoding": "identity"},
         )
     content_type = headers.get("content-type", "")
     if str(_parsed_type(content_type).get_param("charset", "utf-8")).lower() not in _UTF_8:
-        raise problem(
-            415,
+        raise refused(
             "not_utf8",
-            "the server does not read this charset",
             given=f"content-type: {content_type}",
             expected="JSON in UTF-8, with charset=utf-8 or no charset",
-            do="encode the body as UTF-8 and correct the header",
         )
 
 
@@ -165,13 +121,10 @@ def parse_json(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise problem(
-            400,
+        raise refused(
             "malformed_json",
-            "the body is not JSON",
             given=f"{error.msg} at line {error.lineno}, column {error.colno}" if raw else "an empty body",
             expected='a JSON object in UTF-8, such as {"inputs": "…"}',
-            do="correct the body; /docs has an example for each route",
         ) from error
 
 
@@ -232,15 +185,6 @@ def _parsed_type(content_type: str) -> Message:
     return parsed
 
 
-def _whole(given: object) -> object:
-    return int(given) if isinstance(given, float) and given.is_integer() else given
-
-
-WHOLE: Final = BeforeValidator(_whole)
-"""Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these
-are missing from the schema."""
-
-
 def inputs_kind(inputs: object) -> str | None:
     if isinstance(inputs, str):
         return TEXT_TAG
@@ -255,7 +199,7 @@ def nesting(given: object) -> str | None:
 
 
 Inputs = Annotated[
-    Annotated[Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
+    Annotated[fields.Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
     Field(description=f"One text, or a list of 1 to {MAX_TEXTS} texts."),
     Discriminator(
         inputs_kind,
@@ -266,32 +210,8 @@ Inputs = Annotated[
 Dimensions = Annotated[
     int | None,
     Field(ge=1, description="Number of leading dimensions to keep; each vector is normalized again. null: all."),
-    WHOLE,
+    fields.WHOLE,
 ]
-TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE]
-
-NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
-TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]
-
-
-class RequestBody(BaseModel):
-    """Strict base of all request bodies: refuses unknown keys, and numbers in quotes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_unknown_key(cls, given: Any) -> Any:
-        known = sorted(cls.model_fields)
-        unknown = [key for key in given if key not in known] if isinstance(given, dict) else []
-        if not unknown:
-            return given
-        near = difflib.get_close_matches(unknown[0][:_COMPARED_CHARACTERS], known, n=1)
-        raise PydanticCustomError(
-            "unknown_key",
-            "one of: {known}",
-            {"key": unknown[0], "known": ", ".join(known), "near": near[0] if near else ""},
-        )
 
 
 def checked_texts(given: Sequence[Any], param: str) -> list[str]:
@@ -338,124 +258,3 @@ def without_prefix(scope: Scope) -> Scope:
         return scope
     name, _, path = scope["path"].removeprefix(PREFIX).partition("/")
     return {**scope, "path": f"/{path}", _NAME: name} if name and path else scope
-
-
-def _name_kind(given: object) -> str | None:
-    return {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}.get(type(given))
-
-
-_ColumnName = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, WHOLE, Tag(NUMBER_TAG)],
-    Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
-]
-
-
-class InvocationParams(RequestBody):
-    top_k: Annotated[
-        TopK,
-        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
-    ] = 5
-    truncate: Truncate = False
-    model: ModelName = None
-
-
-class DataframeSplit(RequestBody):
-    columns: Annotated[list[_ColumnName], Field(min_length=1)]
-    data: Annotated[list[list[Any]], Field(min_length=1, max_length=MAX_TEXTS)]
-    index: list[Any] | None = None
-
-    def records(self) -> list[dict[str, Any]]:
-        names = [str(name) for name in self.columns]
-        return [dict(zip_longest(names, row[: len(names)])) for row in self.data]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Content of a request, and the name of its shape."""
-
-    shape: str
-    given: Any
-
-    def texts(self) -> list[str]:
-        """Return the text of each row.
-
-        Raises:
-            ApiError: 422, a row is not a text, or it is not clear which column holds the texts.
-        """
-        rows = self._rows()
-        if isinstance(rows, dict):
-            rows = rows.get(_text_column(rows), None)
-        return checked_texts(_column(rows) if isinstance(rows, list) else [rows], self.shape)
-
-    def pairs(self, names: _Names) -> list[tuple[str, str]]:
-        """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
-
-        Raises:
-            ApiError: 422, a row lacks one of the columns, has no text in it, or is not such JSON.
-        """
-        rows = self._rows()
-        if isinstance(rows, dict):
-            rows = _turned(rows)
-        records = [_record(row) for row in (rows if isinstance(rows, list) else [rows])]
-        for number, record in enumerate(records):
-            if record is None or not set(names) <= set(record):
-                raise _no_pair(f"{self.shape}[{number}]", record, names)
-        columns = ([record[name] for record in records if record] for name in names)
-        first, second = (checked_texts(column, self.shape) for column in columns)
-        return list(zip(first, second, strict=True))
-
-    def _rows(self) -> Any:
-        return self.given.records() if isinstance(self.given, DataframeSplit) else self.given
-
-
-def _turned(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of `columns`. Each column is a list, or the value of a single row."""
-    listed = {name: value if isinstance(value, list) else [value] for name, value in columns.items()}
-    return [dict(zip(listed, row, strict=True)) for row in zip_longest(*listed.values())]
-
-
-def _record(row: Any) -> dict[str, Any] | None:
-    """Return a row as a dict, parsed from JSON if it is a string; None if it is neither."""
-    if isinstance(row, list) and len(row) == 1:
-        row = row[0]
-    if isinstance(row, str):
-        try:
-            row = orjson.loads(row)
-        except orjson.JSONDecodeError:
-            return None
-    return row if isinstance(row, dict) else None
-
-
-def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> ApiError:
-    first, second = names
-    return problem(
-        422,
-        "no_pair",
-        f"`{place}` does not hold the two texts that the model reads",
-        given="no columns" if record is None else f"columns: {', '.join(record) or 'none'}",
-        expected=f"`{first}` and `{second}`",
-        do=f'send both texts as columns, or each row as JSON: {{"{first}": "…", "{second}": "…"}}',
-        param=place,
-    )
-
-
-def _column(rows: list[Any]) -> list[Any]:
-    if rows and isinstance(rows[0], dict):
-        name = _text_column(rows[0])
-        return [row.get(name) if isinstance(row, dict) else row for row in rows]
-    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in rows]
-
-
-def _text_column(names: Sequence[str] | dict[str, Any]) -> str:
-    if len(names) == 1:
-        return next(iter(names))
-    if TEXT_COLUMN in names:
-        return TEXT_COLUMN
-    raise problem(
-        422,
-        "no_text_column",
-        "it is unclear which column holds the texts",
-        given=f"columns: {', '.join(names) or 'none'}",
-        expected=f"one column, or a column named `{TEXT_COLUMN}`",
-        do=f"name the column with the texts `{TEXT_COLUMN}`",
-    )

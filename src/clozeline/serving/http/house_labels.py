@@ -7,60 +7,28 @@ token-classification task, /answer those of its question-answering task.
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
-from clozeline.inference.answerer import Answer as FoundAnswer
-from clozeline.inference.answerer import Answerer, ContextWindows, SpanSearch
-from clozeline.inference.classifier import Classifier
-from clozeline.inference.classifier import LabelScore as ScoredLabel
+from clozeline.inference import fields
+from clozeline.inference.answerer import SEARCH, Answer, Answerer
+from clozeline.inference.classifier import Classifier, LabelScore
+from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.tagger import OUTSIDE, Aggregation, Tagger
-from clozeline.inference.tagger import Entity as FoundEntity
-from clozeline.inference.tagger import Tagged as FoundTag
+from clozeline.inference.tagger import Entity, Tagged, Tagger
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
-from clozeline.serving.errors import problem
-from clozeline.serving.http.bodies import (
-    MAX_ANSWER_CHARACTERS,
-    MAX_TEXTS,
-    MAX_TOP_K,
-    PAIR_TAG,
-    PAIRS_TAG,
-    TEXT_TAG,
-    TEXTS_TAG,
-    Inputs,
-    InvocationParams,
-    ModelName,
-    NumTokens,
-    Records,
-    RequestBody,
-    Sent,
-    Text,
-    Texts,
-    TokenOverlap,
-    TopK,
-    Truncate,
-    inputs_kind,
-    texts_of,
-)
+from clozeline.serving.errors import problem, refused
+from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
-from clozeline.serving.queue import ServedModel
-from clozeline.serving.zero_shot import (
-    ONE_BLANK,
-    TEMPLATE,
-    can_choose,
-    choosing_by_cloze,
-    choosing_by_entailment,
-    chosen,
-    tells_entailment,
-)
+from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
 
 _DEFAULT_NUM_LABELS = 5
-_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {MAX_TEXTS} of either'
+_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {bodies.MAX_TEXTS} of either'
 CLASSIFYING = Ability(Classifier, rank=lambda model: model.manifest.reads_pairs)
 """Without a name, models of single texts come first."""
 CLASSIFYING_PAIRS = Ability(
@@ -74,10 +42,7 @@ CLASSIFY_EXAMPLES = {
     "one text": Example("The likeliest labels", {"inputs": "Apply a 2D convolution over the input."}),
     "several": Example(
         "Several texts, the best label of each",
-        {
-            "inputs": ["Apply a 2D convolution over the input.", "Parse a date."],
-            "parameters": {"top_k": 1},
-        },
+        {"inputs": ["Apply a 2D convolution over the input.", "Parse a date."], "parameters": {"top_k": 1}},
     ),
     "pair": Example(
         "A pair of texts, for a model that reads pairs",
@@ -96,13 +61,10 @@ ZERO_SHOT_EXAMPLES = {
     "two labels": Example("Two labels", {"inputs": "Open it for reading.", "parameters": _LABELS}),
     "template": Example(
         "A custom template",
-        {
-            "inputs": "Open it for reading.",
-            "parameters": {**_LABELS, "hypothesis_template": "Here a {} is used."},
-        },
+        {"inputs": "Open it for reading.", "parameters": {**_LABELS, "hypothesis_template": "Here a {} is used."}},
     ),
 }
-_Scores = tuple[list[ScoredLabel], dict[str, str]]
+_Scores = tuple[list[LabelScore], dict[str, str]]
 """Scored labels, and headers that name the model."""
 TAGGING = Ability(Tagger)
 TAG_EXAMPLES = {
@@ -119,8 +81,6 @@ TAG_EXAMPLES = {
         {"inputs": "Oslo.", "parameters": {"aggregation_strategy": "none", "ignore_labels": []}},
     ),
 }
-Tagged = tuple[list[FoundTag], dict[str, str]]
-"""Entities of each text, and headers that name the model."""
 ANSWERING = Ability(Answerer)
 _ASKED = {"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo. She works in Rome."}
 ANSWER_EXAMPLES = {
@@ -130,65 +90,39 @@ ANSWER_EXAMPLES = {
         {"inputs": _ASKED, "parameters": {"top_k": 3, "handle_impossible_answer": True}},
     ),
 }
-Answered = tuple[list[list[FoundAnswer]], dict[str, str]]
+Answered = tuple[list[list[Answer]], dict[str, str]]
 """Answers to each question, best first, and headers that name the model."""
 
 
-class Pair(RequestBody):
+class Pair(StrictModel):
     """Two texts that are read together, under the names of Hugging Face's pipeline."""
 
-    text: Text
-    text_pair: Text
+    text: fields.Text
+    text_pair: fields.Text
 
 
 def _labelled_kind(inputs: object) -> str | None:
     first = inputs[0] if isinstance(inputs, list) and inputs else None
     if isinstance(first, dict | Pair):
-        return PAIRS_TAG
-    return PAIR_TAG if isinstance(inputs, dict | Pair) else inputs_kind(inputs)
+        return bodies.PAIRS_TAG
+    return bodies.PAIR_TAG if isinstance(inputs, dict | Pair) else bodies.inputs_kind(inputs)
 
 
 LabelledInputs = Annotated[
-    Annotated[Text, Tag(TEXT_TAG)]
-    | Annotated[Texts, Tag(TEXTS_TAG)]
-    | Annotated[Pair, Tag(PAIR_TAG)]
-    | Annotated[Annotated[list[Pair], Field(min_length=1, max_length=MAX_TEXTS)], Tag(PAIRS_TAG)],
+    Annotated[fields.Text, Tag(bodies.TEXT_TAG)]
+    | Annotated[bodies.Texts, Tag(bodies.TEXTS_TAG)]
+    | Annotated[Pair, Tag(bodies.PAIR_TAG)]
+    | Annotated[Annotated[list[Pair], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.PAIRS_TAG)],
     Field(description=f"One text, {_PAIRS}. Pairs are for models that were trained on pairs."),
-    Discriminator(
-        _labelled_kind,
-        custom_error_type="inputs_type",
-        custom_error_message=f"a text, {_PAIRS}",
-    ),
+    Discriminator(_labelled_kind, custom_error_type="inputs_type", custom_error_message=f"a text, {_PAIRS}"),
 ]
 
 
-class ClassifyParameters(RequestBody):
-    top_k: Annotated[TopK | None, Field(description="Number of labels for each text; null: 5, or all of `labels`.")] = (
-        None
-    )
-    function_to_apply: Annotated[
-        ScoreFunction | None,
-        Field(description="Function from logits to scores; none: the logits; null: the function used in training."),
-    ] = None
-    labels: Annotated[
-        Annotated[list[str], Field(min_length=1)] | None,
-        Field(description="Return only these labels; their scores are still those among all labels."),
-    ] = None
-
-
-class ClassifyRequest(RequestBody):
+class ClassifyRequest(StrictModel):
     inputs: LabelledInputs
-    parameters: ClassifyParameters | None = None
-    truncate: Truncate = False
-    model: ModelName = None
-
-
-class LabelScore(BaseModel):
-    label: str
-    score: float = Field(
-        description="Probability among all labels, or of this label alone if a text can have several; "
-        "`function_to_apply` changes it."
-    )
+    parameters: fields.ClassifyParameters | None = None
+    truncate: fields.Truncate = False
+    model: fields.ModelName = None
 
 
 ClassifyResponse = list[list[LabelScore]]
@@ -198,12 +132,12 @@ ClassifyResponse = list[list[LabelScore]]
 async def classify(call: Call, body: ClassifyRequest) -> Response:
     given = _given_in(body.inputs)
     served = classifier_of(call, given, body.model)
-    parameters = body.parameters or ClassifyParameters()
-    wanted = parameters.labels
+    asked = body.parameters or fields.ClassifyParameters()
+    wanted = asked.labels
     if wanted is not None:
         _check_labels(served.model, wanted)
-    reply = await labelled(call, served, given, truncate=body.truncate, function=parameters.function_to_apply)
-    top_k = parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else len(served.model.manifest.labels))
+    reply = await labelled(call, served, given, truncate=body.truncate, function=asked.function_to_apply)
+    top_k = asked.top_k or (_DEFAULT_NUM_LABELS if wanted is None else len(served.model.manifest.labels))
     identity, best = served.identity, [scores[0].label for scores in reply.answers]
     headers = reply.headers | call.service.given.keep(identity.name, identity.version, best)
     return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=headers)
@@ -227,7 +161,7 @@ async def labelled(
     truncate: bool,
     top_k: int | None = None,
     function: ScoreFunction | None = None,
-) -> Reply[list[ScoredLabel]]:
+) -> Reply[list[LabelScore]]:
     """Return the labels of each text or pair, best first. Raises what `Call.ask` raises.
 
     `top_k` None: all labels. `function` None: as the model was trained. Only scores of that function count for drift.
@@ -255,27 +189,13 @@ def _check_labels(classifier: Classifier, wanted: list[str]) -> None:
     known = classifier.manifest.labels
     for label in wanted:
         if label not in known:
-            raise problem(
-                404,
-                "no_such_label",
-                "the model has no such label",
-                given=label,
-                expected=f"one of: {', '.join(known)}",
-                do="choose from the `labels` of this model in /models",
-                param="parameters.labels",
+            raise refused(
+                "no_such_label", given=label, expected=f"one of: {', '.join(known)}", param="parameters.labels"
             )
 
 
-def _chosen(scores: list[ScoredLabel], wanted: list[str] | None, top_k: int) -> list[ScoredLabel]:
+def _chosen(scores: list[LabelScore], wanted: list[str] | None, top_k: int) -> list[LabelScore]:
     return [score for score in scores if wanted is None or score.label in wanted][:top_k]
-
-
-async def classify_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served = call.served(CLASSIFYING, name)
-    given: Sequence[Given] = sent.pairs(("text", "text_pair")) if served.model.manifest.reads_pairs else sent.texts()
-    reply = await labelled(call, served, given, top_k=params.top_k, truncate=params.truncate)
-    return [{"labels": labels} for labels in reply.answers], reply.headers
 
 
 CLASSIFY = Operation(
@@ -290,32 +210,11 @@ CLASSIFY = Operation(
 )
 
 
-class ZeroShotParameters(RequestBody):
-    candidate_labels: Annotated[
-        list[Text],
-        Field(
-            min_length=1, max_length=MAX_TOP_K, description="For an encoder, each word of a label has to be one token."
-        ),
-    ]
-    multi_label: Annotated[bool, Field(description="Score each label independently; needs an entailment model.")] = (
-        False
-    )
-    hypothesis_template: Annotated[
-        str,
-        # The pattern is only documented here: serving/zero_shot.py checks it, with a better message.
-        Field(
-            max_length=1_000,
-            description="Sentence with {} in place of the label.",
-            json_schema_extra={"pattern": ONE_BLANK},
-        ),
-    ] = TEMPLATE
-
-
-class ZeroShotRequest(RequestBody):
-    inputs: Text
-    parameters: ZeroShotParameters
-    truncate: Truncate = False
-    model: ModelName = None
+class ZeroShotRequest(StrictModel):
+    inputs: fields.Text
+    parameters: fields.ZeroShotParameters
+    truncate: fields.Truncate = False
+    model: fields.ModelName = None
 
 
 class ZeroShotLists(BaseModel):
@@ -366,13 +265,10 @@ async def _by_entailment(call: Call, served: ServedModel[Classifier], body: Zero
 async def _by_cloze(call: Call, served: ServedModel[OpenEncoder], body: ZeroShotRequest) -> _Scores:
     wanted = body.parameters
     if wanted.multi_label:
-        raise problem(
-            422,
+        raise refused(
             "labels_compete",
-            "an encoder cannot score labels independently",
             given="multi_label: true",
             expected="false, or a served classifier that was trained on entailment",
-            do="leave `multi_label` out, or serve such a classifier too",
             param="parameters.multi_label",
         )
     labels, template = wanted.candidate_labels, wanted.hypothesis_template
@@ -397,27 +293,7 @@ ZERO_SHOT = Operation(
 )
 
 
-class TagReading(RequestBody):
-    aggregation_strategy: Annotated[
-        Aggregation,
-        Field(
-            description="none: single tokens; simple: groups of adjacent tokens of one type; first, average, max: "
-            "groups of whole words, tagged by the first token, the mean of the tokens, or the most confident token."
-        ),
-    ] = "simple"
-    stride: Annotated[
-        TokenOverlap | None,
-        Field(description="Tokens that adjacent windows of a long text share, at most half; null: a quarter."),
-    ] = None
-
-
-class TagParameters(TagReading):
-    ignore_labels: list[str] = Field(
-        default_factory=lambda: [OUTSIDE], max_length=MAX_TOP_K, description="Types to leave out of the answer."
-    )
-
-
-class TaggedSpan(RequestBody):
+class TaggedSpan(StrictModel):
     """Type and place of an entity, without its text and score."""
 
     entity_group: str
@@ -425,52 +301,31 @@ class TaggedSpan(RequestBody):
     end: Annotated[int, Field(ge=0)]
 
 
-class TagRequest(RequestBody):
-    inputs: Inputs
-    parameters: TagParameters | None = None
-    model: ModelName = None
+class TagRequest(StrictModel):
+    inputs: bodies.Inputs
+    parameters: fields.TagParameters | None = None
+    model: fields.ModelName = None
 
 
-class _Place(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    score: float = Field(ge=0, le=1.001, description="Mean probability of the tag over the tokens or words.")
-    word: str
-    start: int = Field(ge=0, description="First character in the text.")
-    end: int = Field(ge=0)
-
-
-class Entity(_Place):
-    entity_group: str
-
-
-class TaggedToken(_Place):
-    entity: str
-    index: int = Field(
-        ge=0, description="Position of the token in the text as the model reads it, including special tokens."
-    )
-
-
-_Tagged = list[Entity] | list[TaggedToken]
-TagResponse = _Tagged | list[_Tagged]
+TagResponse = Tagged | list[Tagged]
 """Mirrors the request: the entities of one text, or a list of entities for each of several texts."""
 
 
 async def tag(call: Call, body: TagRequest) -> Response:
     """A text that is too long for the model is read in overlapping windows and is never cut."""
     served = call.served(TAGGING, body.model)
-    wanted = body.parameters or TagParameters()
-    found, headers = await tagged(call, served, texts_of(body.inputs), wanted, wanted.ignore_labels)
+    wanted = body.parameters or fields.TagParameters()
+    found, headers = await tagged(call, served, bodies.texts_of(body.inputs), wanted, wanted.ignore_labels)
     if wanted.aggregation_strategy != "none":
         identity, best = (
             served.identity,
-            [entities_of(one for one in of_text if isinstance(one, FoundEntity)) for of_text in found],
+            [entities_of(one for one in of_text if isinstance(one, Entity)) for of_text in found],
         )
         headers = headers | call.service.given.keep(identity.name, identity.version, best, are_entities=True)
     return JsonResponse(found[0] if isinstance(body.inputs, str) else found, headers=headers)
 
 
-def entities_of(entities: Iterable[FoundEntity | TaggedSpan]) -> frozenset[tuple[str, int, int]]:
+def entities_of(entities: Iterable[Entity | TaggedSpan]) -> frozenset[tuple[str, int, int]]:
     """Return what feedback compares: the type and place of each entity, in any order."""
     return frozenset((entity.entity_group, entity.start, entity.end) for entity in entities)
 
@@ -479,11 +334,11 @@ async def tagged(
     call: Call,
     served: ServedModel[Tagger],
     texts: list[str],
-    wanted: TagReading | None = None,
-    ignored: Sequence[str] = (OUTSIDE,),
-) -> Tagged:
-    """Return the entities of each text. Raises what `Call.ask` raises."""
-    wanted = wanted or TagReading()
+    wanted: fields.TagReading | None = None,
+    ignored: Sequence[str] = (fields.OUTSIDE,),
+) -> tuple[list[Tagged], dict[str, str]]:
+    """Return the entities of each text, and headers that name the model. Raises what `Call.ask` raises."""
+    wanted = wanted or fields.TagReading()
     reply = await call.ask(served, texts, lambda: served.model.tagging(texts, overlap=wanted.stride))
     found = await call.finished(
         reply,
@@ -492,12 +347,6 @@ async def tagged(
     )
     call.service.metrics.confident(served.identity.name, (entity.score for of_text in found for entity in of_text))
     return found, reply.headers
-
-
-async def tag_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    found, headers = await tagged(call, call.served(TAGGING, name), sent.texts())
-    return [{"entities": of_text} for of_text in found], headers
 
 
 TAG = Operation(
@@ -512,57 +361,15 @@ TAG = Operation(
 )
 
 
-class QuestionInputs(RequestBody):
-    question: Text
-    context: Text
+class QuestionInputs(StrictModel):
+    question: fields.Text
+    context: fields.Text
 
 
-class AnswerSearch(RequestBody):
-    handle_impossible_answer: Annotated[
-        bool, Field(description="Whether an empty text (no answer) may be returned.")
-    ] = False
-    max_answer_len: Annotated[NumTokens, Field(description="Maximum number of tokens of an answer.")] = 15
-    max_question_len: Annotated[NumTokens, Field(description="Number of tokens to which a longer question is cut.")] = (
-        64
-    )
-    max_seq_len: Annotated[
-        NumTokens | None, Field(description="Tokens in a window; null or a larger number: as many as the model reads.")
-    ] = None
-    doc_stride: Annotated[
-        TokenOverlap | None,
-        Field(description="Tokens that adjacent windows of a long context share, at most half; null: 128."),
-    ] = None
-    align_to_words: Annotated[bool, Field(description="Whether answers begin and end with whole words.")] = True
-
-    def spans(self, top_k: int) -> SpanSearch:
-        return SpanSearch(
-            top_k=top_k,
-            max_answer_tokens=self.max_answer_len,
-            may_be_unanswerable=self.handle_impossible_answer,
-            align_to_words=self.align_to_words,
-        )
-
-    def reading(self) -> ContextWindows:
-        return ContextWindows(self.max_seq_len, self.doc_stride, self.max_question_len)
-
-
-class AnswerParameters(AnswerSearch):
-    top_k: Annotated[TopK | None, Field(description="Number of answers; above 1, the result is a list; null: 1.")] = (
-        None
-    )
-
-
-class AnswerRequest(RequestBody):
+class AnswerRequest(StrictModel):
     inputs: QuestionInputs
-    parameters: AnswerParameters | None = None
-    model: ModelName = None
-
-
-class Answer(BaseModel):
-    answer: str = Field(description="Empty if the context has no answer.")
-    score: float = Field(ge=0, le=1.001, description="Probability among all spans of the context and no answer.")
-    start: int = Field(ge=0, description="First character of the answer in the context.")
-    end: int = Field(ge=0)
+    parameters: fields.AnswerParameters | None = None
+    model: fields.ModelName = None
 
 
 AnswerResponse = Answer | list[Answer]
@@ -572,10 +379,10 @@ AnswerResponse = Answer | list[Answer]
 async def answer(call: Call, body: AnswerRequest) -> Response:
     """A context that is too long for the model is read in overlapping windows and is never cut."""
     served = call.served(ANSWERING, body.model)
-    wanted = body.parameters or AnswerParameters()
+    wanted = body.parameters or fields.AnswerParameters()
     top_k = wanted.top_k or 1
     pairs = [(body.inputs.question, body.inputs.context)]
-    (answers,), headers = await answered(call, served, pairs, wanted.spans(top_k), wanted.reading())
+    (answers,), headers = await answered(call, served, pairs, top_k, wanted)
     identity, best = served.identity, [one.answer for one in answers[:1]]
     headers = headers | call.service.given.keep(identity.name, identity.version, best)
     return JsonResponse(answers[0] if top_k == 1 else answers, headers=headers)
@@ -585,13 +392,13 @@ async def answered(
     call: Call,
     served: ServedModel[Answerer],
     pairs: Sequence[tuple[str, str]],
-    search: SpanSearch,
-    reading: ContextWindows | None = None,
+    top_k: int,
+    search: fields.AnswerSearch = SEARCH,
 ) -> Answered:
     """Return the answers to each question with its context. Raises what `Call.ask` raises."""
-    reading, texts = reading or ContextWindows(), each_text(pairs)
-    reply = await call.ask(served, texts, lambda: served.model.asking(pairs, search=search, reading=reading))
-    found = await call.finished(reply, lambda: served.model.best(pairs, reply.answers, search=search), texts)
+    texts = each_text(pairs)
+    reply = await call.ask(served, texts, lambda: served.model.asking(pairs, top_k=top_k, search=search))
+    found = await call.finished(reply, lambda: served.model.best(pairs, reply.answers, top_k, search), texts)
     call.service.metrics.confident(served.identity.name, (one.score for answers in found for one in answers[:1]))
     return found, reply.headers
 
@@ -599,24 +406,16 @@ async def answered(
 def check_answer_size(top_k: int, contexts: Sequence[str], param: str) -> None:
     """Raise ApiError (422) if `top_k` answers from each context could be too large; `param` is the field to name."""
     num_characters = top_k * sum(map(len, contexts))
-    if num_characters > MAX_ANSWER_CHARACTERS:
+    if num_characters > bodies.MAX_ANSWER_CHARACTERS:
         raise problem(
             422,
             "answer_too_large",
             "the answer could be too large",
             given=f"{top_k} answers to each question, up to {num_characters:,} characters together",
-            expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters",
+            expected=f"at most {bodies.MAX_ANSWER_CHARACTERS:,} characters",
             do="ask for fewer answers, or send several requests",
             param=param,
         )
-
-
-async def answer_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served, pairs = call.served(ANSWERING, name), sent.pairs(("question", "context"))
-    check_answer_size(params.top_k, [context for _, context in pairs], "params.top_k")
-    found, headers = await answered(call, served, pairs, SpanSearch(top_k=params.top_k))
-    return [{"answers": answers} for answers in found], headers
 
 
 ANSWER = Operation(

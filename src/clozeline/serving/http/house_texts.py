@@ -6,7 +6,7 @@ Shapes: H hidden, S sentences.
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -14,31 +14,17 @@ import numpy.typing as npt
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from clozeline.inference import fields
 from clozeline.inference.completer import Candidates, Completer, Completion, Decoding, Draft
+from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
-from clozeline.inference.open_model import AnyQuestion, Question
+from clozeline.inference.open_model import Question
 from clozeline.serving.asking import Reply, Turns
-from clozeline.serving.errors import problem
-from clozeline.serving.http.bodies import (
-    MAX_ANSWER_CHARACTERS,
-    WHOLE,
-    Dimensions,
-    Inputs,
-    InvocationParams,
-    ModelName,
-    PromptName,
-    Records,
-    RequestBody,
-    Sent,
-    Targets,
-    TopK,
-    Truncate,
-    TruncationDirection,
-    texts_of,
-)
+from clozeline.serving.errors import problem, refused
+from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
-from clozeline.serving.queue import ServedModel
 
 DEFAULT_NUM_CANDIDATES = 5
 
@@ -51,10 +37,7 @@ FILL_MASK_EXAMPLES = {
     ),
     "several": Example(
         "Several texts, several masks",
-        {
-            "inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."],
-            "parameters": {"top_k": 3},
-        },
+        {"inputs": ["Return the [MASK] of the list.", "[MASK] a [MASK] to a file."], "parameters": {"top_k": 3}},
     ),
 }
 Embedding = npt.NDArray[np.float32]
@@ -73,18 +56,7 @@ EMBED_EXAMPLES = {
         {"inputs": ["Sort a list in place.", "Open a file for reading."], "truncate": True},
     ),
 }
-MAX_NEW_TOKENS = 1024
-MAX_STOPS = 4
-MAX_STOP_CHARACTERS = 256
 COMPLETING = Ability(Completer)
-NewTokens = Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS), WHOLE]
-Temperature = Annotated[float, Field(ge=0, le=100, description="0: the most likely token.", strict=False)]
-TopP = Annotated[
-    float, Field(gt=0, le=1, description="Draw from the most likely tokens up to this total probability.", strict=False)
-]
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="The same seed gives the same answer."), WHOLE]
-Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, description="The answer ends before any of these.")]
 CutBeginning = Annotated[
     bool, Field(description="Cut off the beginning of a text that is too long, instead of refusing the text.")
 ]
@@ -100,31 +72,14 @@ COMPLETE_EXAMPLES = {
 }
 
 
-class FillMaskParameters(RequestBody):
-    top_k: Annotated[TopK | None, Field(description="Number of candidates for each mask; null: 5.")] = None
-    targets: Annotated[
-        Targets | None,
-        Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
-    ] = None
+class FillMaskRequest(StrictModel):
+    inputs: bodies.Inputs
+    parameters: fields.FillMaskParameters | None = None
+    truncate: fields.Truncate = False
+    model: fields.ModelName = None
 
 
-class FillMaskRequest(RequestBody):
-    inputs: Inputs
-    parameters: FillMaskParameters | None = None
-    truncate: Truncate = False
-    model: ModelName = None
-
-
-class Candidate(BaseModel):
-    """One token for one mask."""
-
-    score: float = Field(ge=0, le=1, description="Probability over the vocabulary, or over the targets.")
-    token: int = Field(ge=0, description="Token id.")
-    token_str: str
-    sequence: str = Field(description="The text with this mask filled; other masks stay.")
-
-
-Mask = list[Candidate]
+Mask = list[Filled]
 FillMaskResponse = Mask | list[Mask] | list[Mask | list[Mask]]
 """Mirrors the request: one text, or a list of texts. A text with one mask gets its candidates, best first; a text with
 several masks gets a list of candidates for each mask."""
@@ -132,9 +87,9 @@ several masks gets a list of candidates for each mask."""
 
 async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
     served = call.served(FILLING, body.model)
-    texts = served.model.with_own_masks(texts_of(body.inputs))
-    parameters = body.parameters or FillMaskParameters()
-    top_k, targets = parameters.top_k or DEFAULT_NUM_CANDIDATES, parameters.targets
+    texts = served.model.with_own_masks(bodies.texts_of(body.inputs))
+    asked = body.parameters or fields.FillMaskParameters()
+    top_k, targets = asked.top_k or DEFAULT_NUM_CANDIDATES, asked.targets
     reply = await call.ask(
         served, texts, lambda: filling(served.model, texts, top_k=top_k, targets=targets, truncate=body.truncate)
     )
@@ -167,38 +122,17 @@ def filling(
     num_candidates = top_k if targets is None else min(top_k, len(targets))
     masks = [len(tokenized.mask_spans) for tokenized in asked.texts]
     num_characters = num_candidates * sum(len(text) * num for text, num in zip(texts, masks, strict=True))
-    if num_characters > MAX_ANSWER_CHARACTERS:
+    if num_characters > bodies.MAX_ANSWER_CHARACTERS:
         raise problem(
             422,
             "answer_too_large",
             "the answer would be too large",
             given=f"{sum(masks):,} masks, {num_candidates} candidates for each, {num_characters:,} characters together",
-            expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters, because each candidate repeats the text",
+            expected=f"at most {bodies.MAX_ANSWER_CHARACTERS:,} characters, because each candidate repeats the text",
             do="ask for fewer candidates, or send shorter texts, fewer masks, or several requests",
             param="parameters.top_k",
         )
     return asked
-
-
-async def fill_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served, texts = call.served(FILLING, name), sent.texts()
-    model = served.model
-    places: list[int] = []  # indices of the texts with masks, known once they are tokenized
-
-    def questions() -> Iterator[AnyQuestion]:
-        yield model.embedding(texts, truncate=params.truncate)
-        own = model.with_own_masks(texts)
-        places.extend(model.with_masks(own, truncate=params.truncate))
-        if places:
-            masked = [own[place] for place in places]
-            yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
-
-    vectors, *filled = await call.ask_together(served, texts, lambda: list(questions()))
-    masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
-    count_confidence(call, name, list(masks.values()))
-    answers = [{"embedding": one_H, "masks": masks.get(place, [])} for place, one_H in enumerate(vectors.answers)]
-    return answers, vectors.headers
 
 
 FILL_MASK = Operation(
@@ -213,17 +147,17 @@ FILL_MASK = Operation(
 )
 
 
-class EmbedRequest(RequestBody):
-    inputs: Inputs
+class EmbedRequest(StrictModel):
+    inputs: bodies.Inputs
     normalize: Annotated[
         Literal[True], Field(description="Always true: the graph normalizes every vector to length 1.")
     ] = True
-    dimensions: Dimensions = None
+    dimensions: bodies.Dimensions = None
     encoding_format: Literal["float"] = "float"
-    truncate: Truncate = False
-    truncation_direction: TruncationDirection = None
-    prompt_name: PromptName = None
-    model: ModelName = None
+    truncate: fields.Truncate = False
+    truncation_direction: bodies.TruncationDirection = None
+    prompt_name: bodies.PromptName = None
+    model: fields.ModelName = None
 
 
 async def embed(call: Call, body: EmbedRequest) -> Response:
@@ -234,7 +168,7 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
     reply = await embedded(
         call,
         served,
-        texts_of(body.inputs),
+        bodies.texts_of(body.inputs),
         dimensions=body.dimensions,
         truncate=body.truncate,
         prompt_name=body.prompt_name,
@@ -250,29 +184,23 @@ def _level(call: Call, body: EmbedRequest) -> str:
     """
     level = call.request.query_params.get("level", _LEVELS[0])
     if level not in _LEVELS or (level == "tokens" and body.dimensions is not None):
-        raise problem(
-            422,
+        raise refused(
             "unusable_level",
-            "`level` cannot be used",
             given=level if level not in _LEVELS else "tokens beside `dimensions`",
             expected="`?level=text`, or `?level=tokens` without `dimensions`",
-            do="correct the query of the URL",
             param="level",
         )
     return level
 
 
 async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedRequest) -> Response:
-    manifest, texts = served.model.manifest, texts_of(body.inputs)
+    manifest, texts = served.model.manifest, bodies.texts_of(body.inputs)
     check_prompt(served.model, body.prompt_name)
     if not served.model.embeds_tokens:
-        raise problem(
-            422,
+        raise refused(
             "no_token_vectors",
-            "the package of this model gives no vectors of tokens",
             given=f"model {served.identity.name}, exported by an older version",
             expected="a model with the output last_hidden_state",
-            do="export it again, or leave `?level=tokens` out",
             param="level",
         )
     most_tokens = sum(min(len(text) + 2, manifest.max_length) for text in texts)
@@ -319,13 +247,10 @@ def check_prompt(encoder: Embedder, name: str | None) -> None:
     """Raise ApiError (422) if the model has no prompt of this name."""
     prompts = encoder.manifest.prompts
     if name is not None and name not in prompts:
-        raise problem(
-            422,
+        raise refused(
             "unknown_prompt",
-            "the model has no prompt of this name",
             given=name[:80],
             expected=f"one of: {', '.join(prompts)}" if prompts else "null: the model has no prompts",
-            do="correct `prompt_name`, or leave it out",
             param="prompt_name",
         )
 
@@ -334,15 +259,7 @@ def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
     """Raise ApiError (422) if the model has fewer dimensions."""
     hidden_size = encoder.manifest.hidden_size
     if dimensions is not None and dimensions > hidden_size:
-        raise problem(
-            422,
-            "too_many_dimensions",
-            "the vectors of this model have fewer dimensions",
-            given=dimensions,
-            expected=f"at most {hidden_size}",
-            do="ask for fewer dimensions, or leave `dimensions` out",
-            param="dimensions",
-        )
+        raise refused("too_many_dimensions", given=dimensions, expected=f"at most {hidden_size}", param="dimensions")
 
 
 def encoded(
@@ -370,35 +287,11 @@ def _cut(embedding_H: Embedding, dimensions: int | None) -> Embedding:
     return first / length if length else first
 
 
-async def embed_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    reply = await embedded(call, call.served(EMBEDDING, name), sent.texts(), truncate=params.truncate)
-    return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers
-
-
-class CompleteParameters(RequestBody):
-    """Names of Hugging Face's text generation."""
-
-    max_new_tokens: NewTokens = 16
-    do_sample: Annotated[bool | None, Field(description="false: as temperature 0. null: by the temperature.")] = None
-    temperature: Temperature | None = None
-    top_p: TopP = 1.0
-    seed: Seed = 0
-    stop: Stops = Field(default_factory=list)
-    return_full_text: Annotated[bool, Field(description="Put the given text before its continuation.")] = False
-
-    @property
-    def decoding(self) -> Decoding:
-        drawn = 1.0 if self.do_sample else 0.0
-        temperature = 0.0 if self.do_sample is False else (drawn if self.temperature is None else self.temperature)
-        return Decoding(self.max_new_tokens, temperature, self.top_p, self.seed, tuple(self.stop))
-
-
-class CompleteRequest(RequestBody):
-    inputs: Inputs
-    parameters: CompleteParameters | None = None
+class CompleteRequest(StrictModel):
+    inputs: bodies.Inputs
+    parameters: fields.CompleteParameters | None = None
     truncate: CutBeginning = False
-    model: ModelName = None
+    model: fields.ModelName = None
 
 
 class Generated(BaseModel):
@@ -413,14 +306,20 @@ CompleteResponse = Generated | list[Generated]
 
 async def complete(call: Call, body: CompleteRequest) -> Response:
     served = call.served(COMPLETING, body.model)
-    texts, wanted = texts_of(body.inputs), body.parameters or CompleteParameters()
-    found, reply = await continued(call, served, texts, wanted.decoding, truncate=body.truncate)
+    texts, wanted = bodies.texts_of(body.inputs), body.parameters or fields.CompleteParameters()
+    found, reply = await continued(call, served, texts, _decoding(wanted), truncate=body.truncate)
     begins = texts if wanted.return_full_text else [""] * len(texts)
     shaped = [
         {"generated_text": begin + one.text, "finish_reason": one.finish_reason, "num_tokens": len(one.tokens)}
         for begin, one in zip(begins, found, strict=True)
     ]
     return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=reply.headers)
+
+
+def _decoding(asked: fields.CompleteParameters) -> Decoding:
+    drawn = 1.0 if asked.do_sample else 0.0
+    temperature = 0.0 if asked.do_sample is False else (drawn if asked.temperature is None else asked.temperature)
+    return Decoding(asked.max_new_tokens, temperature, asked.top_p, asked.seed, tuple(asked.stop))
 
 
 async def continued(
@@ -450,15 +349,6 @@ async def continued(
     completions = [model.completion(draft) for draft in drafts]
     call.service.metrics.confident(served.identity.name, (score for one in completions for score in one.scores))
     return completions, reply
-
-
-async def complete_records(call: Call, name: str, sent: Sent, params: InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served, texts = call.served(COMPLETING, name), sent.texts()
-    vectors = await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=params.truncate))
-    found, reply = await continued(call, served, texts, Decoding(), truncate=params.truncate)
-    pairs = zip(vectors.answers, found, strict=True)
-    return [{"embedding": vector_H, "completion": one} for vector_H, one in pairs], reply.headers
 
 
 COMPLETE = Operation(

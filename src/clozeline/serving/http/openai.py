@@ -2,51 +2,31 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
+from clozeline.inference import fields
 from clozeline.inference.completer import Decoding
+from clozeline.inference.fields import StrictModel
 from clozeline.serving.errors import ErrorDetail
-from clozeline.serving.http.bodies import (
-    TEXT_TAG,
-    TEXTS_TAG,
-    Dimensions,
-    RequestBody,
-    Text,
-    Truncate,
-    inputs_kind,
-    texts_of,
-)
+from clozeline.serving.http import house_texts
+from clozeline.serving.http.bodies import TEXT_TAG, TEXTS_TAG, Dimensions, inputs_kind, texts_of
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.house_texts import (
-    COMPLETING,
-    EMBEDDING,
-    MAX_STOPS,
-    CutBeginning,
-    EncodingFormat,
-    NewTokens,
-    Seed,
-    Stop,
-    Stops,
-    Temperature,
-    TopP,
-    continued,
-    embedded,
-    encoded,
-)
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
-from clozeline.serving.queue import LoadedModel
 
 LIST = "/v1/models"
 _MAX_TEXTS = 2048
 _TEXTS = f"a text, or a list of 1 to {_MAX_TEXTS} texts"
 _Stop = Annotated[
-    Annotated[Stop, Tag(TEXT_TAG)] | Annotated[Stops, Tag(TEXTS_TAG)],
+    Annotated[fields.Stop, Tag(TEXT_TAG)] | Annotated[fields.Stops, Tag(TEXTS_TAG)],
     Field(description="The answer ends before this string, or before any of several."),
     Discriminator(
-        inputs_kind, custom_error_type="stop_type", custom_error_message=f"a string, or at most {MAX_STOPS} of them"
+        inputs_kind,
+        custom_error_type="stop_type",
+        custom_error_message=f"a string, or at most {fields.MAX_STOPS} of them",
     ),
 ]
 _Zero = Annotated[float, Field(ge=0, le=0, description="Only 0 is supported.", strict=False)]
@@ -94,7 +74,8 @@ def _no_token_ids(given: Any) -> Any:
 
 
 OpenAITexts = Annotated[
-    Annotated[Text, Tag(TEXT_TAG)] | Annotated[list[Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(TEXTS_TAG)],
+    Annotated[fields.Text, Tag(TEXT_TAG)]
+    | Annotated[list[fields.Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(TEXTS_TAG)],
     Field(description=f"{_TEXTS.capitalize()}. Token ids are refused, because they are those of another tokenizer."),
     Discriminator(inputs_kind, custom_error_type="inputs_type", custom_error_message=_TEXTS),
     BeforeValidator(_no_token_ids),
@@ -112,13 +93,13 @@ def _in_one_piece(given: object) -> object:
     return given
 
 
-class CompletionsRequest(RequestBody):
+class CompletionsRequest(StrictModel):
     model: Annotated[str, Field(description="A name from /v1/models.")]
     prompt: OpenAITexts
-    max_tokens: NewTokens = 16
-    temperature: Temperature = 1.0
-    top_p: TopP = 1.0
-    seed: Seed | None = None
+    max_tokens: fields.NewTokens = 16
+    temperature: fields.Temperature = 1.0
+    top_p: fields.TopP = 1.0
+    seed: fields.Seed | None = None
     stop: _Stop | None = None
     echo: Annotated[bool, Field(description="Put the prompt before its continuation.")] = False
     n: Literal[1] = 1
@@ -127,7 +108,7 @@ class CompletionsRequest(RequestBody):
     presence_penalty: _Zero = 0.0
     stream: Annotated[Literal[False], BeforeValidator(_in_one_piece)] = False
     user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
-    truncate: CutBeginning = False
+    truncate: house_texts.CutBeginning = False
 
     @model_validator(mode="before")
     @classmethod
@@ -162,9 +143,9 @@ class Completions(BaseModel):
 
 
 async def completions(call: Call, body: CompletionsRequest) -> Response:
-    served = call.served(COMPLETING, body.model, listed=LIST)
+    served = call.served(house_texts.COMPLETING, body.model, listed=LIST)
     texts = texts_of(body.prompt)
-    found, reply = await continued(call, served, texts, body.decoding, truncate=body.truncate)
+    found, reply = await house_texts.continued(call, served, texts, body.decoding, truncate=body.truncate)
     choices = [
         {
             "index": index,
@@ -187,7 +168,7 @@ COMPLETIONS = Operation(
     summary="Continue texts, in the form of OpenAI's API",
     result_description="One continuation for each text",
     result=Completions,
-    ability=COMPLETING,
+    ability=house_texts.COMPLETING,
     body=CompletionsRequest,
     examples=COMPLETION_EXAMPLES,
     place="prompt[{}]".format,
@@ -208,15 +189,15 @@ def _said(status: int, detail: ErrorDetail) -> OpenAIError:
     return OpenAIError(error=OpenAIErrorDetail(**fields | {"message": sentence(detail)}))
 
 
-class EmbeddingsRequest(RequestBody):
+class EmbeddingsRequest(StrictModel):
     model: Annotated[str, Field(description="A name from /v1/models.")]
     input: OpenAITexts
     encoding_format: Annotated[
-        EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
+        house_texts.EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
     ] = "float"
     dimensions: Dimensions = None
     user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
-    truncate: Truncate = False
+    truncate: fields.Truncate = False
 
 
 class Embedding(BaseModel):
@@ -232,22 +213,28 @@ class EmbeddingList(BaseModel):
     usage: Usage
 
 
-class Model(BaseModel):
+class OpenAIModel(BaseModel):
+    model_config = ConfigDict(title="Model")
+
     id: str = Field(description="Value of `model` in a request.")
     object: Literal["model"] = "model"
     created: int = Field(description="Always 0: a package holds no time, so that its bytes are reproducible.")
     owned_by: str = Field(description="Registry URI or folder from which the model was loaded.")
 
 
-class ModelList(BaseModel):
+class OpenAIModelList(BaseModel):
+    model_config = ConfigDict(title="ModelList")
+
     object: Literal["list"] = "list"
-    data: list[Model]
+    data: list[OpenAIModel]
 
 
 async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
-    served = call.served(EMBEDDING, body.model, listed=LIST)
-    reply = await embedded(call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate)
-    vectors = encoded(reply.answers, body.dimensions, body.encoding_format)
+    served = call.served(house_texts.EMBEDDING, body.model, listed=LIST)
+    reply = await house_texts.embedded(
+        call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate
+    )
+    vectors = house_texts.encoded(reply.answers, body.dimensions, body.encoding_format)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     usage = {"prompt_tokens": reply.tokens, "total_tokens": reply.tokens}
     content = {"object": "list", "data": data, "model": served.identity.name, "usage": usage}
@@ -264,7 +251,7 @@ async def model(call: Call) -> Response:
 
 
 def _card(served: LoadedModel) -> dict[str, object]:
-    return Model(id=served.identity.name, created=0, owned_by=served.identity.source).model_dump()
+    return OpenAIModel(id=served.identity.name, created=0, owned_by=served.identity.source).model_dump()
 
 
 OPENAI = Dialect(
@@ -276,20 +263,20 @@ OPENAI = Dialect(
             summary="Embed texts, in the form of OpenAI's API",
             result_description="One vector of length 1 for each text",
             result=EmbeddingList,
-            ability=EMBEDDING,
+            ability=house_texts.EMBEDDING,
             body=EmbeddingsRequest,
             examples=EXAMPLES,
             place="input[{}]".format,
         ),
         COMPLETIONS,
-        Operation(path=LIST, answer=models, summary="The served models", result=ModelList),
+        Operation(path=LIST, answer=models, summary="The served models", result=OpenAIModelList),
         Operation(
             path="/v1/models/{model}",
             answer=model,
             summary="One model",
             result_description="The model",
             tells="model",
-            result=Model,
+            result=OpenAIModel,
         ),
     ),
     tag="OpenAI",

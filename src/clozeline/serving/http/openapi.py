@@ -17,8 +17,8 @@ from clozeline.serving.http.bodies import TimeoutMilliseconds
 from clozeline.serving.http.dialects import Dialects, Words
 from clozeline.serving.http.endpoint import TIMEOUT_HEADER
 from clozeline.serving.http.operation import Example, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY, Catalogue
-from clozeline.serving.queue import LoadedModel
 
 DESCRIPTION = """Your own encoder, served on an ordinary CPU.
 
@@ -53,16 +53,27 @@ _IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
         "version": ("Version of the model; any version but the served one gets a 404.", {}),
     }
 )
-_KEYS = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-}
+_KEYS = {"bearer": {"type": "http", "scheme": "bearer"}, "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}}
 _JSON = "application/json"
 _Part = tuple[Operation | Words, Literal["body", "answer", "error"]]
 
 
+_COMPONENTS = {
+    "Filled": "Candidate",
+    "Piece": "SimpleToken",
+    "InvocationRecord": "Record",
+    "OpenAIModel": "Model",
+    "OpenAIModelList": "clozeline__serving__http__openai__ModelList",
+    "ModelList": "clozeline__serving__http__status__ModelList",
+}
+"""Names of classes in the document, where they differ: generated clients hold them."""
+
+
 class _Unsorted(GenerateJsonSchema):
     """Keeps the order of keys: the type of a value before its bounds, as people and request generators read it."""
+
+    def normalize_name(self, name: str) -> str:
+        return _COMPONENTS.get(name, super().normalize_name(name))
 
     def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
         return value

@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from clozeline.inference.open_model import AnyQuestion, OpenModel, Question
 from clozeline.serving.asking import Reply, Turns
-from clozeline.serving.errors import problem
+from clozeline.serving.errors import refused
 from clozeline.serving.http.bodies import PREFIX, prefixed_name, read_json
+from clozeline.serving.loading import VERSION, LoadedModel, ServedModel
 from clozeline.serving.models import LIST, Ability, Catalogue, Service
-from clozeline.serving.queue import VERSION, LoadedModel, ServedModel
 
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
@@ -84,15 +84,7 @@ class Call:
         prefixed = prefixed_name(self.request.scope)
         if prefixed is None or name is None or name == prefixed:
             return prefixed or name
-        raise problem(
-            422,
-            "two_models",
-            "the path names one model and the request another",
-            given=f"{PREFIX}{prefixed} and {name}",
-            expected="one name",
-            do="leave `model` out, or remove the prefix",
-            param="model",
-        )
+        raise refused("two_models", given=f"{PREFIX}{prefixed} and {name}", expected="one name", param="model")
 
     def served(self, ability: Ability[Model], name: str | None = None, *, listed: str = LIST) -> ServedModel[Model]:
         """Return the model of this ability that is requested: by the path, by `name`, or the default one.

@@ -10,13 +10,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from clozeline.inference.fields import StrictModel
 from clozeline.records.package import FileRecord, Precision, QuantizationScheme, ScoreFunction, Task
-from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.http.bodies import MAX_TEXTS, RequestBody
+from clozeline.serving.errors import ApiError, refused
+from clozeline.serving.http.bodies import MAX_TEXTS
 from clozeline.serving.http.house_labels import TaggedSpan, entities_of
 from clozeline.serving.http.operation import ASKED, KEYED, LOADING, Call, JsonResponse, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import REQUEST_ID, GivenAnswer
-from clozeline.serving.queue import LoadedModel
 
 _SCORED = "/classify, /tag, /answer or /fill-mask"
 _REFUSALS = {status: ASKED[status] for status in (400, 401, 408, 413, 415, 422, 503)} | {
@@ -127,14 +128,7 @@ def _check_workers(call: Call) -> None:
 
 
 def _worker_fault(fault: str) -> ApiError:
-    return problem(
-        503,
-        "worker_fault",
-        "a worker thread failed",
-        given=fault,
-        expected="running worker threads",
-        do="restart the server; see its log for the cause",
-    )
+    return refused("worker_fault", given=fault, expected="running worker threads")
 
 
 OPERATIONS = (
@@ -147,12 +141,7 @@ OPERATIONS = (
     ),
     Operation(path="/health/ready", answer=ready, summary="Are the models loaded?", refusals=LOADING, result=Health),
     Operation(
-        path="/health",
-        answer=ready,
-        name="health",
-        summary="Same as /health/ready",
-        refusals=LOADING,
-        result=Health,
+        path="/health", answer=ready, name="health", summary="Same as /health/ready", refusals=LOADING, result=Health
     ),
     Operation(  # MLflow clients check readiness here
         path="/ping", answer=ready, name="ping", summary="Same as /health/ready", refusals=LOADING, result=Health
@@ -169,7 +158,7 @@ OPERATIONS = (
 )
 
 
-class FeedbackRequest(RequestBody):
+class FeedbackRequest(StrictModel):
     request_id: Annotated[str, Field(description=f"Header `{REQUEST_ID}` of an answer by {_SCORED}.")]
     right: Annotated[
         list[str | list[TaggedSpan]],
@@ -193,13 +182,10 @@ async def feedback(call: Call, body: FeedbackRequest) -> Response:
     """Counts whether the best answer to each text was right. Feedback on a request counts once; no text is stored."""
     given = call.service.given.find(body.request_id)
     if given is None:
-        raise problem(
-            404,
+        raise refused(
             "no_such_request",
-            "there is no answer to score under this request id",
             given=body.request_id,
             expected=f"the header {REQUEST_ID} of one of the last answers by {_SCORED}, not scored before",
-            do="send feedback once, and soon after the answer",
             param="request_id",
         )
     _check(body.right, given)
@@ -215,13 +201,10 @@ def _check(right: Sequence[str | list[TaggedSpan]], given: GivenAnswer) -> None:
     """Raise ApiError (422) unless there is a right answer of the same kind for each answer."""
     kind = "lists of entities" if given.are_entities else "texts"
     if len(right) != len(given.hashes) or any(isinstance(one, str) == given.are_entities for one in right):
-        raise problem(
-            422,
+        raise refused(
             "other_answers",
-            "each answer of the request needs its right one",
             given=f"{len(right)}, {sum(isinstance(one, str) for one in right)} of them texts",
             expected=f"{len(given.hashes)} {kind}",
-            do="send one for each text, question or mask, in the order of the request",
             param="right",
         )
 

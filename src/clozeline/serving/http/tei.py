@@ -11,42 +11,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
+from clozeline.inference import fields
+from clozeline.inference.fields import StrictModel
 from clozeline.inference.package import kind_of
-from clozeline.inference.tokenization import Given
+from clozeline.inference.tokenization import Given, Piece
 from clozeline.records.package import Manifest
-from clozeline.serving.errors import ErrorDetail, problem
-from clozeline.serving.http.bodies import (
-    FLAT_TAG,
-    MAX_TEXTS,
-    NESTED_TAG,
-    TEXT_TAG,
-    WHOLE,
-    Inputs,
-    ModelName,
-    NoPromptName,
-    PromptName,
-    RequestBody,
-    Text,
-    Texts,
-    Truncate,
-    TruncationDirection,
-    nesting,
-    texts_of,
-)
+from clozeline.serving.errors import ErrorDetail, refused
+from clozeline.serving.http import bodies, house_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS, classifier_of, labelled
-from clozeline.serving.http.house_texts import (
-    EMBED_EXAMPLES,
-    EMBEDDING,
-    EmbedRequest,
-    EmbedResponse,
-    embed,
-    embedded,
-    similarities,
-)
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
-from clozeline.serving.queue import LoadedModel
 
 RERANKING = replace(
     CLASSIFYING_PAIRS,
@@ -57,7 +33,7 @@ RERANKING = replace(
 _RANKED = ["Open a file.", "Order the items."]
 _EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
 _MAX_IDS = 65_536
-_Ids = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
+_Ids = Annotated[list[Annotated[int, Field(ge=0), fields.WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
 TOKENIZE_EXAMPLES = {
     "one text": Example("One text", {"inputs": "Sort a list."}),
     "several": Example(
@@ -66,7 +42,7 @@ TOKENIZE_EXAMPLES = {
     ),
 }
 _TYPES = {429: "Overloaded", 503: "Unhealthy"}
-_OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2)]
+_OneOrTwo = Annotated[list[fields.Text], Field(min_length=1, max_length=2)]
 PREDICT_EXAMPLES = {
     "one text": Example("One text", {"inputs": "Parse a date."}),
     "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
@@ -79,13 +55,13 @@ PREDICT_EXAMPLES = {
 _COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
 
 
-class RerankRequest(RequestBody):
-    query: Text
-    texts: Texts
+class RerankRequest(StrictModel):
+    query: fields.Text
+    texts: bodies.Texts
     raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
     return_text: Annotated[bool, Field(description="Return the texts with their scores.")] = False
-    truncate: Truncate = False
-    truncation_direction: TruncationDirection = "right"
+    truncate: fields.Truncate = False
+    truncation_direction: bodies.TruncationDirection = "right"
 
 
 class Rank(BaseModel):
@@ -122,37 +98,31 @@ RERANK = Operation(
 )
 
 
-class TokenizeRequest(RequestBody):
-    inputs: Inputs
+class TokenizeRequest(StrictModel):
+    inputs: bodies.Inputs
     add_special_tokens: bool = True
-    prompt_name: NoPromptName = None
-    model: ModelName = None
+    prompt_name: bodies.NoPromptName = None
+    model: fields.ModelName = None
 
 
-class DecodeRequest(RequestBody):
+class DecodeRequest(StrictModel):
     ids: Annotated[
-        Annotated[_Ids, Tag(FLAT_TAG)]
-        | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
+        Annotated[_Ids, Tag(bodies.FLAT_TAG)]
+        | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.NESTED_TAG)],
         Field(description="Token ids of one text, or a list of such lists."),
         Discriminator(
-            nesting, custom_error_type="ids_type", custom_error_message="token ids of one text, or a list of such lists"
+            bodies.nesting,
+            custom_error_type="ids_type",
+            custom_error_message="token ids of one text, or a list of such lists",
         ),
     ]
     skip_special_tokens: bool = True
-    model: ModelName = None
-
-
-class SimpleToken(BaseModel):
-    id: int
-    text: str
-    special: bool
-    start: int | None = Field(description="First character in the text; null for an added special token.")
-    stop: int | None
+    model: fields.ModelName = None
 
 
 async def tokenize(call: Call, body: TokenizeRequest) -> Response:
     served = call.served(ANY, body.model)
-    texts = texts_of(body.inputs)
+    texts = bodies.texts_of(body.inputs)
     pieces = await call.service.asking.tokenizing(
         call.request,
         lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
@@ -176,15 +146,7 @@ async def decode(call: Call, body: DecodeRequest) -> Response:
 def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
     largest = max(map(max, lists))
     if largest >= manifest.vocab_size:
-        raise problem(
-            422,
-            "unknown_token",
-            "a token id is not in the vocabulary of the model",
-            given=largest,
-            expected=f"ids from 0 to {manifest.vocab_size - 1}",
-            do="send ids that /tokenize returns for this model",
-            param="ids",
-        )
+        raise refused("unknown_token", given=largest, expected=f"ids from 0 to {manifest.vocab_size - 1}", param="ids")
 
 
 TOKEN_OPERATIONS = (
@@ -195,7 +157,7 @@ TOKEN_OPERATIONS = (
         result_description="A list of tokens for each text, even for a single text",
         ability=ANY,
         tells="model",
-        result=list[list[SimpleToken]],
+        result=list[list[Piece]],
         body=TokenizeRequest,
         examples=TOKENIZE_EXAMPLES,
     ),
@@ -231,19 +193,21 @@ HUGGING_FACE_WORDS = Words(HuggingFaceError, _said)
 def _predicted_kind(inputs: object) -> str | None:
     """Return the tag of the inputs; None for a list of three or more texts, because a list of two is a pair."""
     if isinstance(inputs, str):
-        return TEXT_TAG
-    kind = nesting(inputs)
-    return None if kind == FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
+        return bodies.TEXT_TAG
+    kind = bodies.nesting(inputs)
+    return None if kind == bodies.FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
 
 
-class PredictRequest(RequestBody):
+class PredictRequest(StrictModel):
     inputs: Annotated[
-        Annotated[Text, Tag(TEXT_TAG)]
-        | Annotated[_OneOrTwo, Tag(FLAT_TAG)]
-        | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
+        Annotated[fields.Text, Tag(bodies.TEXT_TAG)]
+        | Annotated[_OneOrTwo, Tag(bodies.FLAT_TAG)]
+        | Annotated[
+            Annotated[list[_OneOrTwo], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.NESTED_TAG)
+        ],
         Field(
-            description=f'A text ("a" or ["a"]), a pair of texts (["a", "b"]), or a list of 1 to {MAX_TEXTS} such '
-            'lists ([["a"], ["b"]]). Pairs are for models that were trained on pairs.'
+            description='A text ("a" or ["a"]), a pair of texts (["a", "b"]), or a list of 1 to '
+            f'{bodies.MAX_TEXTS} such lists ([["a"], ["b"]]). Pairs are for models that were trained on pairs.'
         ),
         Discriminator(
             _predicted_kind,
@@ -253,8 +217,8 @@ class PredictRequest(RequestBody):
         ),
     ]
     raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
-    truncate: Truncate = False
-    truncation_direction: TruncationDirection = "right"
+    truncate: fields.Truncate = False
+    truncation_direction: bodies.TruncationDirection = "right"
 
 
 class RawScore(BaseModel):
@@ -265,18 +229,18 @@ class RawScore(BaseModel):
     )
 
 
-class SimilarityInputs(RequestBody):
-    source_sentence: Text
-    sentences: Texts
+class SimilarityInputs(StrictModel):
+    source_sentence: fields.Text
+    sentences: bodies.Texts
 
 
-class SimilarityParameters(RequestBody):
-    truncate: Truncate = False
-    truncation_direction: TruncationDirection = "right"
-    prompt_name: PromptName = None
+class SimilarityParameters(StrictModel):
+    truncate: fields.Truncate = False
+    truncation_direction: bodies.TruncationDirection = "right"
+    prompt_name: bodies.PromptName = None
 
 
-class SimilarityRequest(RequestBody):
+class SimilarityRequest(StrictModel):
     inputs: SimilarityInputs
     parameters: SimilarityParameters | None = None
 
@@ -305,11 +269,11 @@ async def predict(call: Call, body: PredictRequest) -> Response:
 
 
 async def similarity(call: Call, body: SimilarityRequest) -> Response:
-    served = call.served(EMBEDDING)
+    served = call.served(house_texts.EMBEDDING)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     asked = body.parameters or SimilarityParameters()
-    reply = await embedded(call, served, texts, truncate=asked.truncate, prompt_name=asked.prompt_name)
-    return JsonResponse(similarities(reply.answers), headers=reply.headers)
+    reply = await house_texts.embedded(call, served, texts, truncate=asked.truncate, prompt_name=asked.prompt_name)
+    return JsonResponse(house_texts.similarities(reply.answers), headers=reply.headers)
 
 
 async def info(call: Call) -> Response:
@@ -322,7 +286,7 @@ async def info(call: Call) -> Response:
         model_type=_model_type(served),
         max_input_length=manifest.max_length,
         max_batch_tokens=call.service.batch_tokens,
-        max_client_batch_size=MAX_TEXTS,
+        max_client_batch_size=bodies.MAX_TEXTS,
         auto_truncate=False,
         tokenization_workers=1,
         version=version("clozeline"),
@@ -356,13 +320,13 @@ def _compared_place(number: int) -> str:
 
 EMBED = Operation(
     path="/embed",
-    answer=embed,
+    answer=house_texts.embed,
     summary="Embed texts as vectors of length 1",
     result_description="One vector for each text",
-    result=EmbedResponse,
-    ability=EMBEDDING,
-    body=EmbedRequest,
-    examples=EMBED_EXAMPLES,
+    result=house_texts.EmbedResponse,
+    ability=house_texts.EMBEDDING,
+    body=house_texts.EmbedRequest,
+    examples=house_texts.EMBED_EXAMPLES,
 )
 SIMILARITY = Operation(
     path="/similarity",
@@ -370,7 +334,7 @@ SIMILARITY = Operation(
     summary="Compare one sentence with others",
     result_description="The cosine with each sentence, in the order of the request",
     result=list[float],
-    ability=EMBEDDING,
+    ability=house_texts.EMBEDDING,
     body=SimilarityRequest,
     examples={"two": Example("One sentence and two others", {"inputs": _COMPARED})},
     place=_compared_place,

@@ -18,17 +18,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.http.bodies import (
-    FLAT_TAG,
-    MAX_TEXTS,
-    NESTED_TAG,
-    WHOLE,
-    RequestBody,
-    Text,
-    check_encoding,
-    nesting,
-)
+from clozeline.inference import fields
+from clozeline.inference.fields import StrictModel
+from clozeline.serving.errors import ApiError, refused
+from clozeline.serving.http.bodies import FLAT_TAG, MAX_TEXTS, NESTED_TAG, check_encoding, nesting
 from clozeline.serving.http.operation import JsonResponse
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -36,9 +29,9 @@ InputName = Literal["text", "text_pair", "question", "context"]
 Datatype = Literal["FP32", "INT64", "BYTES"]
 Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
-_OneText = Annotated[list[Text], Field(min_length=1, max_length=1)]
+_OneText = Annotated[list[fields.Text], Field(min_length=1, max_length=1)]
 _Strings = Annotated[
-    Annotated[Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)], Tag(FLAT_TAG)]
+    Annotated[Annotated[list[fields.Text], Field(min_length=1, max_length=MAX_TEXTS)], Tag(FLAT_TAG)]
     | Annotated[Annotated[list[_OneText], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
     Discriminator(
         nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
@@ -48,15 +41,15 @@ _NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "
 """Datatype and wire format by the kind of the numpy array."""
 
 
-class InputParameters(RequestBody):
+class InputParameters(StrictModel):
     binary_data_size: Annotated[
         int | None,
         Field(ge=0, description="Number of bytes after the JSON that hold the texts, instead of `data`."),
-        WHOLE,
+        fields.WHOLE,
     ] = None
 
 
-class InputTensor(RequestBody):
+class InputTensor(StrictModel):
     """Texts are in `data`, or in `binary_data_size` bytes after the JSON."""
 
     model_config = ConfigDict(
@@ -72,7 +65,7 @@ class InputTensor(RequestBody):
     )
 
     name: InputName
-    shape: Annotated[list[Annotated[int, Field(ge=1), WHOLE]], Field(min_length=1, max_length=2)]
+    shape: Annotated[list[Annotated[int, Field(ge=1), fields.WHOLE]], Field(min_length=1, max_length=2)]
     datatype: Literal["BYTES"]
     parameters: InputParameters = InputParameters()
     data: Annotated[_Strings | None, Field(description="The texts, flat or in the shape [texts, 1].")] = None
@@ -140,9 +133,7 @@ def _strings(number: int, tensor: InputTensor, raw: bytes) -> list[str]:
         texts = [text for row in tensor.data or [] for text in ([row] if isinstance(row, str) else row)]
     if len(texts) != math.prod(tensor.shape) or tensor.shape[1:] not in ([], [1]):
         raise _unreadable(
-            f"shape {tensor.shape} with {len(texts)} strings",
-            "shape [N] or [N, 1] with N strings",
-            number,
+            f"shape {tensor.shape} with {len(texts)} strings", "shape [N] or [N, 1] with N strings", number
         )
     return texts
 
@@ -211,12 +202,6 @@ def _decoded(number: int, raw: bytes) -> str:
 
 def _unreadable(given: str, expected: str, number: int | None = None) -> ApiError:
     """Return a 422 about input `number`; None: about all inputs."""
-    return problem(
-        422,
-        "unreadable_tensor",
-        "the tensor cannot be read",
-        given=given,
-        expected=expected,
-        do="compare the request with the example at /docs",
-        param="inputs" if number is None else f"inputs[{number}]",
+    return refused(
+        "unreadable_tensor", given=given, expected=expected, param="inputs" if number is None else f"inputs[{number}]"
     )

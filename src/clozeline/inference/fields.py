@@ -1,0 +1,191 @@
+"""Parameters of each verb: fill, complete, classify, choose, tag and answer, with their defaults, bounds and meanings.
+
+They are declared here once. The bodies of HTTP requests contain these classes as they are, MLflow's `params` are
+`InvocationParams`, and other interfaces read `model_fields`. Names are those of Hugging Face's tasks.
+"""
+
+import difflib
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from clozeline.records.package import ScoreFunction
+
+MAX_TEXT_CHARACTERS = 100_000
+"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
+MAX_TOP_K = 100
+MAX_NEW_TOKENS = 1024
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 256
+_MAX_TOKENS = 100_000
+_COMPARED_CHARACTERS = 100
+"""Part of an unknown key that is compared: a very long key would hold up other requests."""
+OUTSIDE = "O"
+"""Tag of a token outside of all entities."""
+TEMPLATE = "This text is about {}."
+ONE_BLANK = r"^[^{}]*\{\}[^{}]*$"
+"""Pattern of a template: one place for the label, and no other braces."""
+Aggregation = Literal["none", "simple", "first", "average", "max"]
+"""`none` gives single tokens, `simple` groups neighbours of one type. The others tag whole words: by the first token,
+by the mean of the tokens' scores, or by the token with the largest score.
+"""
+UNDESCRIBED: Final = ConfigDict(json_schema_extra={"description": None})
+"""Configuration of a dataclass in an answer: clients see the meaning of its fields, not its docstring."""
+
+
+def _whole(given: object) -> object:
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+WHOLE: Final = BeforeValidator(_whole)
+"""Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these
+are missing from the schema."""
+Text = Annotated[
+    str,
+    # Blank text gives a model nothing to read, and tokenizers drop NUL silently.
+    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
+]
+TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE]
+NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
+TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]
+ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
+Truncate = Annotated[
+    bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")
+]
+NewTokens = Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS), WHOLE]
+Temperature = Annotated[float, Field(ge=0, le=100, description="0: the most likely token.", strict=False)]
+TopP = Annotated[
+    float, Field(gt=0, le=1, description="Draw from the most likely tokens up to this total probability.", strict=False)
+]
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="The same seed gives the same answer."), WHOLE]
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, description="The answer ends before any of these.")]
+
+
+class StrictModel(BaseModel):
+    """Strict base of parameters and of all bodies of requests: refuses unknown keys, and numbers in quotes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_key(cls, given: Any) -> Any:
+        known = sorted(cls.model_fields)
+        unknown = [key for key in given if key not in known] if isinstance(given, dict) else []
+        if not unknown:
+            return given
+        near = difflib.get_close_matches(unknown[0][:_COMPARED_CHARACTERS], known, n=1)
+        raise PydanticCustomError(
+            "unknown_key",
+            "one of: {known}",
+            {"key": unknown[0], "known": ", ".join(known), "near": near[0] if near else ""},
+        )
+
+
+class FillMaskParameters(StrictModel):
+    top_k: Annotated[TopK | None, Field(description="Number of candidates for each mask; null: 5.")] = None
+    targets: Annotated[
+        Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)] | None,
+        Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
+    ] = None
+
+
+class CompleteParameters(StrictModel):
+    """Names of Hugging Face's text generation."""
+
+    max_new_tokens: NewTokens = 16
+    do_sample: Annotated[bool | None, Field(description="false: as temperature 0. null: by the temperature.")] = None
+    temperature: Temperature | None = None
+    top_p: TopP = 1.0
+    seed: Seed = 0
+    stop: Stops = Field(default_factory=list)
+    return_full_text: Annotated[bool, Field(description="Put the given text before its continuation.")] = False
+
+
+class ClassifyParameters(StrictModel):
+    top_k: Annotated[TopK | None, Field(description="Number of labels for each text; null: 5, or all of `labels`.")] = (
+        None
+    )
+    function_to_apply: Annotated[
+        ScoreFunction | None,
+        Field(description="Function from logits to scores; none: the logits; null: the function used in training."),
+    ] = None
+    labels: Annotated[
+        Annotated[list[str], Field(min_length=1)] | None,
+        Field(description="Return only these labels; their scores are still those among all labels."),
+    ] = None
+
+
+_LABELS = Field(
+    min_length=1, max_length=MAX_TOP_K, description="For an encoder, each word of a label has to be one token."
+)
+# The pattern is only documented here: serving/zero_shot.py checks it, with a better message.
+_TEMPLATE = Field(
+    max_length=1_000, description="Sentence with {} in place of the label.", json_schema_extra={"pattern": ONE_BLANK}
+)
+
+
+class ZeroShotParameters(StrictModel):
+    candidate_labels: Annotated[list[Text], _LABELS]
+    multi_label: Annotated[bool, Field(description="Score each label independently; needs an entailment model.")] = (
+        False
+    )
+    hypothesis_template: Annotated[str, _TEMPLATE] = TEMPLATE
+
+
+class TagReading(StrictModel):
+    """How texts of any length are tagged."""
+
+    aggregation_strategy: Annotated[
+        Aggregation,
+        Field(
+            description="none: single tokens; simple: groups of adjacent tokens of one type; first, average, max: "
+            "groups of whole words, tagged by the first token, the mean of the tokens, or the most confident token."
+        ),
+    ] = "simple"
+    stride: Annotated[
+        TokenOverlap | None,
+        Field(description="Tokens that adjacent windows of a long text share, at most half; null: a quarter."),
+    ] = None
+
+
+class TagParameters(TagReading):
+    ignore_labels: list[str] = Field(
+        default_factory=lambda: [OUTSIDE], max_length=MAX_TOP_K, description="Types to leave out of the answer."
+    )
+
+
+class AnswerSearch(StrictModel):
+    """How answers are searched in a context of any length, which is read in windows."""
+
+    handle_impossible_answer: Annotated[
+        bool, Field(description="Whether an empty text (no answer) may be returned.")
+    ] = False
+    max_answer_len: Annotated[NumTokens, Field(description="Maximum number of tokens of an answer.")] = 15
+    max_question_len: Annotated[NumTokens, Field(description="Number of tokens to which a longer question is cut.")] = (
+        64
+    )
+    max_seq_len: Annotated[
+        NumTokens | None, Field(description="Tokens in a window; null or a larger number: as many as the model reads.")
+    ] = None
+    doc_stride: Annotated[
+        TokenOverlap | None,
+        Field(description="Tokens that adjacent windows of a long context share, at most half; null: 128."),
+    ] = None
+    align_to_words: Annotated[bool, Field(description="Whether answers begin and end with whole words.")] = True
+
+
+class AnswerParameters(AnswerSearch):
+    top_k: Annotated[TopK | None, Field(description="Number of answers; above 1, the result is a list; null: 1.")] = (
+        None
+    )
+
+
+class InvocationParams(StrictModel):
+    top_k: Annotated[
+        TopK,
+        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
+    ] = 5
+    truncate: Truncate = False
+    model: ModelName = None
