@@ -18,20 +18,12 @@ import pytest
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.params.reading import read_params
-from clozeline.records.reading.tokens import SpecialIds, TokensInfo
-from tests.ports import held_ports
+from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, TokensInfo
+from tests.make.servers import held_ports
+from tests.make.texts import write_documents
 from tests.slow_tests import is_slow
-from tests.written_shards import write_documents
 
-pytest_plugins = [
-    "tests.made_once",
-    "tests.mlflow_databases",
-    "tests.own_state",
-    "tests.prefect_databases",
-    "tests.small_encoders",
-    "tests.toy_project",
-    "tests.trained_models",
-]
+pytest_plugins = ["tests.make.session", "tests.make.models", "tests.make.projects"]
 
 PROJECT = Path(__file__).parents[1]
 LONGEST = (
@@ -40,13 +32,13 @@ LONGEST = (
     "stages/test_whole_line.py",
     "drill/test_short_drill.py",
     "infra/test_prefect.py",
-    "tasks/test_out_of_memory.py",
+    "tasks/test_task.py",
     "stages/test_export.py",
     "infra/test_alerts.py",
-    "cli/test_torchrun.py",
+    "cli/test_stage.py",
     "versions/test_remote.py",
     "flows/test_release.py",
-    "flows/test_killed_command.py",
+    "flows/test_killed.py",
     "flows/test_continue.py",
     "flows/test_pipeline.py",
 )
@@ -182,7 +174,7 @@ def write_tokens(folder: Path, tokenizer: Path, train: Documents, validation: Do
         tokenizer_sha256=sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
         special_ids=SPECIAL_IDS,
         splits=splits,
-    ).write(folder)
+    ).write(folder / INFO_NAME)
     return folder
 
 

@@ -18,8 +18,7 @@ from clozeline.params.project import Params
 from clozeline.params.reading import _ELSEWHERE, default_tree, in_params, read_params, renamed, with_defaults
 from clozeline.records.record import leaves
 from clozeline.system.errors import ClozelineError, DataError
-from tests.edited_params import PROJECT, message, with_values, without_tasks
-from tests.named_knobs import is_knob_of
+from tests.make.params import PROJECT, is_knob_of, message, with_values, without_tasks
 
 
 def written(folder: Path, text: str | bytes) -> Path:

@@ -16,7 +16,7 @@ from clozeline.params.project import Params
 from clozeline.params.reading import params_in, with_defaults
 from clozeline.params.tasks import SECTIONS, FinetuneParams
 from clozeline.system.errors import ParamsError
-from tests.edited_params import PROJECT
+from tests.make.models import PROJECT
 
 FILE = Path("params.yaml")
 OWN = YAML(typ="safe").load(PROJECT / FILE)

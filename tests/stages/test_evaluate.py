@@ -18,7 +18,7 @@ from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 from clozeline.system.errors import ArtifactError
 from tests.conftest import counting_documents, write_tokens
-from tests.fine_tuning import contents
+from tests.make.tasks import contents
 
 PARAMS = EvaluateParams(max_length=32, num_bootstrap_samples=100, num_pseudo_documents=6)
 TRAINING = ("return a new array of the given shape", "raise an error if the file is not there")

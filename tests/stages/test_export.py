@@ -43,11 +43,9 @@ from clozeline.records.finetune.scored_items import HeldOut, write_held_out
 from clozeline.records.package import CARD, CONFIG, FILES, SBOM, ExportMetrics, Manifest, read_manifest, verify
 from clozeline.stages import export
 from clozeline.system.errors import ArtifactError, GateError
-from tests.fine_tuning import contents
-from tests.model_cards import card_in
-from tests.open_gates import OPEN, Limits
-from tests.tiny_models import SENTENCES
-from tests.trained_models import PROJECT
+from tests.make.models import OPEN, PROJECT, SENTENCES, Limits
+from tests.make.packages import card_in
+from tests.make.tasks import contents
 
 ExportModel = Callable[..., Path]
 
@@ -187,7 +185,7 @@ AGAIN = """
 import sys
 from pathlib import Path
 import clozeline, numpy, onnx, onnxscript, optimum, torch, transformers
-from tests.trained_models import run_export
+from tests.make.models import run_export
 environment, model, texts, first, second = map(Path, sys.argv[1:])
 for package in (clozeline, numpy, onnx, onnxscript, optimum, torch, transformers):
     assert Path(package.__path__[0]).is_relative_to(environment), package

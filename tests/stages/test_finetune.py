@@ -36,9 +36,9 @@ from clozeline.tasks.formats import Labelled
 from clozeline.tasks.task import TaskReport
 from clozeline.tasks.training import CLEARLY, BestLook
 from clozeline.training.loop import Loop
-from tests.fine_tuning import contents, fine_tune, keep_last_weights, metrics_of, without_card
+from tests.make.packages import card_in
+from tests.make.tasks import contents, fine_tune, keep_last_weights, metrics_of, without_card
 from tests.make.topics import PARAMS, TOPICS, params, topic_records
-from tests.model_cards import card_in
 
 Finetune = Callable[..., Path]
 

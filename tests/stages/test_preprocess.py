@@ -14,8 +14,8 @@ from clozeline.params.reading import read_params
 from clozeline.records.snapshot import FORGOTTEN_LOCK
 from clozeline.stages import preprocess, snapshot
 from clozeline.system.errors import ClozelineError, DataError, StorageError
-from tests.edited_params import PROJECT
-from tests.fine_tuning import contents
+from tests.make.models import PROJECT
+from tests.make.tasks import contents
 
 PARAMS = read_params(PROJECT / "params.yaml").preprocess.model_copy(
     update={"min_characters": 20, "max_characters": 2_000, "validation_fraction": 0.2, "holdout_fraction": 0.2}

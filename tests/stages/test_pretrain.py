@@ -23,7 +23,7 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages import pretrain
 from tests.conftest import TokensMaker, counting_documents, write_tokens
-from tests.model_cards import card_in
+from tests.make.packages import card_in
 
 PROJECT = Path(__file__).parents[2]
 CURVES = ("curve", "looks", "timing")
@@ -101,7 +101,7 @@ def test_metrics_and_curve_agree(trained: Path) -> None:
 def test_the_model_card_states_text_budget_and_limits(trained: Path, tiny_pretraining: PretrainParams) -> None:
     card = card_in(trained / "encoder")
     assert card.facts == {"library_name": "transformers", "pipeline_tag": "fill-mask"}
-    split = TokensInfo.read(trained / "tokens").splits["train"]
+    split = TokensInfo.of_folder(trained / "tokens").splits["train"]
     told = card.sections["Pre-training text"]
     assert f"| train | {split.num_documents:,} | {split.text_bytes:,} | {split.num_tokens:,} |" in told
     assert hashlib.sha256((trained / "tokens" / INFO_NAME).read_bytes()).hexdigest() in told
@@ -135,7 +135,7 @@ def test_text_of_several_windows_is_read_ahead_and_trains_alike_with_and_without
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = make_tokens(counting_documents(2500, seed=0), counting_documents(40, seed=1))
-    assert len(TokensInfo.read(tokens).splits["train"].shards) == 6
+    assert len(TokensInfo.of_folder(tokens).splits["train"].shards) == 6
     monkeypatch.setattr("clozeline.language.order.WINDOW_TOKENS", 20_000)
     read: list[int] = []
     monkeypatch.setattr(TokenShards, "read_ahead", lambda shards, ordinals: read.extend(ordinals))

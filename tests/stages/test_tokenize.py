@@ -28,8 +28,8 @@ from clozeline.tokenizing import shards
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import write_document_keys
 from clozeline.tokenizing.shards import ShardItem
-from tests.edited_params import PROJECT
-from tests.fine_tuning import contents
+from tests.make.models import PROJECT
+from tests.make.tasks import contents
 
 _RUN = "import sys, pathlib, tests.stages.test_tokenize as here; here.run(*map(pathlib.Path, sys.argv[1:]))"
 
@@ -238,7 +238,7 @@ def test_special_tokens_that_an_existing_tokenizer_finds_in_text_are_dropped_and
 
 def test_a_tokenizer_trained_here_can_be_used_for_another_corpus(clean: Path, tokenized: Path, tmp_path: Path) -> None:
     run(clean, tmp_path / "second", algorithm="existing", existing=str(tokenized / "tokenizer"), vocab_size=64)
-    first, second = (TokensInfo.read(folder / "tokens") for folder in (tokenized, tmp_path / "second"))
+    first, second = (TokensInfo.of_folder(folder / "tokens") for folder in (tokenized, tmp_path / "second"))
     assert first.splits == second.splits
     assert first.special_ids == second.special_ids
 

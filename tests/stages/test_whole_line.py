@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from clozeline.records.record import Lock
 from clozeline.system.workspace import Workspace
 from tests.cluster.raylets import Cluster, cluster_of_two, kill_raylet
-from tests.prefect_databases import PutDatabase
-from tests.process_states import is_alive, wait_for
-from tests.toy_line import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
+from tests.make.processes import is_alive, wait_for
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, copy_project, toy_language, write_params, write_sentences
+from tests.make.session import PutDatabase
 
 TASKS = ("library",)  # the only one that works with the output of any source
 LAST = "export@library"

@@ -20,8 +20,8 @@ import clozeline as cz
 from clozeline.cli import app
 from clozeline.params.reading import default_tree
 from clozeline.stages.calling.calls import own_graph
-from tests.fine_tuning import contents
-from tests.toy_line import TINY_EVALUATION, TINY_MODEL, merge, toy_language
+from tests.make.projects import TINY_EVALUATION, TINY_MODEL, merge, toy_language
+from tests.make.tasks import contents
 
 PROJECT = Path(__file__).parents[3]
 PAGE = (PROJECT / "docs" / "python.md").read_text(encoding="utf-8")

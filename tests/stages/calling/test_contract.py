@@ -19,15 +19,14 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params
-from clozeline.records.reading.tokens import TokensInfo
+from clozeline.records.reading.tokens import INFO_NAME, TokensInfo
 from clozeline.stages.calling.contract import FILE, Accepted, under_contract
 from clozeline.stages.calling.label_profile import LabelProfile
 from clozeline.stages.calling.text_profile import TextProfile
 from clozeline.system.errors import ArtifactError, ContractError
 from tests.conftest import SPECIAL_IDS, VOCAB_SIZE
-from tests.edited_params import with_task
-from tests.text_metrics import corpus_metrics, token_metrics
-from tests.written_shards import write_documents
+from tests.make.params import with_task
+from tests.make.texts import corpus_metrics, token_metrics, write_documents
 
 PROJECT = Path(__file__).parents[3]
 ENGLISH = ["the", "file", "is", "opened", "and", "returned", "as", "a", "list", "of", "lines", "when", "there"]
@@ -63,7 +62,9 @@ def write(root: Path, texts: Sequence[str], *, near_duplicates: int = 10, unknow
     ids_DL[: round(unknown * len(texts)), :10] = SPECIAL_IDS.unk
     tokens = root / "data/tokens"
     splits = {"train": write_documents(tokens, "train", list(ids_DL), bytes_per_token=4, shard_tokens=10_000)}
-    TokensInfo.of(vocab_size=VOCAB_SIZE, tokenizer_sha256="", special_ids=SPECIAL_IDS, splits=splits).write(tokens)
+    TokensInfo.of(vocab_size=VOCAB_SIZE, tokenizer_sha256="", special_ids=SPECIAL_IDS, splits=splits).write(
+        tokens / INFO_NAME
+    )
 
 
 def train(root: Path, params: Params | None = None) -> None:
