@@ -19,7 +19,8 @@ from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.task_exams import LabelSetExam
 from clozeline.inference.language import HIDDEN
 from clozeline.inference.package import load
-from clozeline.records.package import FILES, Check, Manifest, QuantizationScheme, Rung, read_manifest
+from clozeline.records.limits import Limit
+from clozeline.records.package import FILES, Manifest, QuantizationScheme, Rung, read_manifest
 from tests.exporting.conftest import TinyPackage
 from tests.make.models import OPEN, SENTENCES, Limits
 from tests.make.packages import LABELS, write_classifier
@@ -68,7 +69,7 @@ def rung_by(held: Proof, package: Path, limits: Limits = LIMITS) -> Rung:
         return held.rung(package / FILES.int8, scheme)
 
 
-def failed(checks: tuple[Check, ...]) -> list[str]:
+def failed(checks: tuple[Limit, ...]) -> list[str]:
     return [check.name for check in checks if not check.is_passed]
 
 

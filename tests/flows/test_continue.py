@@ -115,7 +115,7 @@ def outcomes(results: list[StageResult]) -> dict[str, str]:
 
 
 def lock_of(root: Path) -> StartLock | None:
-    return StartLock.read(root / START_LOCK)
+    return StartLock.of_yaml(root / START_LOCK)
 
 
 def start_in(root: Path) -> Path:

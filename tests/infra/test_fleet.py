@@ -17,7 +17,7 @@ import pytest
 
 from clozeline.orchestration.status import _models
 from clozeline.records.package import package_sha256
-from clozeline.registry.announcement import NOTICE_VARIABLE
+from clozeline.registry.models import NOTICE_VARIABLE
 from clozeline.registry.versions import Registry
 from clozeline.tracking.mlflow import experiment_id, prepare
 from tests.infra.replica import Replica

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clozeline.language.shards import Boundary, Rows, TokenShards, gather
-from clozeline.records.reading.tokens import SpecialIds, TokensInfo, dtype_for
+from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, TokensInfo, dtype_for
 from clozeline.system.errors import ArtifactError
 from tests.make.texts import write_documents
 
@@ -39,7 +39,7 @@ def write(
         special_ids=SPECIAL,
         splits={"train": split},
     )
-    info.write(folder)
+    info.write(folder / INFO_NAME)
     return folder
 
 
@@ -88,7 +88,7 @@ def test_the_files_do_not_depend_on_the_partitions(tmp_path: Path) -> None:
 
 def test_only_a_single_long_document_exceeds_the_shard_limit(tmp_path: Path) -> None:
     texts = [np.arange(5, 5 + length) for length in (10, 90, 10, 300, 10, 50, 40)]
-    info = TokensInfo.read(write(tmp_path / "tokens", texts, shard_tokens=100))
+    info = TokensInfo.of_folder(write(tmp_path / "tokens", texts, shard_tokens=100))
     assert [shard.num_tokens for shard in info.splits["train"].shards] == [100, 10, 300, 100]
 
 

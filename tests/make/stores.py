@@ -18,6 +18,7 @@ from werkzeug.serving import make_server
 from werkzeug.wrappers import Response
 
 from clozeline.records.package import package_sha256
+from clozeline.registry.models import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.system.workspace import Workspace
 from clozeline.tracking.delivery import Delivery
@@ -114,3 +115,20 @@ def runs_of(client: MlflowClient) -> dict[str, Run]:
     by_name = {run.info.run_name: run for run in runs}
     assert len(by_name) == len(runs), [run.info.run_name for run in runs]
     return by_name
+
+
+def write_versions(database: Path) -> Path:
+    """Write a registry in which version 2 is the champion, version 1 the previous one and version 3 the candidate."""
+    registry = Registry.open(f"sqlite:///{database}")
+    for number in "123":
+        registry.register(ENCODER, source="file:///x", run_id="", package_sha256=number, description="")
+        registry.nominate(registry.version(ENCODER, number))
+        if number != "3":
+            registry.promote(registry.version(ENCODER, number))
+    return database
+
+
+def aliases(registry: Registry) -> dict[str, str]:
+    """Return the version behind each alias of the encoder."""
+    found = {alias: registry.at(ENCODER, alias) for alias in (CHAMPION, PREVIOUS, CANDIDATE)}
+    return {alias: version.version for alias, version in found.items() if version}

@@ -17,7 +17,7 @@ from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
 from tests.make.texts import write_clean_text
 
-DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
 WORDS = [
     "salt",
     "oven",
@@ -70,22 +70,37 @@ def record(number: int, more: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def write_records(path: Path, records: Iterable[Mapping[str, object]]) -> None:
-    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+def params_of(kind: str, **changes: object) -> Any:
+    """Return the params of a task by the defaults of the project, on one thread, with `changes`."""
+    task = {"kind": kind, "data": "x", "num_threads": 1, **changes}
+    return SECTIONS[kind].model_validate(whole_task(task, PARAMS.finetune_defaults))
+
+
+def write_rows(path: Path, rows: Iterable[object]) -> Path:
+    """Write JSON Lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def inputs_of(params: FinetuneParams, encoder: Path, data: Path, seed: int = 1) -> TaskInputs:
+    seen = data.parent / "seen.parquet"
+    if not seen.exists():
+        write_clean_text(seen, ["nothing"])
+    return TaskInputs(params, seed, encoder, data, seen)
 
 
 def prepare(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> Task:
     """Return the task prepared from these inputs."""
-    return KINDS[kind].prepare(inputs_of(kind, case, encoder, data, **changes))
+    return KINDS[kind].prepare(inputs_of_case(kind, case, encoder, data, **changes))
 
 
-def inputs_of(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> TaskInputs:
+def inputs_of_case(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> TaskInputs:
     """Return inputs whose pre-training text contains no text of the task."""
     knobs, _ = case
     seen = data.parent / "seen.parquet"
     write_clean_text(seen, ["nothing"])
     given: dict[str, Any] = {"kind": kind, "data": "x", "max_length": 24, "num_threads": 1, **knobs, **changes}
-    params = SECTIONS[kind].model_validate(whole_task(given, DEFAULTS))
+    params = SECTIONS[kind].model_validate(whole_task(given, PARAMS.finetune_defaults))
     return TaskInputs(params, 1, encoder, data, seen)
 
 

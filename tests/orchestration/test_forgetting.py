@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.orchestration.forgetting import Findings, forget
 from clozeline.orchestration.items_file import items_file
-from clozeline.records.finetune.scored_items import read_items
+from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.record import Lock
 from clozeline.records.snapshot import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.system.errors import ArtifactError, DataError, TransientError
@@ -105,9 +105,9 @@ def test_every_version_that_comes_from_it_is_marked_and_its_lineage_says_forgott
 
 def test_items_of_an_import_that_quote_it_are_removed_and_the_others_stay(workspace: Workspace) -> None:
     items = workspace.root / items_file("mini")
-    before = read_items(items)
+    before = HeldOut.lines(items)
     found = forgotten(workspace)
-    assert read_items(items) == before[:-2]
+    assert HeldOut.lines(items) == before[:-2]
     assert [store.num_removable for store in found.stores if store.name == "imports: items"] == [2]
     assert "imports/mini.jsonl" in found.holding
     assert "imports/mini.jsonl: a source" not in found.left
@@ -155,7 +155,7 @@ def test_a_text_that_is_nowhere_is_said_to_be_nowhere(workspace: Workspace) -> N
 
 @pytest.mark.parametrize("text", ["", "the", "Dear Miss, please send the parcels"])
 def test_a_short_text_is_refused(workspace: Workspace, text: str) -> None:
-    with pytest.raises(DataError, match="too short"):
+    with pytest.raises(DataError, match="too few"):
         forgotten(workspace, text)
 
 

@@ -19,7 +19,7 @@ from clozeline.stages import tokenize
 from tests.make.models import SENTENCES, SaveTrained, small_bert
 from tests.make.tasks import fine_tune, metrics_of
 from tests.make.texts import write_clean_text
-from tests.stages.finetune.topics import topic_records
+from tests.make.topics import topic_records
 from tests.stages.test_pretrain import run_stage
 
 PROJECT = Path(__file__).parents[2]

@@ -136,7 +136,7 @@ def make_line(root: Path) -> Line:
 def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
     """Two folders of different names, each with a cache of its own, after `dvc repro` in both at the same time.
 
-    The second does without the export of the encoder: tests/stages/export/test_package.py repeats one elsewhere.
+    The second does without the export of the encoder: tests/stages/test_export.py repeats one elsewhere.
     """
     first, second = (make_line(tmp_path_factory.mktemp("line") / name) for name in ("ein Ordner für zwei", "second"))
     all_said(first.start("dvc", "repro"), second.start("dvc", "repro", "evaluate", "finetune@library", LAST))

@@ -202,7 +202,7 @@ def write_package(
         write_card(trained.folder, folder, draft, climbed, proof.quality, base_model=base_model)
         write_sbom(folder, out.name, draft)
         manifest = _manifest(folder, draft, climbed)
-        package.write_manifest(folder, manifest)
+        manifest.write(folder / FILES.manifest)
         figures = ExportMetrics(
             served=manifest.served,
             fp32_size_bytes=size_of(folder / FILES.fp32),

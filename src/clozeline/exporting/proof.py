@@ -27,7 +27,8 @@ from clozeline.inference.open_model import OpenModel, Question, Rows, TextBatch,
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.params.delivery import ExportGates
-from clozeline.records.package import Check, Manifest, Measured, QuantizationScheme, Rung
+from clozeline.records.limits import Limit
+from clozeline.records.package import Manifest, Measured, QuantizationScheme, Rung
 
 MIN_AGREEMENT_TEXTS = 100
 """Number of texts for the agreement. 98 texts all agree by chance once in 20 times: -3 / ln(0.97) = 98."""
@@ -171,7 +172,7 @@ def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
     return gates.model_copy(update=raised)
 
 
-def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
+def checks(rung: Rung, gates: ExportGates) -> tuple[Limit, ...]:
     """Return every figure that has a limit, checked."""
     least = {
         "agreement": (rung.agreement.value, gates.min_agreement),
@@ -186,19 +187,12 @@ def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     most = {"batch_flips": (rung.batch_flips.value, MAX_BATCH_FLIPS), "saturation": (rung.saturation, 0.0)}
     # A figure is None where the kind of model has none.
     return (
-        *(
-            Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
-            for name, (given, limit) in least.items()
-            if given is not None
-        ),
-        *(
-            Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
-            for name, (given, limit) in most.items()
-        ),
+        *(Limit.at_least(name, given, limit) for name, (given, limit) in least.items() if given is not None),
+        *(Limit.at_most(name, given, limit) for name, (given, limit) in most.items()),
     )
 
 
-def lacking(rung: Rung) -> tuple[Check, ...]:
+def lacking(rung: Rung) -> tuple[Limit, ...]:
     """Return the failed checks of sample sizes, which any other scheme would fail too."""
     counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
     return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
