@@ -58,12 +58,12 @@ import json
 from pathlib import Path
 from clozeline.cluster.ledger import open_workers
 from clozeline.cluster.ledger import Ledger
-from tests.cluster.test_store import Doubled, doubled
+from tests.cluster.test_store import doubled
 
 with open_workers(Path("work")) as workers:
     ledger = Ledger(Path("work/numbers"), "code", workers)
-    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
-    (twelve,) = ledger.run(doubled, [Doubled(six.folder / "number.txt")])
+    (six,) = ledger.run([doubled(Path("three.txt"))], read=())
+    (twelve,) = ledger.run([doubled(six.folder / "number.txt")])
 print(json.dumps([six.facts, twelve.facts, (twelve.folder / "number.txt").read_text()]))
 """
 TOKENIZE = TokenizeParams(

@@ -27,7 +27,7 @@ from clozeline.tokenizing import shards
 from clozeline.tokenizing import shards as partitions
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import write_document_keys
-from clozeline.tokenizing.shards import ShardItem
+from clozeline.tokenizing.shards import ShardPiece
 
 _RUN = """
 import sys
@@ -171,10 +171,10 @@ def test_processes_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def stopped_at_the_second_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     @wraps(shards.write_shard)
-    def write_shard(item: ShardItem, folder: Path) -> Done:
-        if item.name == "shard 1 of train":
+    def write_shard(pieces: Sequence[ShardPiece], folder: Path) -> Done:
+        if pieces[0].documents.start:
             raise TransientError("killed", given="", expected="", do="")
-        return original(item, folder)
+        return original(pieces, folder)
 
     original = shards.write_shard
     monkeypatch.setattr(shards, "write_shard", write_shard)

@@ -42,7 +42,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of units of each batch that is computed."""
     sizes: list[int] = []
-    monkeypatch.setattr(preparation, "prepare", lambda batch: sizes.append(len(batch.units)) or prepare(batch))
+    monkeypatch.setattr(preparation, "prepare", lambda units, how: sizes.append(len(units)) or prepare(units, how))
     return sizes
 
 

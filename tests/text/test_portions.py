@@ -42,7 +42,7 @@ def raw_file(path: Path, content: bytes, *, quarantines: bool = False) -> RawFil
 
 def documents_in_portions(files: list[RawFile], work: Path, reading: FileReading = READING) -> list[Document]:
     ledger = Ledger(work, "code", Workers(None, 1))
-    batches = [batch for portion in cut_portions(portions_of(files, reading), ledger) for batch in portion.batches]
+    batches = [batch for portion in cut_portions(files, reading, ledger) for batch in portion.batches]
     return [document for batch in batches for unit in units_of(batch) for document in unit.documents()]
 
 
@@ -73,8 +73,8 @@ def test_portions_hold_the_documents_of_the_files_in_their_order(tmp_path: Path)
         raw_file(tmp_path / "none.jsonl", b""),
     ]
     portions = portions_of(files, READING)
-    assert len([item for item in portions if item.files[0].name == "a.jsonl"]) > 5
-    assert max(len(item.files) for item in portions) > 5, "small files share a portion"
+    assert len([some for some in portions if some[0].name == "a.jsonl"]) > 5
+    assert max(map(len, portions)) > 5, "small files share a portion"
     whole = [document for unit in opened(files, READING).units for document in unit.documents()]
     assert documents_in_portions(files, tmp_path / "work") == whole
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from clozeline.corpus.cleaning import buckets as spreading
-from clozeline.corpus.cleaning.buckets import SPREAD, bucket_starts, num_buckets_for, spread, spread_items
+from clozeline.corpus.cleaning.buckets import SPREAD, bucket_starts, num_buckets_for, spread_items
 from clozeline.corpus.cleaning.preparation import PREPARED, BatchCounts, BatchRecord, read_texts, write_texts
 from clozeline.records.reading.streams import content_key
 
@@ -35,7 +35,7 @@ def test_texts_lie_in_the_bucket_of_their_key_with_consecutive_numbers(
     for item in items:
         folder = tmp_path / item.name
         folder.mkdir()
-        buckets = spread(item, folder).facts
+        buckets = item.run(folder).facts
         assert buckets == sorted(set(buckets))
         for part, bucket in enumerate(buckets):
             there = read_texts(folder / SPREAD, [part])

@@ -14,9 +14,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from clozeline.tokenizing import words
 from clozeline.tokenizing.words import (
     NUM_CODE_POINTS,
-    CountItem,
+    WORDS,
     FrequentWords,
-    WordBucketItem,
     add_characters,
     count_bucket,
     count_partition,
@@ -43,10 +42,10 @@ def counted(partitions: list[list[list[str]]], most_words: int, num_buckets: int
         for ordinal, batches in enumerate(partitions):
             counts.append(new_folder(Path(name) / f"partition {ordinal}"))
             texts = MadeTexts([text for batch in batches for text in batch])
-            count_partition(CountItem(ordinal, texts, CUTS_AT_PUNCTUATION, num_buckets), counts[-1])
+            count_partition(texts, CUTS_AT_PUNCTUATION, num_buckets, counts[-1])
         for bucket in range(num_buckets):
             sums.append(new_folder(Path(name) / f"bucket {bucket}"))
-            count_bucket(WordBucketItem(tuple(counts), "", bucket, most_words), sums[-1])
+            count_bucket([folder / WORDS for folder in counts], bucket, most_words, sums[-1])
         return merged(sums, most_words)
 
 
@@ -74,7 +73,7 @@ def test_words_that_are_rare_at_first_are_counted_exactly(monkeypatch: pytest.Mo
 
 
 def test_characters_are_counted(tmp_path: Path) -> None:
-    count_partition(CountItem(0, MadeTexts(["aé", "a", "東"]), CUTS_AT_PUNCTUATION, 1), tmp_path)
+    count_partition(MadeTexts(["aé", "a", "東"]), CUTS_AT_PUNCTUATION, 1, tmp_path)
     counts = np.zeros(NUM_CODE_POINTS, np.int64)
     for _ in range(2):
         add_characters(tmp_path, counts)
