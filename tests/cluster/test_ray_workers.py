@@ -17,10 +17,10 @@ from clozeline.stages import preprocess, tokenize
 from tests.clean_text import write_clean_text
 from tests.cluster.raylets import cluster_of_two, kill_raylet
 from tests.conftest import PROJECT
+from tests.corpus.conftest import params_of
 from tests.object_store import BUCKET, KEYS, ObjectStore
 from tests.raw_text import take_snapshot
-from tests.text.conftest import params_of
-from tests.words.conftest import words
+from tests.records.words.conftest import words
 
 pytestmark = pytest.mark.slow
 __all__ = ["params_of", "words"]

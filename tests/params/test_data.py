@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from clozeline.params.text import SourceParams
-from tests.text.conftest import params_of
+from tests.corpus.conftest import params_of
 
 __all__ = ["params_of"]
 SQL = {"kind": "sql", "url": "sqlite:///tickets.db", "query": "SELECT 1"}
