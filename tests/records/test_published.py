@@ -1,4 +1,5 @@
-"""Claim: every function that opens a published model inspects the model before it opens any of its files."""
+"""A published model is inspected before any of its files is opened, is read from one commit of the hub, and stays the
+one that was imported; without a network, a user gets one error."""
 
 import json
 import logging
@@ -273,7 +274,7 @@ def test_attention_named_in_the_configuration_is_accepted_and_overridden(attenti
 CLIENT = "huggingface_hub.utils._http"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the hub's client log a retry and give up at once, instead of after half a minute."""
 
@@ -293,6 +294,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda name: open_tokenizer(name), DataError),
     ],
 )
+@pytest.mark.usefixtures("no_network")
 def test_an_unknown_name_is_reported_once(ask, kind: type[ClozelineError], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"), pytest.raises(kind, match="nobody/nowhere"):
         ask("nobody/nowhere")
