@@ -20,7 +20,7 @@ from clozeline.stages import preprocess, tokenize
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
 from tests.cluster.test_ray_workers import TOKENIZE, digests, project
 from tests.corpus.conftest import params_of
-from tests.object_store import BUCKET, KEYS, ObjectStore
+from tests.make.stores import BUCKET, KEYS, ObjectStore
 from tests.records.words.conftest import words
 
 __all__ = ["params_of", "project", "words"]

@@ -9,14 +9,14 @@ import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import proof
-from tests import open_gates
+from tests.make import models
 
 TinyPackage = Callable[[Callable[[Path], None]], Path]
 
 
 @pytest.fixture(scope="session")
 def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> TinyPackage:
-    """`tiny_package(write_tagger)`: a folder with what that function of tests/tiny_packages.py writes, and no other."""
+    """`tiny_package(write_tagger)`: a folder with what that function of tests/make/packages.py writes, and no other."""
 
     def make(writing: Callable[[Path], None]) -> Path:
         folder = tmp_path_factory.mktemp("tiny") / "package"
@@ -27,7 +27,7 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> TinyPackage:
 
 
 ExportModel = Callable[..., Path]
-GATES = open_gates.OPEN.but(
+GATES = models.OPEN.but(
     min_agreement=0.9,
     min_agreement_texts=3,
     min_embedding_cosine=0.9,

@@ -39,7 +39,7 @@ from clozeline.system.errors import ArtifactError, DataError
 from clozeline.tasks.classification.scores import SET_FIGURES
 from clozeline.tasks.tagging.sentences import score
 from tests.exporting.conftest import TinyPackage
-from tests.tiny_packages import (
+from tests.make.packages import (
     TAGS,
     TOPICS,
     VOCABULARY,

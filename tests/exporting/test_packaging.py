@@ -5,7 +5,7 @@ from pathlib import Path
 from clozeline.exporting.ladder import Climbed
 from clozeline.exporting.packaging import write_card
 from clozeline.records.package import read_manifest
-from tests.model_cards import card_in
+from tests.make.packages import card_in
 
 NOTHING_PASSED = Climbed(rungs=(), served=None)
 

@@ -22,9 +22,8 @@ from clozeline.inference.package import load
 from clozeline.records.limits import Limit
 from clozeline.records.package import FILES, Manifest, QuantizationScheme, Rung, read_manifest
 from tests.exporting.conftest import TinyPackage
-from tests.open_gates import OPEN, Limits
-from tests.tiny_models import SENTENCES
-from tests.tiny_packages import LABELS, write_classifier
+from tests.make.models import OPEN, SENTENCES, Limits
+from tests.make.packages import LABELS, write_classifier
 
 LIMITS = OPEN.but(
     min_agreement=0.9,

@@ -18,8 +18,8 @@ from clozeline.records.finetune.scored_items import HeldOut, by_vectors, ranked,
 from clozeline.records.finetune.statistics import bootstrap_interval
 from clozeline.records.package import FILES, Rung, read_manifest
 from tests.exporting.conftest import TinyPackage
-from tests.open_gates import OPEN
-from tests.tiny_packages import write_embedder
+from tests.make.models import OPEN
+from tests.make.packages import write_embedder
 
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
 WORDS = ["list", "file", "open", "return", "of", *"abcdefghijklmnop"]

@@ -1,5 +1,6 @@
 """The suite itself: its slow tests, their order, and the state that tests leave to each other."""
 
+import json
 import logging
 import os
 import signal
@@ -17,8 +18,8 @@ import torch
 
 from tests import slow_tests
 from tests.conftest import LONGEST
-from tests.made_once import MadeOnce
-from tests.own_state import restored_state
+from tests.make.models import SENTENCES, word_pieces
+from tests.make.session import MadeOnce, restored_state
 from tests.slow_tests import is_slow
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,14 @@ def test_made_once_builds_a_folder_once_and_copies_it_for_each_test(made_once: M
     assert made == [tmp_path]
     (one / "file").write_text("changed")
     assert (other / "file").read_text() == "made"
+
+
+TOLD = "import json; from tests.make.models import *; print(json.dumps(word_pieces(SENTENCES, vocab_size=200)))"
+
+
+def test_the_tokenizers_of_the_models_are_the_same_in_every_process() -> None:
+    other = subprocess.run([sys.executable, "-c", TOLD], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(other.stdout) == word_pieces(SENTENCES, vocab_size=200)
 
 
 class Starter:

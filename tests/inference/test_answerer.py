@@ -12,8 +12,8 @@ from clozeline.inference.fields import AnswerSearch
 from clozeline.inference.package import load
 from clozeline.inference.tokenization import TextTooLongError
 from clozeline.system.errors import DataError
-from tests.tiny_models import SENTENCES
-from tests.tiny_packages import write_answerer
+from tests.make.models import SENTENCES
+from tests.make.packages import write_answerer
 
 PAIRS = [
     ("what reads a sentence", SENTENCES[0] + ", and " + SENTENCES[4]),

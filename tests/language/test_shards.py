@@ -10,7 +10,7 @@ import pytest
 from clozeline.language.shards import Boundary, Rows, TokenShards, gather
 from clozeline.records.reading.tokens import INFO_NAME, SpecialIds, TokensInfo, dtype_for
 from clozeline.system.errors import ArtifactError
-from tests.written_shards import write_documents
+from tests.make.texts import write_documents
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
 

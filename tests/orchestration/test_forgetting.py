@@ -21,8 +21,8 @@ from clozeline.records.snapshot import FORGOTTEN_LOCK, KEY_FILE
 from clozeline.system.errors import ArtifactError, DataError, TransientError
 from clozeline.system.workspace import Workspace
 from clozeline.versions.objects import Objects
-from tests.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
-from tests.toy_project import PROJECT
+from tests.make.forgetful_project import LETTER, MARK, make_project, night, quoting, settled
+from tests.make.projects import PROJECT
 
 SOURCES = ["texts/mail.jsonl", "texts/more.txt"]
 
@@ -155,7 +155,7 @@ def test_a_text_that_is_nowhere_is_said_to_be_nowhere(workspace: Workspace) -> N
 
 @pytest.mark.parametrize("text", ["", "the", "Dear Miss, please send the parcels"])
 def test_a_short_text_is_refused(workspace: Workspace, text: str) -> None:
-    with pytest.raises(DataError, match="too short"):
+    with pytest.raises(DataError, match="too few"):
         forgotten(workspace, text)
 
 
@@ -170,7 +170,7 @@ def test_nothing_is_removed_while_the_remote_is_unreachable(workspace: Workspace
 
 
 def test_a_killed_one_is_finished_by_the_next(workspace: Workspace) -> None:
-    command = [sys.executable, "-m", "tests.killed_forgetting", str(workspace.root), LETTER]
+    command = [sys.executable, "-m", "tests.make.kills", "forget", workspace.root, LETTER]
     assert json.loads(subprocess.check_output(command, cwd=PROJECT).splitlines()[-1]) >= 3, "kills"
     assert everywhere(workspace) == []
     assert not (workspace.work / "forgetting.json").exists()

@@ -26,7 +26,7 @@ from clozeline.system.progress import ProgressBar
 from clozeline.training.curves import Look
 from clozeline.training.micro_batches import Precision
 from clozeline.training.state import Callback
-from tests.moving_hub import NAME, OLD, MovingHub
+from tests.make.models import NAME, OLD, MovingHub
 from tests.training.prepared import Prepare, largest_difference, weights_of
 
 

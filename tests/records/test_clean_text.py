@@ -10,7 +10,7 @@ import pytest
 
 from clozeline.records.clean_text import DOC_ID, SCHEMA, SOURCE, TEXT, CorpusMetrics, columns_of, num_rows, texts_of
 from clozeline.system.errors import ArtifactError
-from tests.text_metrics import corpus_metrics
+from tests.make.texts import corpus_metrics
 
 
 @pytest.fixture

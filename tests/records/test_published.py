@@ -41,7 +41,7 @@ from clozeline.tokenizing.tokenizer.folder import save_existing
 from clozeline.tokenizing.tokenizer.vocabulary.opening import open_published as open_tokenizer
 from clozeline.tokenizing.tokenizer.vocabulary.opening import vocabulary_of
 from tests.conftest import PROJECT
-from tests.moving_hub import NAME, OLD, MovingHub
+from tests.make.models import NAME, OLD, MovingHub
 
 
 def test_a_folder_needs_no_hub(tmp_path: Path) -> None:

@@ -11,15 +11,11 @@ import pytest
 from starlette.types import ASGIApp
 
 from clozeline.inference.answerer import Answerer
-from clozeline.inference.language import OpenEncoder
-from clozeline.inference.open_model import Rows
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
 from clozeline.serving import asking as of_texts
 from clozeline.serving.admission import Admission
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
-from tests.serving.conftest import connection, posted, wait_until
+from tests.serving.conftest import Hosted, busy, connection, posted, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the [MASK]"]}
@@ -60,29 +56,6 @@ def around(
     monkeypatch.setattr(kind, method, both)
 
 
-@pytest.fixture
-def service(catalogue: Catalogue) -> Service:
-    """Service with one worker, which a single text can block."""
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    return service
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Event that every run of an encoder waits for."""
-    release = threading.Event()
-    rows = OpenEncoder.rows
-
-    def waiting(self: OpenEncoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
-        assert release.wait(timeout=120)
-        return rows(self, texts, output)
-
-    monkeypatch.setattr(OpenEncoder, "rows", waiting)
-    yield release
-    release.set()
-
-
 @dataclass
 class Tokenizing:
     begun: threading.Event = field(default_factory=threading.Event)
@@ -107,14 +80,9 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokenizing]:
 
 
 @pytest.mark.parametrize("path", TWICE)
-def test_both_parts_of_a_request_are_admitted_or_neither(
-    serving: Server, catalogue: Catalogue, held: threading.Event, path: str
-) -> None:
-    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=9)))
-    service.open(catalogue)
-    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients:
-        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
-        wait_until(lambda: service.workers.num_running == 1)
+def test_both_parts_of_a_request_are_admitted_or_neither(hosted: Hosted, held: threading.Event, path: str) -> None:
+    with hosted(admission=Admission(max_waiting_tokens=9)) as (client, service), ThreadPoolExecutor(2) as clients:
+        running = busy(client, service, clients)
         waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
         wait_until(lambda: service.scheduler.waiting_tokens == 3)
         assert client.post(path, json=TWICE[path]).status_code == 429  # 4 more would fit, 8 do not
@@ -127,11 +95,10 @@ def test_both_parts_of_a_request_are_admitted_or_neither(
 
 @pytest.mark.parametrize("path", TWICE)
 def test_both_parts_of_a_request_share_one_deadline_and_leave_the_queue_together(
-    serving: Server, service: Service, held: threading.Event, path: str
+    hosted: Hosted, held: threading.Event, path: str
 ) -> None:
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
-        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
-        wait_until(lambda: service.workers.num_running == 1)
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
+        running = busy(client, service, clients)
         assert client.post(path, json=TWICE[path], headers={"x-timeout-ms": "50"}).status_code == 504
         assert service.scheduler.waiting_tokens == 0
         held.set()
@@ -139,9 +106,9 @@ def test_both_parts_of_a_request_share_one_deadline_and_leave_the_queue_together
 
 
 def test_a_deadline_applies_while_the_tokenizer_is_busy_with_another_text(
-    serving: Server, service: Service, tokenizing: Tokenizing
+    hosted: Hosted, tokenizing: Tokenizing
 ) -> None:
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+    with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
         before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
         assert tokenizing.begun.wait(timeout=120)
         late = client.post("/classify", json={"inputs": LONG, "truncate": True}, headers={"x-timeout-ms": "50"})
@@ -154,9 +121,9 @@ def test_a_deadline_applies_while_the_tokenizer_is_busy_with_another_text(
 
 @pytest.mark.parametrize("path", ["/embed", "/tokenize"])
 def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
-    serving: Server, service: Service, tokenizing: Tokenizing, path: str
+    hosted: Hosted, tokenizing: Tokenizing, path: str
 ) -> None:
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+    with hosted() as (client, service), ThreadPoolExecutor(1) as clients:
         before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
         assert tokenizing.begun.wait(timeout=120)
         with connection(client) as leaving:
@@ -169,7 +136,7 @@ def test_a_request_waiting_for_tokenization_is_dropped_when_its_client_leaves(
 
 @pytest.mark.parametrize("path", FINISHED)
 def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
-    serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
@@ -179,7 +146,7 @@ def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
 
     around(monkeypatch, Tagger, "entities", wait)
     around(monkeypatch, Answerer, "best", wait)
-    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+    with hosted() as (client, _), ThreadPoolExecutor(1) as clients:
         late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "3000"})
         assert begun.wait(timeout=120)
         assert client.get("/health/live", timeout=60).status_code == 200
@@ -189,7 +156,7 @@ def test_a_deadline_applies_after_inference_too_and_delays_no_other_request(
 
 @pytest.mark.parametrize("path", FINISHED)
 def test_a_request_is_not_refused_after_the_model_has_answered(
-    serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
 
     def let_nobody_in() -> None:
@@ -197,6 +164,6 @@ def test_a_request_is_not_refused_after_the_model_has_answered(
 
     around(monkeypatch, Tagger, "tagging", let_nobody_in)
     around(monkeypatch, Answerer, "asking", let_nobody_in)
-    with serving(create_app(service)) as client:
+    with hosted() as (client, _):
         assert client.post(path, json=FINISHED[path]).status_code == 200
         assert client.post(path, json=FINISHED[path]).status_code == 429

@@ -35,10 +35,8 @@ from clozeline.params.reading import read_params
 from clozeline.records.package import read_manifest
 from clozeline.serving.zero_shot import TEMPLATE, choosing_by_entailment, chosen
 from clozeline.system.workspace import Workspace
-from tests.importing.conftest import sentence_files
-from tests.open_gates import RANDOM
-from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert
-from tests.trained_models import PROJECT
+from tests.make.models import PROJECT, RANDOM, SENTENCES, outspoken, sentence_tokenizer, small_bert
+from tests.orchestration.test_importing import sentence_files
 
 stage = import_module("clozeline.stages.import")  # `import` is a word of Python
 MASKED = ["the encoder [MASK] a sentence", "a tokenizer cuts [MASK] into pieces"]

@@ -27,7 +27,8 @@ from clozeline.records.package_metrics import MetricPaths, PackageMetrics
 from clozeline.registry.models import CHAMPION
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.http.bodies import Sent
+from clozeline.serving.http.kinds import LABELS
+from clozeline.serving.http.mlflow import Sent
 from clozeline.serving.http.operation import Call
 from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
@@ -35,9 +36,9 @@ from clozeline.serving.server import create_app
 from clozeline.stages import export, finetune
 from clozeline.tasks.classification.texts import SingleLabel
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.task import TaskReport
-from tests.clean_text import write_clean_text
-from tests.every_kind import text_of, write_records
+from clozeline.tasks.report import TaskReport
+from tests.make.tasks import text_of, write_rows
+from tests.make.texts import write_clean_text
 from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
@@ -99,14 +100,14 @@ async def invocations(call: Call, name: str, sent: Sent, params: InvocationParam
     return [{"lateness": number} for number in reply.answers], reply.headers
 
 
+ANSWERS = replace(LABELS, records=invocations)
 KIND = ModelKind(
     architectures=("ForLateness",),
     head="text-classification",
     form=f"{__name__}:FORM",
     exam=f"{__name__}:exam",
     model=Lateness,
-    tensors="clozeline.serving.http.open_inference:LABELS",
-    invocations=f"{__name__}:invocations",
+    answers=f"{__name__}:ANSWERS",
     says="how late a text begins",
 )
 
@@ -135,7 +136,7 @@ def root(tmp_path: Path, params: Params, small_encoder: Path) -> Path:
     """The project, with its model fine-tuned and exported."""
     texts = [text_of(number) for number in range(NUM_TEXTS)]
     records = [{"text": text, "label": "late" if text > "o" else "early"} for text in texts]
-    write_records(tmp_path / "data.jsonl", records)
+    write_rows(tmp_path / "data.jsonl", records)
     write_clean_text(tmp_path / "clean.parquet", texts[: NUM_TEXTS // 2])
     (tmp_path / "requirements.lock").write_text("nothing==1")
     finetune.run(

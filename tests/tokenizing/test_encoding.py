@@ -13,7 +13,7 @@ from clozeline.records.words.bytes import word_hashes
 from clozeline.tokenizing import encoding
 from clozeline.tokenizing import encoding as word_cache
 from clozeline.tokenizing.encoding import WordCache, encode_each, encode_joined
-from tests.odd_texts import ALGORITHMS, learned_tokenizer, odd_text
+from tests.make.texts import ALGORITHMS, learned_tokenizer, odd_text
 
 ODD = "=\u0338?{`aéb東E\u0301\x00\x1f\x85\u200b▁'ﷺ½¨,.(0१\ufffd\U0001f600İΣς[]"
 words = st.lists(st.text(st.sampled_from(ODD + "abab"), max_size=8), max_size=9)

@@ -17,7 +17,7 @@ from clozeline.records.clean_text import DOC_ID, SCHEMA, TEXT
 from clozeline.system.workers import Workers
 from clozeline.tokenizing import shards
 from clozeline.tokenizing.shards import EncodedFiles, EncodedWriter, partitions_of, write_shards
-from tests.written_shards import write_documents
+from tests.make.texts import write_documents
 
 
 def shards_by_hand(lengths: list[int], shard_tokens: int) -> list[list[int]]:

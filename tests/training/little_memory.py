@@ -5,7 +5,7 @@ from pathlib import Path
 
 from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining import job as pretraining
-from tests.memory_limit import with_little_and_with_enough
+from tests.make.processes import with_little_and_with_enough
 from tests.training.prepared import changed
 
 

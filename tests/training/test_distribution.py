@@ -16,8 +16,8 @@ from clozeline.encoder.families import FAMILIES, LAYOUTS
 from clozeline.params.pretraining import PretrainParams
 from clozeline.system.errors import ParamsError
 from clozeline.training.distribution import Processes
-from tests.ports import held_ports
-from tests.toy_project import PROJECT
+from tests.make.projects import PROJECT
+from tests.make.servers import held_ports
 from tests.training import dying_node, two_ranks
 from tests.training.prepared import changed
 

@@ -15,8 +15,8 @@ from clozeline.params.pretraining import PretrainParams
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.system.errors import ParamsError, TrainingError
 from clozeline.training.micro_batches import MicroBatches, Precision, Requested, noting_shortage, remedies
-from tests.memory_limit import run_alone
-from tests.named_knobs import is_knob_of, named_in
+from tests.make.params import is_knob_of, named_in
+from tests.make.processes import run_alone
 from tests.training.prepared import Prepare, changed
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

@@ -22,10 +22,6 @@ from clozeline.inference.tokenization import TextTokenizer, is_panic
 from clozeline.records.package import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.system.errors import ArtifactError, ClozelineError
 
-_TENSORS = "clozeline.serving.http.open_inference"
-_HOUSE = "clozeline.serving.http"
-"""No stage imports these modules, because no output of a stage depends on them."""
-
 _RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
 
 
@@ -43,10 +39,9 @@ class ModelKind:
     """`module:name` of the function that returns the exam, of an open model and a sample."""
     model: type[OpenModel]
     """Class that answers with the graph."""
-    tensors: str
-    """`module:name` of its tensors in the Open Inference Protocol."""
-    invocations: str
-    """`module:name` of the function that answers like MLflow's scoring server: records of what a client sent."""
+    answers: str
+    """`module:name` of its answers in other protocols: records for MLflow, tensors for the Open Inference
+    Protocol. No stage imports that module, because no output of a stage depends on it."""
     model_type: str = "embedding"
     """Name of the kind in text-embeddings-inference, where that has it."""
     says: str = ""
@@ -71,8 +66,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:MASKS",
         exam="clozeline.exporting.exams:masks_exam",
         model=OpenEncoder,
-        tensors=f"{_TENSORS}:MASKS",
-        invocations=f"{_HOUSE}.house_texts:fill_records",
+        answers="clozeline.serving.http.kinds:MASKS",
         says="a masked language model",
         is_language_model=True,
         fills_masks=True,
@@ -83,8 +77,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:NEXT_TOKENS",
         exam="clozeline.exporting.exams:next_tokens_exam",
         model=Completer,
-        tensors=f"{_TENSORS}:NEXT_TOKENS",
-        invocations=f"{_HOUSE}.house_texts:complete_records",
+        answers="clozeline.serving.http.kinds:NEXT_TOKENS",
         says="a causal language model",
         is_language_model=True,
     ),
@@ -94,8 +87,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:LABELS",
         exam="clozeline.exporting.task_exams:labels_exam",
         model=Classifier,
-        tensors=f"{_TENSORS}:LABELS",
-        invocations=f"{_HOUSE}.house_labels:classify_records",
+        answers="clozeline.serving.http.kinds:LABELS",
         model_type="classifier",
         labels="of a text",
     ),
@@ -105,8 +97,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:TAGS",
         exam="clozeline.exporting.task_exams:tags_exam",
         model=Tagger,
-        tensors=f"{_TENSORS}:ENTITIES",
-        invocations=f"{_HOUSE}.house_labels:tag_records",
+        answers="clozeline.serving.http.kinds:ENTITIES",
         model_type="token_classifier",
         labels="of each token",
     ),
@@ -116,8 +107,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:ENDS",
         exam="clozeline.exporting.task_exams:answers_exam",
         model=Answerer,
-        tensors=f"{_TENSORS}:ANSWERS",
-        invocations=f"{_HOUSE}.house_labels:answer_records",
+        answers="clozeline.serving.http.kinds:ANSWERS",
         model_type="question_answerer",
         says="the span of a context that answers a question",
         is_always_asked_in_pairs=True,
@@ -128,8 +118,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         form="clozeline.exporting.forms:EMBEDDINGS",
         exam="clozeline.exporting.task_exams:similarity_exam",
         model=Embedder,
-        tensors=f"{_TENSORS}:EMBEDDINGS",
-        invocations=f"{_HOUSE}.house_texts:embed_records",
+        answers="clozeline.serving.http.kinds:EMBEDDINGS",
         says="a vector for each text",
     ),
 }

@@ -37,7 +37,8 @@ from clozeline.system.errors import ArtifactError, DataError, ParamsError
 from clozeline.tasks.classification.scores import accuracy, f1_of, matthews
 from clozeline.tasks.heads import folder_of
 from clozeline.tasks.kinds import train_each
-from clozeline.tasks.task import TaskInputs, TaskReport
+from clozeline.tasks.report import TaskReport
+from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import CODE, files_of, use_threads
 
 Values = npt.NDArray[np.float64]

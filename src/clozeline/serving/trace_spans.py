@@ -114,10 +114,8 @@ class CollectorExporter(OTLPSpanExporter):
         variable = next((name for name in _ENDPOINTS if os.environ.get(name)), None)
         if variable and not os.environ[variable].startswith(("http://", "https://")):
             raise ParamsError(
-                "the address of the span collector is not an HTTP address",
-                given=f"{variable}={os.environ[variable]}",
-                expected="http://HOST:4318, where a collector listens for OTLP over HTTP",
-                do=f"correct {variable}, or start the server without --traces",
+                f"{variable}={os.environ[variable]} is not an HTTP address, such as http://HOST:4318",
+                do=f"correct {variable}: a collector listens there for OTLP over HTTP; or serve without --traces",
             )
         return cls()
 

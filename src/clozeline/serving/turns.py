@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from clozeline.registry.announcement import Announcement
+from clozeline.registry.models import Announcement
 from clozeline.serving.loading import LoadedModel
 
 SKEW_SECONDS: Final = 0.5

@@ -23,7 +23,7 @@ from clozeline.system.content import sha256_of
 from clozeline.system.errors import DataError
 from clozeline.system.workers import Workers
 from tests.corpus.cleaning.test_wikipedia import HEAD, TAIL, page
-from tests.raw_text import take_snapshot
+from tests.make.texts import take_snapshot
 
 READING = FileReading("files", "text", None, "paragraph")
 LINES = [json.dumps({"text": f"{number % 17 * 'é'} text {number}"}) + "\n" * (1 + number % 3) for number in range(60)]

@@ -16,9 +16,9 @@ from clozeline.corpus.sources import remote as remote_files
 from clozeline.params.text import SourceParams
 from clozeline.system.errors import DataError, TransientError
 from tests.corpus.conftest import params_of
-from tests.object_store import KEYS
-from tests.postgres_server import Postgres, running_postgres
-from tests.raw_text import take_snapshot
+from tests.make.servers import Postgres, running_postgres
+from tests.make.stores import KEYS
+from tests.make.texts import take_snapshot
 
 __all__ = ["params_of"]
 SELECT = "SELECT body, topic FROM tickets ORDER BY id"
@@ -46,7 +46,7 @@ def sqlite(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    from tests.ports import held_ports
+    from tests.make.servers import held_ports
 
     with held_ports() as free_port, running_postgres(free_port()) as server:
         with admin(server) as connection:

@@ -12,7 +12,7 @@ from clozeline.params.text import SourceParams
 from clozeline.records.snapshot import Earlier, Snapshot, SnapshotFile
 from clozeline.system.errors import DataError, TransientError
 from tests.corpus.conftest import params_of
-from tests.raw_text import take_snapshot
+from tests.make.texts import take_snapshot
 
 __all__ = ["params_of"]
 

@@ -5,15 +5,11 @@ Errors name the field in JSON notation.
 `/models/NAME` before the path of any route lets the model called NAME answer. It is for clients that know a base URL
 and cannot send a name, such as those of text-embeddings-inference and of Hugging Face's pipelines. The prefix changes
 nothing on routes about the server itself.
-
-MLflow's clients send texts as dataframes by columns or by rows, as instances, or as plain inputs.
 """
 
 import re
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from email.message import Message
-from itertools import zip_longest
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -22,7 +18,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clozeline.inference import fields
-from clozeline.inference.fields import StrictModel
 from clozeline.serving.errors import ApiError, problem, refused, shortened, written
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
@@ -68,10 +63,6 @@ TimeoutMilliseconds = Annotated[
 PREFIX = "/models/"
 _NAME = "clozeline.encoder"
 """Key of a scope: the model name from the path prefix."""
-TEXT_COLUMN = "text"
-Records = tuple[list[dict[str, Any]], dict[str, str]]
-"""A record for each text, and headers that name the model."""
-_Names = tuple[str, str]
 PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
 FLAT_TAG, NESTED_TAG, NUMBER_TAG = "(flat)", "(nested)", "(number)"
 """Tags for kinds of values, which pydantic puts into locations of errors. Clients do not see parts in parentheses."""
@@ -267,115 +258,3 @@ def without_prefix(scope: Scope) -> Scope:
         return scope
     name, _, path = scope["path"].removeprefix(PREFIX).partition("/")
     return {**scope, "path": f"/{path}", _NAME: name} if name and path else scope
-
-
-def _name_kind(given: object) -> str | None:
-    return {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}.get(type(given))
-
-
-_ColumnName = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, fields.WHOLE, Tag(NUMBER_TAG)],
-    Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
-]
-
-
-class DataframeSplit(StrictModel):
-    columns: Annotated[list[_ColumnName], Field(min_length=1)]
-    data: Annotated[list[list[Any]], Field(min_length=1, max_length=MAX_TEXTS)]
-    index: list[Any] | None = None
-
-    def records(self) -> list[dict[str, Any]]:
-        names = [str(name) for name in self.columns]
-        return [dict(zip_longest(names, row[: len(names)])) for row in self.data]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Content of a request, and the name of its shape."""
-
-    shape: str
-    given: Any
-
-    def texts(self) -> list[str]:
-        """Return the text of each row.
-
-        Raises:
-            ApiError: 422, a row is not a text, or it is not clear which column holds the texts.
-        """
-        rows = self._rows()
-        if isinstance(rows, dict):
-            rows = rows.get(_text_column(rows), None)
-        return checked_texts(_column(rows) if isinstance(rows, list) else [rows], self.shape)
-
-    def pairs(self, names: _Names) -> list[tuple[str, str]]:
-        """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
-
-        Raises:
-            ApiError: 422, a row lacks one of the columns, has no text in it, or is not such JSON.
-        """
-        rows = self._rows()
-        if isinstance(rows, dict):
-            rows = _turned(rows)
-        records = [_record(row) for row in (rows if isinstance(rows, list) else [rows])]
-        for number, record in enumerate(records):
-            if record is None or not set(names) <= set(record):
-                raise _no_pair(f"{self.shape}[{number}]", record, names)
-        columns = ([record[name] for record in records if record] for name in names)
-        first, second = (checked_texts(column, self.shape) for column in columns)
-        return list(zip(first, second, strict=True))
-
-    def _rows(self) -> Any:
-        return self.given.records() if isinstance(self.given, DataframeSplit) else self.given
-
-
-def _turned(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of `columns`. Each column is a list, or the value of a single row."""
-    listed = {name: value if isinstance(value, list) else [value] for name, value in columns.items()}
-    return [dict(zip(listed, row, strict=True)) for row in zip_longest(*listed.values())]
-
-
-def _record(row: Any) -> dict[str, Any] | None:
-    """Return a row as a dict, parsed from JSON if it is a string; None if it is neither."""
-    if isinstance(row, list) and len(row) == 1:
-        row = row[0]
-    if isinstance(row, str):
-        try:
-            row = orjson.loads(row)
-        except orjson.JSONDecodeError:
-            return None
-    return row if isinstance(row, dict) else None
-
-
-def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> ApiError:
-    first, second = names
-    return problem(
-        422,
-        "no_pair",
-        f"`{place}` does not hold the two texts that the model reads",
-        given="no columns" if record is None else f"columns: {', '.join(record) or 'none'}",
-        expected=f"`{first}` and `{second}`",
-        do=f'send both texts as columns, or each row as JSON: {{"{first}": "…", "{second}": "…"}}',
-        param=place,
-    )
-
-
-def _column(rows: list[Any]) -> list[Any]:
-    if rows and isinstance(rows[0], dict):
-        name = _text_column(rows[0])
-        return [row.get(name) if isinstance(row, dict) else row for row in rows]
-    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in rows]
-
-
-def _text_column(names: Sequence[str] | dict[str, Any]) -> str:
-    if len(names) == 1:
-        return next(iter(names))
-    if TEXT_COLUMN in names:
-        return TEXT_COLUMN
-    raise problem(
-        422,
-        "no_text_column",
-        "it is unclear which column holds the texts",
-        given=f"columns: {', '.join(names) or 'none'}",
-        expected=f"one column, or a column named `{TEXT_COLUMN}`",
-        do=f"name the column with the texts `{TEXT_COLUMN}`",
-    )

@@ -21,27 +21,14 @@ from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
 from clozeline.serving.errors import problem, refused
-from clozeline.serving.http.bodies import (
-    MAX_ANSWER_CHARACTERS,
-    MAX_TEXTS,
-    PAIR_TAG,
-    PAIRS_TAG,
-    TEXT_TAG,
-    TEXTS_TAG,
-    Inputs,
-    Records,
-    Sent,
-    Texts,
-    inputs_kind,
-    texts_of,
-)
+from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
 from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
 
 _DEFAULT_NUM_LABELS = 5
-_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {MAX_TEXTS} of either'
+_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {bodies.MAX_TEXTS} of either'
 CLASSIFYING = Ability(Classifier, rank=lambda model: model.manifest.reads_pairs)
 """Without a name, models of single texts come first."""
 CLASSIFYING_PAIRS = Ability(
@@ -117,15 +104,15 @@ class Pair(StrictModel):
 def _labelled_kind(inputs: object) -> str | None:
     first = inputs[0] if isinstance(inputs, list) and inputs else None
     if isinstance(first, dict | Pair):
-        return PAIRS_TAG
-    return PAIR_TAG if isinstance(inputs, dict | Pair) else inputs_kind(inputs)
+        return bodies.PAIRS_TAG
+    return bodies.PAIR_TAG if isinstance(inputs, dict | Pair) else bodies.inputs_kind(inputs)
 
 
 LabelledInputs = Annotated[
-    Annotated[fields.Text, Tag(TEXT_TAG)]
-    | Annotated[Texts, Tag(TEXTS_TAG)]
-    | Annotated[Pair, Tag(PAIR_TAG)]
-    | Annotated[Annotated[list[Pair], Field(min_length=1, max_length=MAX_TEXTS)], Tag(PAIRS_TAG)],
+    Annotated[fields.Text, Tag(bodies.TEXT_TAG)]
+    | Annotated[bodies.Texts, Tag(bodies.TEXTS_TAG)]
+    | Annotated[Pair, Tag(bodies.PAIR_TAG)]
+    | Annotated[Annotated[list[Pair], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.PAIRS_TAG)],
     Field(description=f"One text, {_PAIRS}. Pairs are for models that were trained on pairs."),
     Discriminator(_labelled_kind, custom_error_type="inputs_type", custom_error_message=f"a text, {_PAIRS}"),
 ]
@@ -209,14 +196,6 @@ def _check_labels(classifier: Classifier, wanted: list[str]) -> None:
 
 def _chosen(scores: list[LabelScore], wanted: list[str] | None, top_k: int) -> list[LabelScore]:
     return [score for score in scores if wanted is None or score.label in wanted][:top_k]
-
-
-async def classify_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served = call.served(CLASSIFYING, name)
-    given: Sequence[Given] = sent.pairs(("text", "text_pair")) if served.model.manifest.reads_pairs else sent.texts()
-    reply = await labelled(call, served, given, top_k=params.top_k, truncate=params.truncate)
-    return [{"labels": labels} for labels in reply.answers], reply.headers
 
 
 CLASSIFY = Operation(
@@ -323,7 +302,7 @@ class TaggedSpan(StrictModel):
 
 
 class TagRequest(StrictModel):
-    inputs: Inputs
+    inputs: bodies.Inputs
     parameters: fields.TagParameters | None = None
     model: fields.ModelName = None
 
@@ -336,7 +315,7 @@ async def tag(call: Call, body: TagRequest) -> Response:
     """A text that is too long for the model is read in overlapping windows and is never cut."""
     served = call.served(TAGGING, body.model)
     wanted = body.parameters or fields.TagParameters()
-    found, headers = await tagged(call, served, texts_of(body.inputs), wanted, wanted.ignore_labels)
+    found, headers = await tagged(call, served, bodies.texts_of(body.inputs), wanted, wanted.ignore_labels)
     if wanted.aggregation_strategy != "none":
         identity, best = (
             served.identity,
@@ -368,12 +347,6 @@ async def tagged(
     )
     call.service.metrics.confident(served.identity.name, (entity.score for of_text in found for entity in of_text))
     return found, reply.headers
-
-
-async def tag_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    found, headers = await tagged(call, call.served(TAGGING, name), sent.texts())
-    return [{"entities": of_text} for of_text in found], headers
 
 
 TAG = Operation(
@@ -433,24 +406,16 @@ async def answered(
 def check_answer_size(top_k: int, contexts: Sequence[str], param: str) -> None:
     """Raise ApiError (422) if `top_k` answers from each context could be too large; `param` is the field to name."""
     num_characters = top_k * sum(map(len, contexts))
-    if num_characters > MAX_ANSWER_CHARACTERS:
+    if num_characters > bodies.MAX_ANSWER_CHARACTERS:
         raise problem(
             422,
             "answer_too_large",
             "the answer could be too large",
             given=f"{top_k} answers to each question, up to {num_characters:,} characters together",
-            expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters",
+            expected=f"at most {bodies.MAX_ANSWER_CHARACTERS:,} characters",
             do="ask for fewer answers, or send several requests",
             param=param,
         )
-
-
-async def answer_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served, pairs = call.served(ANSWERING, name), sent.pairs(("question", "context"))
-    check_answer_size(params.top_k, [context for _, context in pairs], "params.top_k")
-    found, headers = await answered(call, served, pairs, params.top_k)
-    return [{"answers": answers} for answers in found], headers
 
 
 ANSWER = Operation(

@@ -6,7 +6,7 @@ Shapes: H hidden, S sentences.
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -18,19 +18,10 @@ from clozeline.inference import fields
 from clozeline.inference.completer import Candidates, Completer, Completion, Decoding, Draft
 from clozeline.inference.fields import StrictModel
 from clozeline.inference.language import Embedder, Filled, OpenEncoder
-from clozeline.inference.open_model import AnyQuestion, Question
+from clozeline.inference.open_model import Question
 from clozeline.serving.asking import Reply, Turns
 from clozeline.serving.errors import problem, refused
-from clozeline.serving.http.bodies import (
-    MAX_ANSWER_CHARACTERS,
-    Dimensions,
-    Inputs,
-    PromptName,
-    Records,
-    Sent,
-    TruncationDirection,
-    texts_of,
-)
+from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.loading import ServedModel
 from clozeline.serving.models import Ability
@@ -82,7 +73,7 @@ COMPLETE_EXAMPLES = {
 
 
 class FillMaskRequest(StrictModel):
-    inputs: Inputs
+    inputs: bodies.Inputs
     parameters: fields.FillMaskParameters | None = None
     truncate: fields.Truncate = False
     model: fields.ModelName = None
@@ -96,7 +87,7 @@ several masks gets a list of candidates for each mask."""
 
 async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
     served = call.served(FILLING, body.model)
-    texts = served.model.with_own_masks(texts_of(body.inputs))
+    texts = served.model.with_own_masks(bodies.texts_of(body.inputs))
     asked = body.parameters or fields.FillMaskParameters()
     top_k, targets = asked.top_k or DEFAULT_NUM_CANDIDATES, asked.targets
     reply = await call.ask(
@@ -131,38 +122,17 @@ def filling(
     num_candidates = top_k if targets is None else min(top_k, len(targets))
     masks = [len(tokenized.mask_spans) for tokenized in asked.texts]
     num_characters = num_candidates * sum(len(text) * num for text, num in zip(texts, masks, strict=True))
-    if num_characters > MAX_ANSWER_CHARACTERS:
+    if num_characters > bodies.MAX_ANSWER_CHARACTERS:
         raise problem(
             422,
             "answer_too_large",
             "the answer would be too large",
             given=f"{sum(masks):,} masks, {num_candidates} candidates for each, {num_characters:,} characters together",
-            expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters, because each candidate repeats the text",
+            expected=f"at most {bodies.MAX_ANSWER_CHARACTERS:,} characters, because each candidate repeats the text",
             do="ask for fewer candidates, or send shorter texts, fewer masks, or several requests",
             param="parameters.top_k",
         )
     return asked
-
-
-async def fill_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served, texts = call.served(FILLING, name), sent.texts()
-    model = served.model
-    places: list[int] = []  # indices of the texts with masks, known once they are tokenized
-
-    def questions() -> Iterator[AnyQuestion]:
-        yield model.embedding(texts, truncate=params.truncate)
-        own = model.with_own_masks(texts)
-        places.extend(model.with_masks(own, truncate=params.truncate))
-        if places:
-            masked = [own[place] for place in places]
-            yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
-
-    vectors, *filled = await call.ask_together(served, texts, lambda: list(questions()))
-    masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
-    count_confidence(call, name, list(masks.values()))
-    answers = [{"embedding": one_H, "masks": masks.get(place, [])} for place, one_H in enumerate(vectors.answers)]
-    return answers, vectors.headers
 
 
 FILL_MASK = Operation(
@@ -178,15 +148,15 @@ FILL_MASK = Operation(
 
 
 class EmbedRequest(StrictModel):
-    inputs: Inputs
+    inputs: bodies.Inputs
     normalize: Annotated[
         Literal[True], Field(description="Always true: the graph normalizes every vector to length 1.")
     ] = True
-    dimensions: Dimensions = None
+    dimensions: bodies.Dimensions = None
     encoding_format: Literal["float"] = "float"
     truncate: fields.Truncate = False
-    truncation_direction: TruncationDirection = None
-    prompt_name: PromptName = None
+    truncation_direction: bodies.TruncationDirection = None
+    prompt_name: bodies.PromptName = None
     model: fields.ModelName = None
 
 
@@ -198,7 +168,7 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
     reply = await embedded(
         call,
         served,
-        texts_of(body.inputs),
+        bodies.texts_of(body.inputs),
         dimensions=body.dimensions,
         truncate=body.truncate,
         prompt_name=body.prompt_name,
@@ -224,7 +194,7 @@ def _level(call: Call, body: EmbedRequest) -> str:
 
 
 async def _of_tokens(call: Call, served: ServedModel[Embedder], body: EmbedRequest) -> Response:
-    manifest, texts = served.model.manifest, texts_of(body.inputs)
+    manifest, texts = served.model.manifest, bodies.texts_of(body.inputs)
     check_prompt(served.model, body.prompt_name)
     if not served.model.embeds_tokens:
         raise refused(
@@ -317,14 +287,8 @@ def _cut(embedding_H: Embedding, dimensions: int | None) -> Embedding:
     return first / length if length else first
 
 
-async def embed_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    reply = await embedded(call, call.served(EMBEDDING, name), sent.texts(), truncate=params.truncate)
-    return [{"embedding": embedding_H} for embedding_H in reply.answers], reply.headers
-
-
 class CompleteRequest(StrictModel):
-    inputs: Inputs
+    inputs: bodies.Inputs
     parameters: fields.CompleteParameters | None = None
     truncate: CutBeginning = False
     model: fields.ModelName = None
@@ -342,7 +306,7 @@ CompleteResponse = Generated | list[Generated]
 
 async def complete(call: Call, body: CompleteRequest) -> Response:
     served = call.served(COMPLETING, body.model)
-    texts, wanted = texts_of(body.inputs), body.parameters or fields.CompleteParameters()
+    texts, wanted = bodies.texts_of(body.inputs), body.parameters or fields.CompleteParameters()
     found, reply = await continued(call, served, texts, _decoding(wanted), truncate=body.truncate)
     begins = texts if wanted.return_full_text else [""] * len(texts)
     shaped = [
@@ -385,15 +349,6 @@ async def continued(
     completions = [model.completion(draft) for draft in drafts]
     call.service.metrics.confident(served.identity.name, (score for one in completions for score in one.scores))
     return completions, reply
-
-
-async def complete_records(call: Call, name: str, sent: Sent, params: fields.InvocationParams) -> Records:
-    """Answer like MLflow's scoring server."""
-    served, texts = call.served(COMPLETING, name), sent.texts()
-    vectors = await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=params.truncate))
-    found, reply = await continued(call, served, texts, Decoding(), truncate=params.truncate)
-    pairs = zip(vectors.answers, found, strict=True)
-    return [{"embedding": vector_H, "completion": one} for vector_H, one in pairs], reply.headers
 
 
 COMPLETE = Operation(

@@ -10,17 +10,9 @@ from clozeline.inference import fields
 from clozeline.inference.completer import Decoding
 from clozeline.inference.fields import StrictModel
 from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.http import house_texts
 from clozeline.serving.http.bodies import TEXT_TAG, TEXTS_TAG, Dimensions, inputs_kind, texts_of
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.http.house_texts import (
-    COMPLETING,
-    EMBEDDING,
-    CutBeginning,
-    EncodingFormat,
-    continued,
-    embedded,
-    encoded,
-)
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
@@ -116,7 +108,7 @@ class CompletionsRequest(StrictModel):
     presence_penalty: _Zero = 0.0
     stream: Annotated[Literal[False], BeforeValidator(_in_one_piece)] = False
     user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
-    truncate: CutBeginning = False
+    truncate: house_texts.CutBeginning = False
 
     @model_validator(mode="before")
     @classmethod
@@ -151,9 +143,9 @@ class Completions(BaseModel):
 
 
 async def completions(call: Call, body: CompletionsRequest) -> Response:
-    served = call.served(COMPLETING, body.model, listed=LIST)
+    served = call.served(house_texts.COMPLETING, body.model, listed=LIST)
     texts = texts_of(body.prompt)
-    found, reply = await continued(call, served, texts, body.decoding, truncate=body.truncate)
+    found, reply = await house_texts.continued(call, served, texts, body.decoding, truncate=body.truncate)
     choices = [
         {
             "index": index,
@@ -176,7 +168,7 @@ COMPLETIONS = Operation(
     summary="Continue texts, in the form of OpenAI's API",
     result_description="One continuation for each text",
     result=Completions,
-    ability=COMPLETING,
+    ability=house_texts.COMPLETING,
     body=CompletionsRequest,
     examples=COMPLETION_EXAMPLES,
     place="prompt[{}]".format,
@@ -201,7 +193,7 @@ class EmbeddingsRequest(StrictModel):
     model: Annotated[str, Field(description="A name from /v1/models.")]
     input: OpenAITexts
     encoding_format: Annotated[
-        EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
+        house_texts.EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
     ] = "float"
     dimensions: Dimensions = None
     user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
@@ -238,9 +230,11 @@ class OpenAIModelList(BaseModel):
 
 
 async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
-    served = call.served(EMBEDDING, body.model, listed=LIST)
-    reply = await embedded(call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate)
-    vectors = encoded(reply.answers, body.dimensions, body.encoding_format)
+    served = call.served(house_texts.EMBEDDING, body.model, listed=LIST)
+    reply = await house_texts.embedded(
+        call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate
+    )
+    vectors = house_texts.encoded(reply.answers, body.dimensions, body.encoding_format)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     usage = {"prompt_tokens": reply.tokens, "total_tokens": reply.tokens}
     content = {"object": "list", "data": data, "model": served.identity.name, "usage": usage}
@@ -269,7 +263,7 @@ OPENAI = Dialect(
             summary="Embed texts, in the form of OpenAI's API",
             result_description="One vector of length 1 for each text",
             result=EmbeddingList,
-            ability=EMBEDDING,
+            ability=house_texts.EMBEDDING,
             body=EmbeddingsRequest,
             examples=EXAMPLES,
             place="input[{}]".format,

@@ -17,30 +17,9 @@ from clozeline.inference.package import kind_of
 from clozeline.inference.tokenization import Given, Piece
 from clozeline.records.package import Manifest
 from clozeline.serving.errors import ErrorDetail, refused
-from clozeline.serving.http.bodies import (
-    FLAT_TAG,
-    MAX_TEXTS,
-    NESTED_TAG,
-    TEXT_TAG,
-    Inputs,
-    NoPromptName,
-    PromptName,
-    Texts,
-    TruncationDirection,
-    nesting,
-    texts_of,
-)
+from clozeline.serving.http import bodies, house_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS, classifier_of, labelled
-from clozeline.serving.http.house_texts import (
-    EMBED_EXAMPLES,
-    EMBEDDING,
-    EmbedRequest,
-    EmbedResponse,
-    embed,
-    embedded,
-    similarities,
-)
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.models import ANY
@@ -78,11 +57,11 @@ _COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "
 
 class RerankRequest(StrictModel):
     query: fields.Text
-    texts: Texts
+    texts: bodies.Texts
     raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
     return_text: Annotated[bool, Field(description="Return the texts with their scores.")] = False
     truncate: fields.Truncate = False
-    truncation_direction: TruncationDirection = "right"
+    truncation_direction: bodies.TruncationDirection = "right"
 
 
 class Rank(BaseModel):
@@ -120,19 +99,21 @@ RERANK = Operation(
 
 
 class TokenizeRequest(StrictModel):
-    inputs: Inputs
+    inputs: bodies.Inputs
     add_special_tokens: bool = True
-    prompt_name: NoPromptName = None
+    prompt_name: bodies.NoPromptName = None
     model: fields.ModelName = None
 
 
 class DecodeRequest(StrictModel):
     ids: Annotated[
-        Annotated[_Ids, Tag(FLAT_TAG)]
-        | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
+        Annotated[_Ids, Tag(bodies.FLAT_TAG)]
+        | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.NESTED_TAG)],
         Field(description="Token ids of one text, or a list of such lists."),
         Discriminator(
-            nesting, custom_error_type="ids_type", custom_error_message="token ids of one text, or a list of such lists"
+            bodies.nesting,
+            custom_error_type="ids_type",
+            custom_error_message="token ids of one text, or a list of such lists",
         ),
     ]
     skip_special_tokens: bool = True
@@ -141,7 +122,7 @@ class DecodeRequest(StrictModel):
 
 async def tokenize(call: Call, body: TokenizeRequest) -> Response:
     served = call.served(ANY, body.model)
-    texts = texts_of(body.inputs)
+    texts = bodies.texts_of(body.inputs)
     pieces = await call.service.asking.tokenizing(
         call.request,
         lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
@@ -212,19 +193,21 @@ HUGGING_FACE_WORDS = Words(HuggingFaceError, _said)
 def _predicted_kind(inputs: object) -> str | None:
     """Return the tag of the inputs; None for a list of three or more texts, because a list of two is a pair."""
     if isinstance(inputs, str):
-        return TEXT_TAG
-    kind = nesting(inputs)
-    return None if kind == FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
+        return bodies.TEXT_TAG
+    kind = bodies.nesting(inputs)
+    return None if kind == bodies.FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
 
 
 class PredictRequest(StrictModel):
     inputs: Annotated[
-        Annotated[fields.Text, Tag(TEXT_TAG)]
-        | Annotated[_OneOrTwo, Tag(FLAT_TAG)]
-        | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
+        Annotated[fields.Text, Tag(bodies.TEXT_TAG)]
+        | Annotated[_OneOrTwo, Tag(bodies.FLAT_TAG)]
+        | Annotated[
+            Annotated[list[_OneOrTwo], Field(min_length=1, max_length=bodies.MAX_TEXTS)], Tag(bodies.NESTED_TAG)
+        ],
         Field(
-            description=f'A text ("a" or ["a"]), a pair of texts (["a", "b"]), or a list of 1 to {MAX_TEXTS} such '
-            'lists ([["a"], ["b"]]). Pairs are for models that were trained on pairs.'
+            description='A text ("a" or ["a"]), a pair of texts (["a", "b"]), or a list of 1 to '
+            f'{bodies.MAX_TEXTS} such lists ([["a"], ["b"]]). Pairs are for models that were trained on pairs.'
         ),
         Discriminator(
             _predicted_kind,
@@ -235,7 +218,7 @@ class PredictRequest(StrictModel):
     ]
     raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
     truncate: fields.Truncate = False
-    truncation_direction: TruncationDirection = "right"
+    truncation_direction: bodies.TruncationDirection = "right"
 
 
 class RawScore(BaseModel):
@@ -248,13 +231,13 @@ class RawScore(BaseModel):
 
 class SimilarityInputs(StrictModel):
     source_sentence: fields.Text
-    sentences: Texts
+    sentences: bodies.Texts
 
 
 class SimilarityParameters(StrictModel):
     truncate: fields.Truncate = False
-    truncation_direction: TruncationDirection = "right"
-    prompt_name: PromptName = None
+    truncation_direction: bodies.TruncationDirection = "right"
+    prompt_name: bodies.PromptName = None
 
 
 class SimilarityRequest(StrictModel):
@@ -286,11 +269,11 @@ async def predict(call: Call, body: PredictRequest) -> Response:
 
 
 async def similarity(call: Call, body: SimilarityRequest) -> Response:
-    served = call.served(EMBEDDING)
+    served = call.served(house_texts.EMBEDDING)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     asked = body.parameters or SimilarityParameters()
-    reply = await embedded(call, served, texts, truncate=asked.truncate, prompt_name=asked.prompt_name)
-    return JsonResponse(similarities(reply.answers), headers=reply.headers)
+    reply = await house_texts.embedded(call, served, texts, truncate=asked.truncate, prompt_name=asked.prompt_name)
+    return JsonResponse(house_texts.similarities(reply.answers), headers=reply.headers)
 
 
 async def info(call: Call) -> Response:
@@ -303,7 +286,7 @@ async def info(call: Call) -> Response:
         model_type=_model_type(served),
         max_input_length=manifest.max_length,
         max_batch_tokens=call.service.batch_tokens,
-        max_client_batch_size=MAX_TEXTS,
+        max_client_batch_size=bodies.MAX_TEXTS,
         auto_truncate=False,
         tokenization_workers=1,
         version=version("clozeline"),
@@ -337,13 +320,13 @@ def _compared_place(number: int) -> str:
 
 EMBED = Operation(
     path="/embed",
-    answer=embed,
+    answer=house_texts.embed,
     summary="Embed texts as vectors of length 1",
     result_description="One vector for each text",
-    result=EmbedResponse,
-    ability=EMBEDDING,
-    body=EmbedRequest,
-    examples=EMBED_EXAMPLES,
+    result=house_texts.EmbedResponse,
+    ability=house_texts.EMBEDDING,
+    body=house_texts.EmbedRequest,
+    examples=house_texts.EMBED_EXAMPLES,
 )
 SIMILARITY = Operation(
     path="/similarity",
@@ -351,7 +334,7 @@ SIMILARITY = Operation(
     summary="Compare one sentence with others",
     result_description="The cosine with each sentence, in the order of the request",
     result=list[float],
-    ability=EMBEDDING,
+    ability=house_texts.EMBEDDING,
     body=SimilarityRequest,
     examples={"two": Example("One sentence and two others", {"inputs": _COMPARED})},
     place=_compared_place,

@@ -1,0 +1,132 @@
+"""Batches hold every text once and stay within the budget, whatever the order of the texts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.inference.open_model import GraphSession, TextBatch, batches, check_top_k, likeliest
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.system.errors import DataError
+
+PAD = 0
+Lengths = st.lists(st.integers(1, 40), max_size=30)
+
+
+def texts_of(lengths: list[int]) -> list[TokenizedText]:
+    """Return texts of these lengths, each with ids of its own."""
+    return [TokenizedText(np.arange(length) + 100 * (n + 1), ()) for n, length in enumerate(lengths)]
+
+
+def rows_of(batch: TextBatch) -> list[list[int]]:
+    return [
+        ids_L[mask_L == 1].tolist() for ids_L, mask_L in zip(batch.input_ids_BL, batch.attention_mask_BL, strict=True)
+    ]
+
+
+@given(Lengths)
+def test_every_text_is_in_one_batch_with_its_own_tokens(lengths: list[int]) -> None:
+    texts = texts_of(lengths)
+    found = {
+        position: row
+        for batch in batches(texts, pad_id=PAD, batch_tokens=64)
+        for position, row in zip(batch.positions, rows_of(batch), strict=True)
+    }
+    assert found == {number: text.ids_L.tolist() for number, text in enumerate(texts)}
+
+
+@given(Lengths)
+def test_only_a_single_long_text_exceeds_the_token_budget(lengths: list[int]) -> None:
+    for batch in batches(texts_of(lengths), pad_id=PAD, batch_tokens=24):
+        assert batch.input_ids_BL.size <= 24 or len(batch.positions) == 1
+
+
+@given(Lengths)
+def test_padding_is_only_at_the_end(lengths: list[int]) -> None:
+    for batch in batches(texts_of(lengths), pad_id=PAD, batch_tokens=64):
+        assert (np.diff(batch.attention_mask_BL, axis=1) <= 0).all()
+        assert ((batch.input_ids_BL == PAD) == (batch.attention_mask_BL == 0)).all()
+
+
+@given(Lengths, st.randoms())
+def test_the_order_of_the_texts_does_not_change_the_batches(lengths: list[int], random: object) -> None:
+    texts = texts_of(lengths)
+    shuffled = texts.copy()
+    random.shuffle(shuffled)
+    first, second = (
+        [rows_of(batch) for batch in batches(given_texts, pad_id=PAD, batch_tokens=64)]
+        for given_texts in (texts, shuffled)
+    )
+    assert first == second
+
+
+def test_texts_of_mixed_lengths_need_little_padding() -> None:
+    lengths = np.random.default_rng(0).integers(5, 200, size=200).tolist()
+    made = list(batches(texts_of(lengths), pad_id=PAD, batch_tokens=512))
+    padding = sum(int((batch.attention_mask_BL == 0).sum()) for batch in made)
+    assert padding / sum(batch.input_ids_BL.size for batch in made) < 0.05
+
+
+@pytest.mark.parametrize("lengths", [[], [7]])
+def test_zero_texts_and_one_text_are_batched_like_others(lengths: list[int]) -> None:
+    assert len(list(batches(texts_of(lengths), pad_id=PAD, batch_tokens=64))) == len(lengths)
+
+
+def logits(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
+def test_probabilities_are_the_softmax() -> None:
+    values = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    places, probabilities = zip(*likeliest(values, 50), strict=True)
+    expected = np.exp(values.astype(np.float64)) / np.exp(values.astype(np.float64)).sum()
+    np.testing.assert_allclose(probabilities, expected[list(places)], rtol=1e-5)
+    assert list(probabilities) == sorted(probabilities, reverse=True)
+
+
+def test_the_top_answers_keep_their_probabilities_over_all_answers() -> None:
+    """The softmax covers all answers: those that are not returned keep their share."""
+    values = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    assert likeliest(values, 3) == likeliest(values, 50)[:3]
+    assert likeliest(logits(0, 0, 0, 0), 1) == [(0, 0.25)]
+
+
+def test_large_logits_do_not_overflow() -> None:
+    assert likeliest(logits(1e4, -1e4, 1e4), 3) == [(0, 0.5), (2, 0.5), (1, 0.0)]
+
+
+def test_ties_keep_their_order() -> None:
+    assert [place for place, _ in likeliest(logits(*[1, 4] * 100), 150)] == [*range(1, 200, 2), *range(0, 100, 2)]
+
+
+@pytest.mark.parametrize("top_k", [1, 5, 40])
+@pytest.mark.parametrize("step", [1e-6, 0.5])
+def test_the_likeliest_tokens_equal_those_of_a_full_sort(top_k: int, step: float) -> None:
+    """Rounding to steps makes many values equal."""
+    drawn = np.random.default_rng(top_k).normal(size=30_522)
+    values = (np.round(drawn / step) * step).astype(np.float32)
+    values[-top_k:] += 3  # the best are next to each other, at the end
+    expected = np.argsort(-values, kind="stable")[:top_k]
+    assert [place for place, _ in likeliest(values, top_k)] == expected.tolist()
+
+
+def test_a_request_for_more_answers_than_exist_returns_all() -> None:
+    assert [place for place, _ in likeliest(logits(2, 8), 10)] == [1, 0]
+
+
+def test_top_k_0_is_refused() -> None:
+    with pytest.raises(DataError, match="top_k"):
+        check_top_k(0)
+
+
+@pytest.mark.parametrize(("num_threads", "spins"), [(1, "0"), (2, "1")])
+def test_only_multi_threaded_sessions_spin_and_only_during_a_run(
+    encoder_package: Path, num_threads: int, spins: str
+) -> None:
+    inputs = ("input_ids", "attention_mask")
+    session = GraphSession(encoder_package / "model.onnx", input_names=inputs, num_threads=num_threads)
+    entry = session._session.get_session_options().get_session_config_entry
+    assert entry("session.intra_op.allow_spinning") == spins
+    assert entry("session.force_spinning_stop") == "1"

@@ -1,0 +1,545 @@
+"""Every faulty request gets a 4xx in the same envelope, which says what to do."""
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai import OpenAI
+from starlette.types import ASGIApp
+
+from clozeline.inference.fields import MAX_TEXT_CHARACTERS
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.http.bodies import MAX_TEXTS
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from tests.make.packages import TOPICS, write_embedder
+from tests.serving.conftest import run_app
+from tests.serving.http.test_openapi import EXAMPLES, asked
+
+JSON = {"content-type": "application/json"}
+
+
+def assert_envelope(answer: httpx.Response, status: int, code: str, param: str | None = None) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"code", "message", "param", "given", "expected", "do"}
+    assert (error["code"], error["param"]) == (code, param)
+    assert all(error[key] for key in ("message", "given", "expected", "do"))
+    return error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"inputs": }',
+        b'{"inputs": NaN}',
+        b'{"inputs": "\\ud800"}',
+        b'{"inputs": "\xff"}',
+        '{"inputs": "a"}'.encode("utf-16"),
+        b"[" * 100_000,
+        b'{"inputs": "a"} and more',
+    ],
+)
+def test_a_body_that_is_not_json_is_malformed(client: httpx.Client, body: bytes) -> None:
+    assert_envelope(client.post("/fill-mask", content=body, headers=JSON), 400, "malformed_json")
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "", "é"]
+)
+def test_another_content_type_is_named(client: httpx.Client, content_type: str) -> None:
+    answer = client.post("/fill-mask", content=b'{"inputs": "a"}', headers={b"content-type": content_type.encode()})
+    assert_envelope(answer, 415, "not_json")
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "Application/JSON",
+        "application/vnd.api+json",
+        "application/json; charset=utf-8",
+        'application/json; charset="UTF-8"',
+        "application/json;CHARSET=utf8",
+        "application/json; version=1",
+    ],
+)
+def test_every_json_content_type_is_accepted(client: httpx.Client, content_type: str) -> None:
+    answer = client.post("/embed", content=b'{"inputs": "a"}', headers={"content-type": content_type})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("charset", ["iso-8859-1", '"utf-16"', "Windows-1252", "é", ""])
+def test_a_charset_other_than_utf_8_is_refused_by_name(client: httpx.Client, charset: str) -> None:
+    content_type = f"application/json; charset={charset}"
+    answer = client.post("/fill-mask", content=b'{"inputs": "a"}', headers={b"content-type": content_type.encode()})
+    error = assert_envelope(answer, 415, "not_utf8")
+    assert charset.isascii() is (content_type in error["given"])
+    assert "charset=utf-8" in error["expected"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "x-unheard", "GZIP", "identity, gzip"])
+def test_a_compressed_body_is_refused_by_name(client: httpx.Client, encoding: str) -> None:
+    content = gzip.compress(b'{"inputs": "a"}')
+    answer = client.post("/fill-mask", content=content, headers=JSON | {"content-encoding": encoding})
+    error = assert_envelope(answer, 415, "compressed_body")
+    assert error["given"] == f"content-encoding: {encoding}"
+    assert "no content-encoding" in error["expected"]
+    assert answer.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+def test_a_body_with_identity_encoding_is_read(client: httpx.Client, encoding: str) -> None:
+    headers = JSON | {"content-encoding": encoding}
+    assert client.post("/embed", content=b'{"inputs": "a"}', headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (None, None),
+        ([], None),
+        ("text", None),
+        ({}, "inputs"),
+        ({"inputs": None}, "inputs"),
+        ({"inputs": 5}, "inputs"),
+        ({"inputs": {"text": "a"}}, "inputs"),
+        ({"inputs": ""}, "inputs"),
+        ({"inputs": " \n\t"}, "inputs"),
+        ({"inputs": "a\0b"}, "inputs"),
+        ({"inputs": []}, "inputs"),
+        ({"inputs": ["a"] * (MAX_TEXTS + 1)}, "inputs"),
+        ({"inputs": ["a", 5]}, "inputs[1]"),
+        ({"inputs": ["a", "b", ""]}, "inputs[2]"),
+        ({"inputs": [["a"]]}, "inputs[0]"),
+        ({"inputs": [101, 7592, 102]}, "inputs[0]"),
+        ({"inputs": [[101, 7592, 102]]}, "inputs[0]"),
+        ({"inputs": ["a", "b" * (MAX_TEXT_CHARACTERS + 1)]}, "inputs[1]"),
+        ({"inputs": "a", "truncate": "yes"}, "truncate"),
+        ({"inputs": "a", "truncate": 1}, "truncate"),
+        ({"inputs": "a", "parameters": 5}, "parameters"),
+        ({"inputs": "a", "model": 5}, "model"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(client: httpx.Client, body: object, param: str | None) -> None:
+    answer = client.post("/fill-mask", content=json.dumps(body), headers=JSON)
+    assert_envelope(answer, 422, "invalid_request", param)
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 101, 1.5, "5", True, 10**30])
+def test_top_k_has_bounds(client: httpx.Client, top_k: object) -> None:
+    body = {"inputs": "[MASK]", "parameters": {"top_k": top_k}}
+    assert_envelope(client.post("/fill-mask", json=body), 422, "invalid_request", "parameters.top_k")
+
+
+@pytest.mark.parametrize("text", ["", " ", "a" * (MAX_TEXT_CHARACTERS + 1), "a " * 100, "a\0"])
+def test_a_list_of_one_invalid_text_gets_the_same_refusal_as_the_text(client: httpx.Client, text: str) -> None:
+    alone, listed = (client.post("/fill-mask", json={"inputs": inputs}) for inputs in (text, [text]))
+    assert alone.status_code == listed.status_code == 422
+    assert alone.json()["error"]["code"] == listed.json()["error"]["code"]
+
+
+def test_an_unknown_key_is_named_and_the_nearest_known_one_offered(client: httpx.Client) -> None:
+    error = assert_envelope(client.post("/fill-mask", json={"input": "a"}), 422, "unknown_key", "input")
+    assert error["do"] == "rename it to `inputs`"
+    body = {"inputs": "[MASK]", "parameters": {"topk": 3}}
+    error = assert_envelope(client.post("/fill-mask", json=body), 422, "unknown_key", "parameters.topk")
+    assert error["do"] == "rename it to `top_k`"
+
+
+def test_a_text_without_mask_is_refused(client: httpx.Client) -> None:
+    error = assert_envelope(
+        client.post("/fill-mask", json={"inputs": ["[MASK]", "no mask"]}), 422, "no_mask", "inputs[1]"
+    )
+    assert "[MASK]" in error["expected"]
+
+
+@pytest.mark.parametrize("route", ["/fill-mask", "/classify"])
+def test_a_text_that_is_too_long_is_refused_with_both_numbers(client: httpx.Client, route: str) -> None:
+    error = assert_envelope(
+        client.post(route, json={"inputs": ["[MASK]", "[MASK] " * 63]}), 422, "text_too_long", "inputs[1]"
+    )
+    assert "65 tokens" in error["given"]
+    assert "64 tokens" in error["expected"]
+
+
+def test_a_mask_that_truncation_would_cut_off_is_refused(client: httpx.Client) -> None:
+    body = {"inputs": "a " * 70 + "[MASK]", "truncate": True}
+    assert_envelope(client.post("/fill-mask", json=body), 422, "no_mask", "inputs[0]")
+
+
+def test_a_text_that_loses_one_of_two_masks_to_truncation_is_refused(client: httpx.Client) -> None:
+    body = {"inputs": ["[MASK]", "[MASK] " + "a " * 70 + "[MASK]"], "truncate": True}
+    error = assert_envelope(client.post("/fill-mask", json=body), 422, "mask_cut_off", "inputs[1]")
+    assert "2 masks, the last 1 cut off" in error["given"]
+    assert "the last 1 cut off" in client.post("/pipeline/fill-mask", json=body).text
+
+
+def test_a_target_that_is_not_one_token_is_refused(client: httpx.Client) -> None:
+    body = {"inputs": "[MASK]", "parameters": {"targets": ["list", "lists"]}}
+    error = assert_envelope(client.post("/fill-mask", json=body), 422, "unknown_target", "parameters")
+    assert "lists" in error["given"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/fill-mask", {"parameters": {"top_k": 100}, "truncate": True}),
+        ("/pipeline/fill-mask", {"parameters": {"top_k": 100}, "truncate": True}),
+        ("/invocations", {"params": {"top_k": 100, "truncate": True}}),
+    ],
+)
+def test_an_answer_too_large_for_memory_is_refused(client: httpx.Client, route: str, body: dict[str, object]) -> None:
+    """A request of 100 KB would get an answer of 600 MB."""
+    answer = client.post(route, json={"inputs": ["[MASK] " * 60 + "a" * 99_000], **body})
+    assert answer.status_code in (400, 422)
+    assert "596,520,000 characters" in answer.text
+    assert "the answer would be too large" in answer.text
+
+
+def test_an_unknown_model_or_label_is_not_found(client: httpx.Client) -> None:
+    for route, name in (("/classify", "gpt"), ("/fill-mask", "library"), ("/classify", "encoder")):
+        error = assert_envelope(client.post(route, json={"inputs": "a", "model": name}), 404, "no_such_model", "model")
+        assert error["given"] == name
+    body = {"inputs": "a", "parameters": {"labels": ["numpy", "rust"]}}
+    error = assert_envelope(client.post("/classify", json=body), 404, "no_such_label", "parameters.labels")
+    assert error["given"] == "rust"
+
+
+def test_a_body_that_is_too_large_is_refused_with_a_length_or_chunked(client: httpx.Client) -> None:
+    body = json.dumps({"inputs": "a" * MAX_BODY_BYTES}).encode()
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, len(body), 65_536):
+            yield body[start : start + 65_536]
+
+    for content in (body, chunks()):
+        assert_envelope(client.post("/fill-mask", content=content, headers=JSON), 413, "body_too_large")
+
+
+def test_a_body_at_the_limit_is_read(client: httpx.Client) -> None:
+    body = json.dumps({"inputs": "a"}).encode().ljust(MAX_BODY_BYTES)
+    assert client.post("/embed", content=body, headers=JSON).status_code == 200
+
+
+def test_a_text_of_the_maximum_length_is_accepted_and_truncated(client: httpx.Client) -> None:
+    for text in ("a" * MAX_TEXT_CHARACTERS, "a " * (MAX_TEXT_CHARACTERS // 2)):
+        assert client.post("/embed", json={"inputs": text, "truncate": True}).status_code == 200
+
+
+def test_a_missing_path_is_reported_with_the_nearest_one(client: httpx.Client) -> None:
+    error = assert_envelope(client.get("/tags"), 404, "no_such_route")
+    assert error["do"] == "use /tag"
+    for path in ("fill-mask/", "/embed", "nothing%0A%00here", "%ff"):
+        assert_envelope(client.post(f"{client.base_url}/{path}"), 404, "no_such_route")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/tag", "POST"),
+        ("DELETE", "/models", "GET, HEAD"),
+        ("OPTIONS", "/health", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+        ("PUT", "/classify", "POST"),
+    ],
+)
+def test_a_wrong_method_gets_405_with_the_right_one(client: httpx.Client, method: str, path: str, allowed: str) -> None:
+    answer = client.request(method, path)
+    assert_envelope(answer, 405, "wrong_method")
+    assert answer.headers["allow"] == allowed
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["[MASK]", "a [MASK]", "é"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+bodies = json_values | st.fixed_dictionaries(
+    {"inputs": json_values | st.text(min_size=1) | st.lists(st.text(min_size=1), max_size=5)},
+    optional={
+        "parameters": json_values
+        | st.fixed_dictionaries({}, optional=dict.fromkeys(("top_k", "targets"), json_values)),
+        "truncate": json_values,
+        "model": json_values,
+    },
+)
+paths = st.sampled_from(sorted({path.format(model="encoder", version="1") for path, _, _ in EXAMPLES}))
+
+
+def assert_answer_or_envelope(path: str, answer: httpx.Response) -> None:
+    assert answer.headers["content-type"] == "application/json"
+    if answer.status_code != 200:
+        assert 400 <= answer.status_code < 500, answer.text
+        envelope = DIALECTS.words_at(path).envelope.model_validate(answer.json())
+        assert envelope.model_dump() == answer.json()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=paths, body=bodies)
+def test_no_json_makes_the_server_fail(client: httpx.Client, path: str, body: object) -> None:
+    content = json.dumps(body, ensure_ascii=True).encode()
+    assert_answer_or_envelope(path, client.post(path, content=content, headers=JSON))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=paths, content=st.binary(max_size=60), content_type=st.sampled_from(["application/json", "text/html", "/;"])
+)
+def test_no_bytes_make_the_server_fail(client: httpx.Client, path: str, content: bytes, content_type: str) -> None:
+    assert_answer_or_envelope(path, client.post(path, content=content, headers={"content-type": content_type}))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=paths, texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=6)
+)
+def test_any_text_is_answered_or_refused(client: httpx.Client, path: str, texts: list[str]) -> None:
+    assert_answer_or_envelope(path, client.post(path, json={"inputs": [f"{text} [MASK]" for text in texts]}))
+
+
+WRONG = [None, True, 1.5, {}, [], [None], ["a", "b", "c"], [["a"], 5], [[None]], {"a": 1}]
+FIELD = re.compile(r"`([^`]+)` cannot be used")
+LONG = "the " * 100
+
+
+def with_one_wrong(body: Any) -> Iterator[Any]:
+    """Yield copies of `body` in which one value is replaced by one of WRONG."""
+    yield from WRONG
+    if isinstance(body, dict):
+        for key, value in body.items():
+            yield from ({**body, key: wrong} for wrong in with_one_wrong(value))
+    if isinstance(body, list):
+        for place, value in enumerate(body):
+            yield from ([*body[:place], wrong, *body[place + 1 :]] for wrong in with_one_wrong(value))
+
+
+def is_field_of(field: str, body: Any) -> bool:
+    """Return whether `field` leads to a value of `body`, to a key that one of its objects lacks, or to its only row."""
+    *steps, last = re.findall(r"[^.\[\]]+", field)
+    for step in steps:
+        body = body[int(step)] if isinstance(body, list) else body[step]
+    return int(last) < len(body) if isinstance(body, list) else isinstance(body, dict) or last == "0"
+
+
+def sentence(answer: httpx.Response) -> str:
+    told = answer.json()
+    said = told.get("message") or told["error"]
+    return said if isinstance(said, str) else f"{said['message']} (given: {said['given']}; expected: {said['expected']}"
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES}))
+def test_refusals_name_fields_of_the_body_and_values_as_json(client: httpx.Client, path: str) -> None:
+    url = asked(client, path)
+    bodies = [wrong for of_path, _, body in EXAMPLES if of_path == path for wrong in with_one_wrong(body)]
+    told = [(body, sentence(answer)) for body in bodies if (answer := client.post(url, json=body)).status_code >= 400]
+    assert told
+    for body, said in told:
+        found = FIELD.match(said)
+        assert not found or found[1] == "the body" or is_field_of(found[1], body), (body, said)
+        assert not re.search(r"given: (None|True|False)|expected: (None|True|False)|'\w+' (or|to) '", said), said
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("/predict", {"inputs": ["a", "b", "c"]}, ['[["a"], ["b"], ["c"]]', '[["a", "b"]]', 'given: ["a","b","c"]']),
+        ("/predict", {"inputs": None}, ["`inputs`", "given: null"]),
+        ("/decode", {"ids": ["a"]}, ["`ids[0]`", "a valid integer", 'given: "a"']),
+        ("/decode", {"ids": [[1], ["a"]]}, ["`ids[1][0]`"]),
+        ("/embed", {"inputs": "a", "normalize": False}, ["given: false; expected: true"]),
+        ("/v1/embeddings", {"model": "encoder", "input": "a", "encoding_format": 5}, ['expected: "float" or "base64"']),
+    ],
+)
+def test_a_wrong_value_is_reported_as_it_was_written(
+    client: httpx.Client, path: str, body: object, told: list[str]
+) -> None:
+    said = sentence(client.post(path, json=body))
+    assert [part for part in told if part not in said] == [], said
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/embed", {"inputs": ["a", LONG]}, "inputs[1]"),
+        ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, "inputs.source_sentence"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a", LONG]}}, "inputs.sentences[1]"),
+        (
+            "/pipeline/sentence-similarity",
+            {"inputs": {"source_sentence": "a", "sentences": [LONG]}},
+            "inputs.sentences[0]",
+        ),
+        ("/rerank", {"query": "a", "texts": ["a", LONG]}, "texts[1]"),
+        ("/v1/embeddings", {"model": "encoder", "input": ["a", LONG]}, "input[1]"),
+        (
+            "/v2/models/encoder/infer",
+            {"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", LONG]}]},
+            "inputs[0].data[1]",
+        ),
+        ("/zero-shot", {"inputs": LONG, "parameters": {"candidate_labels": ["a", "b"]}}, "inputs"),
+        ("/invocations", {"instances": ["a", LONG]}, "rows[1]"),
+        ("/fill-mask", {"inputs": ["[MASK]", "a"]}, "inputs[1]"),
+    ],
+)
+def test_an_unusable_text_is_reported_with_its_field(client: httpx.Client, path: str, body: object, field: str) -> None:
+    said = sentence(client.post(path, json=body))
+    assert said.startswith((f"`{field}` is too long for the model", f"`{field}` has no mask")), said
+
+
+def test_an_unknown_model_on_openai_routes_gets_a_404_that_names_v1_models(client: httpx.Client) -> None:
+    embeddings = client.post("/v1/embeddings", json={"model": "gpt", "input": "a"})
+    card = client.get("/v1/models/gpt")
+    for answer in (embeddings, card):
+        assert answer.status_code == 404
+        assert "choose a name from /v1/models" in answer.text
+    assert "no model of that name answers /v1/embeddings" in embeddings.text
+
+
+Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+LIBRARIES = {"torch", "numpy", "python"}
+
+
+@pytest.fixture(scope="module")
+def twice(dist: Path, heads: Path, tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    """Catalogue with two models of each kind that text-embeddings-inference serves."""
+    embedder = tmp_path_factory.mktemp("second") / "embedder"
+    write_embedder(embedder)
+    places = [dist / "encoder", embedder, dist / "library", heads / "topics", heads / "ranker"]
+    sources = parse_sources([*map(str, places), f"ranker-2={heads / 'ranker'}"])
+    return Catalogue([open_source(source, "int8") for source in sources])
+
+
+@pytest.fixture(scope="module")
+def several(twice: Catalogue) -> Iterator[httpx.Client]:
+    service = Service(Capacity(num_workers=1))
+    service.open(twice)
+    with run_app(create_app(service)) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "body"),
+    [
+        ("embedder", "/embed", {"inputs": "the list"}),
+        ("embedder", "/similarity", {"inputs": {"source_sentence": "the list", "sentences": ["a"]}}),
+        ("embedder", "/tokenize", {"inputs": "the list"}),
+        ("embedder", "/v1/embeddings", {"model": "embedder", "input": "the list"}),
+        ("topics", "/predict", {"inputs": "open the file"}),
+        ("topics", "/classify", {"inputs": "open the file"}),
+        ("topics", "/pipeline/text-classification", {"inputs": "open the file"}),
+        ("topics", "/invocations", {"inputs": ["open the file"]}),
+        ("ranker-2", "/rerank", {"query": "open", "texts": ["the file"]}),
+        ("ranker-2", "/predict", {"inputs": ["open", "the file"]}),
+    ],
+)
+def test_the_model_named_in_the_path_answers(several: httpx.Client, model: str, path: str, body: object) -> None:
+    answer = several.post(f"/models/{model}{path}", json=body)
+    assert (answer.status_code, answer.headers.get("x-model")) == (200, model), answer.text
+    assert several.post(f"/models/nobody{path}", json=body).status_code in {404, 400, 422}
+
+
+def test_clients_that_send_no_model_name_reach_the_model_in_the_path(several: httpx.Client) -> None:
+    url = f"{several.base_url}/models/topics"
+    labels = InferenceClient(f"{url}/pipeline/text-classification").text_classification("open the file")
+    assert {label.label for label in labels} == set(TOPICS)
+    first = InferenceClient(f"{several.base_url}/pipeline/text-classification").text_classification("open the file")
+    assert {label.label for label in first} == LIBRARIES
+    with OpenAI(base_url=f"{several.base_url}/models/embedder/v1", api_key="none", max_retries=0) as sdk:
+        answer = sdk.embeddings.create(model="embedder", input="the list")
+        assert answer.model == "embedder"
+        assert "embedder" in [model.id for model in sdk.models.list()]
+    (vector,) = several.post("/embed", json={"inputs": "the list", "model": "embedder"}).json()
+    np.testing.assert_allclose(answer.data[0].embedding, vector, atol=1e-6)
+
+
+def test_a_base_url_with_a_model_name_has_the_other_routes_too(several: httpx.Client) -> None:
+    assert several.get("/models/topics/info").json()["model_id"] == "topics"
+    for path in ("/health", "/metrics", "/v1/models", "/models"):
+        assert several.get(f"/models/topics{path}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "keys", "served"),
+    [
+        ("/predict", {"inputs": "a"}, {"error", "error_type"}, "library, topics, ranker"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a"]}}, {"error", "error_type"}, "encoder"),
+        ("/pipeline/fill-mask", {"inputs": "a [MASK]"}, {"error", "error_type"}, "encoder"),
+        ("/v1/embeddings", {"model": "nobody", "input": "a"}, {"error"}, "encoder, embedder"),
+        ("/invocations", {"inputs": ["a"]}, {"error_code", "message"}, "encoder, embedder"),
+        ("/fill-mask", {"inputs": "a [MASK]"}, {"error"}, "encoder"),
+    ],
+)
+def test_an_unknown_model_gets_a_404_with_the_served_names_in_the_format_of_the_protocol(
+    several: httpx.Client, path: str, body: object, keys: set[str], served: str
+) -> None:
+    answer = several.post(f"/models/nobody{path}", json=body)
+    assert (answer.status_code, set(answer.json())) == (404, keys)
+    assert f"one of: {served}" in answer.text
+
+
+def test_contradicting_model_names_in_path_and_body_are_refused(several: httpx.Client) -> None:
+    refused = several.post("/models/topics/classify", json={"inputs": "a", "model": "library"})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["given"] == "/models/topics and library"
+
+
+@pytest.mark.parametrize("path", ["/models/encoder", "/models/encoder/", "/models//embed", "/models/encoder/nothing"])
+def test_an_unknown_route_under_a_model_name_is_reported_as_requested(several: httpx.Client, path: str) -> None:
+    answer = several.post(path, json={"inputs": "a"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["given"] == f"POST {path}"
+
+
+def test_metrics_and_log_have_the_route_without_the_model_name(
+    several: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="clozeline.serving")
+    for name in ("encoder", "nobody-1", "nobody-2"):
+        several.post(f"/models/{name}/embed", json={"inputs": "a"})
+    assert "POST /embed 200" in caplog.text
+    assert "nobody" not in caplog.text + several.get("/metrics").text
+
+
+def test_routes_under_a_model_name_require_a_key(serving: Serving, twice: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(twice)
+    with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:
+        refused = client.post("/models/topics/predict", json={"inputs": "a"})
+        assert (refused.status_code, set(refused.json())) == (401, {"error", "error_type"})
+        assert client.get("/models/topics/health").status_code == 200
+
+
+def test_cached_answers_are_separate_for_each_model(serving: Serving, twice: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1, cache_bytes=100_000))
+    service.open(twice)
+    body = {"inputs": "open the file"}
+    with serving(create_app(service)) as client:
+        answers = [client.post(f"{prefix}/predict", json=body) for prefix in ("", "/models/topics", "/models/topics")]
+    assert [answer.headers["x-model"] for answer in answers] == ["library", "topics", "topics"]
+    assert [answer.headers.get("x-cache") for answer in answers] == [None, None, "hit"]
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES}))
+def test_no_route_answers_with_a_model_other_than_the_named_one(several: httpx.Client, path: str) -> None:
+    """The paths come from the document, so that routes added later are tested too."""
+    bodies = [body for of_path, _, body in EXAMPLES if of_path == path]
+    answers = [several.post(f"/models/nobody{asked(several, path)}", json=body) for body in bodies]
+    assert {answer.status_code for answer in answers} <= {404, 422, 400}

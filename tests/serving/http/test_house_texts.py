@@ -1,0 +1,399 @@
+"""Answers of the models' routes over HTTP."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from mlflow.pyfunc.scoring_server.client import ScoringServerClient
+from openai import NotFoundError, OpenAI
+from starlette.types import ASGIApp
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.utils import InferenceServerException
+
+from clozeline.inference.completer import Completer, Decoding
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.open_model import Rows
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.admission import Admission
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.house_texts import COMPLETING, FILLING
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from tests.make.packages import HIDDEN_SIZE, write_classifier, write_embedder
+from tests.serving.conftest import run_app, wait_until
+
+
+def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Client) -> None:
+    answer = client.post("/fill-mask", json={"inputs": "the [MASK] of", "parameters": {"top_k": 3}})
+    assert answer.status_code == 200
+    candidates = answer.json()
+    assert [set(candidate) for candidate in candidates] == [{"score", "token", "token_str", "sequence"}] * 3
+    scores = [candidate["score"] for candidate in candidates]
+    assert scores == sorted(scores, reverse=True)
+    word = next(candidate for candidate in candidates if not candidate["token_str"].startswith("##"))
+    assert word["sequence"] == f"the {word['token_str']} of"
+
+
+def test_each_text_of_a_list_gets_a_list_and_each_of_its_several_masks_too(client: httpx.Client) -> None:
+    alone = client.post("/fill-mask", json={"inputs": "a [MASK] b [MASK]"}).json()
+    assert [len(mask) for mask in alone] == [5, 5]
+    together = client.post("/fill-mask", json={"inputs": ["the [MASK]", "a [MASK] b [MASK]"]}).json()
+    assert isinstance(together[0][0], dict)
+    assert [[c["token"] for c in mask] for mask in together[1]] == [[c["token"] for c in mask] for mask in alone]
+    assert isinstance(client.post("/fill-mask", json={"inputs": ["the [MASK]"]}).json()[0], list)
+
+
+def test_probabilities_are_normalized_over_the_targets(client: httpx.Client) -> None:
+    body = {"inputs": "the [MASK]", "parameters": {"targets": ["list", "file"]}}
+    candidates = client.post("/fill-mask", json=body).json()
+    assert {candidate["token_str"] for candidate in candidates} == {"list", "file"}
+    assert sum(candidate["score"] for candidate in candidates) == pytest.approx(1)
+
+
+def test_vectors_equal_those_of_the_encoder_in_text_order(client: httpx.Client, catalogue: Catalogue) -> None:
+    texts = ["return the list", "a", "open the file of the list", "b"]
+    served = catalogue.answering(FILLING).model
+    assert isinstance(served, OpenEncoder)
+    vectors = np.array(client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
+    # Other texts in the micro-batch change the last bits.
+    np.testing.assert_allclose(vectors, served.embed(texts), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_one_text_gets_one_vector_in_a_list(client: httpx.Client) -> None:
+    assert np.shape(client.post("/embed", json={"inputs": "a"}).json()) == (1, 8)
+
+
+def test_labels_come_best_first_and_their_scores_add_up_to_1(client: httpx.Client) -> None:
+    (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
+    assert sum(score["score"] for score in scores) == pytest.approx(1)
+    assert scores == sorted(scores, key=lambda score: -score["score"])
+    best = client.post("/classify", json={"inputs": ["open the file"], "parameters": {"top_k": 1}}).json()
+    assert best == [scores[:1]]
+
+
+def test_selecting_labels_does_not_change_their_scores(client: httpx.Client) -> None:
+    (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
+    body = {"inputs": "open the file", "parameters": {"labels": ["numpy", "torch"]}}
+    assert client.post("/classify", json=body).json() == [[s for s in scores if s["label"] != "python"]]
+
+
+def test_a_long_text_is_truncated_on_request(client: httpx.Client) -> None:
+    cut = client.post("/embed", json={"inputs": "a " * 100, "truncate": True}).json()
+    assert cut == client.post("/embed", json={"inputs": "a " * 62}).json()
+
+
+@pytest.mark.parametrize(
+    ("route", "model"), [("/fill-mask", "encoder"), ("/embed", "encoder"), ("/classify", "library")]
+)
+def test_the_answer_names_its_model(client: httpx.Client, route: str, model: str) -> None:
+    answer = client.post(route, json={"inputs": "[MASK]", "model": model})
+    card = next(card for card in client.get("/models").json()["models"] if card["name"] == model)
+    assert answer.headers["x-model"] == model
+    assert answer.headers["x-model-version"] == card["version"]
+    assert answer.headers["x-model-sha256"] == card["sha256"] == card["files"]["model.int8.onnx"]["sha256"]
+
+
+def test_models_lists_routes_labels_and_provenance(client: httpx.Client) -> None:
+    encoder, library, *_ = client.get("/models").json()["models"]
+    assert encoder["routes"][:2] == ["/fill-mask", "/zero-shot"]
+    assert library["routes"][:2] == ["/classify", "/predict"]
+    assert {"/v1/embeddings", "/similarity"} <= set(encoder["routes"]) - set(library["routes"])
+    assert library["labels"] == ["torch", "numpy", "python"]
+    assert {"lock_sha256", "versions", "quantization", "source"} <= set(encoder)
+
+
+ASKED: dict[str, object] = {
+    "fill-mask": "the [MASK]",
+    "classify": "open the file",
+    "tag": "open the file",
+    "answer": {"question": "open", "context": "the list of a file"},
+    "pipeline/fill-mask": "the [MASK]",
+    "pipeline/text-classification": "open the file",
+    "pipeline/token-classification": "open the file",
+    "pipeline/question-answering": {"question": "open", "context": "the list of a file"},
+}
+NULLS = [(route, None) for route in ASKED] + [
+    (route, {"top_k": None}) for route in ASKED if route not in ("tag", "pipeline/token-classification")
+]
+
+
+@pytest.mark.parametrize(("route", "parameters"), NULLS)
+def test_null_equals_a_missing_value(client: httpx.Client, route: str, parameters: object) -> None:
+    body = {"inputs": ASKED[route]}
+    given, none = (client.post(f"/{route}", json=one) for one in (body | {"parameters": parameters}, body))
+    assert given.status_code == 200
+    assert given.json() == none.json()
+
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+TEXTS = ["return the list", "open the file of a", "a"]
+
+
+@pytest.fixture(scope="module")
+def completer(catalogue: Catalogue) -> Completer:
+    return catalogue.answering(COMPLETING).model
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Event that every run of a causal model waits for."""
+    release = threading.Event()
+    rows = Completer.rows
+
+    def waiting(self: Completer, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        assert release.wait(timeout=120)
+        return rows(self, texts, output)
+
+    monkeypatch.setattr(Completer, "rows", waiting)
+    yield release
+    release.set()
+
+
+def service_of(catalogue: Catalogue, admission: Admission | None = None) -> Service:
+    service = Service(Capacity(num_workers=1, admission=admission or Admission()))
+    service.open(catalogue)
+    return service
+
+
+def test_the_route_completes_texts_as_the_library_does(client: httpx.Client, completer: Completer) -> None:
+    expected = completer.complete(TEXTS)
+    answer = client.post("/complete", json={"inputs": TEXTS})
+    assert [(one["generated_text"], one["finish_reason"], one["num_tokens"]) for one in answer.json()] == [
+        (one.text, one.finish_reason, len(one.tokens)) for one in expected
+    ]
+    assert answer.headers["x-model"] == "writer"
+    one = client.post("/complete", json={"inputs": TEXTS[0]}).json()
+    assert one["generated_text"] == expected[0].text
+
+
+def test_sampling_does_not_depend_on_other_texts(client: httpx.Client, completer: Completer) -> None:
+    parameters = {"max_new_tokens": 12, "temperature": 1.0, "top_p": 0.9, "seed": 5}
+    expected = completer.complete(TEXTS, Decoding(12, 1.0, 0.9, 5))
+
+    def ask(text: str) -> str:
+        body = {"inputs": text, "parameters": parameters}
+        return str(client.post("/complete", json=body).json()["generated_text"])
+
+    with ThreadPoolExecutor(8) as clients:
+        found = list(clients.map(ask, TEXTS * 8))
+    assert found == [one.text for one in expected] * 8
+
+
+def test_sampling_parameters_behave_as_in_hugging_face(client: httpx.Client) -> None:
+    def said(**parameters: object) -> str:
+        body = {"inputs": "return", "parameters": {"max_new_tokens": 12, **parameters}}
+        return str(client.post("/complete", json=body).json()["generated_text"])
+
+    greedy = said()
+    assert said(do_sample=False, temperature=1.0, seed=1) == greedy
+    assert said(do_sample=True, seed=1) == said(temperature=1.0, seed=1) != greedy
+    assert said(return_full_text=True) == f"return{greedy}"
+    assert said(stop=[greedy[2:4]]) == greedy[: greedy.index(greedy[2:4])]
+
+
+def test_tokens_of_every_generation_step_are_counted(client: httpx.Client, completer: Completer) -> None:
+    (one,) = completer.complete(["return the list"], Decoding(max_tokens=4))
+    assert len(one.tokens) == 4
+    body = {"inputs": "return the list", "parameters": {"max_new_tokens": 4}}
+    assert client.post("/complete", json=body).headers["x-compute-tokens"] == str(4 + 5 + 6 + 7)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"inputs": "a", "parameters": {"max_new_tokens": 0}}, 422, "parameters.max_new_tokens"),
+        ({"inputs": "a", "parameters": {"max_new_tokens": 1025}}, 422, "parameters.max_new_tokens"),
+        ({"inputs": "a", "parameters": {"temperature": -1}}, 422, "parameters.temperature"),
+        ({"inputs": "a", "parameters": {"top_p": 0}}, 422, "parameters.top_p"),
+        ({"inputs": "a", "parameters": {"seed": -1}}, 422, "parameters.seed"),
+        ({"inputs": "a", "parameters": {"stop": [""]}}, 422, "parameters.stop[0]"),
+        ({"inputs": "a", "parameters": {"stop": ["a"] * 5}}, 422, "parameters.stop"),
+        ({"inputs": "a", "parameters": {"num_beams": 4}}, 422, "parameters.num_beams"),
+        ({"inputs": ["a", "a " * 100]}, 422, "inputs[1]"),
+        ({"inputs": "a", "model": "encoder"}, 404, "model"),
+    ],
+)
+def test_an_unusable_parameter_is_named(client: httpx.Client, body: dict[str, object], status: int, param: str) -> None:
+    answer = client.post("/complete", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+def test_a_long_text_is_cut_at_the_start_on_request(client: httpx.Client) -> None:
+    body = {"inputs": "a " * 100, "truncate": True, "parameters": {"max_new_tokens": 2}}
+    assert client.post("/complete", json=body).json()["num_tokens"] == 2
+
+
+@pytest.mark.parametrize("path", ["/fill-mask", "/zero-shot", "/pipeline/fill-mask"])
+def test_a_causal_model_refuses_fill_mask_on_every_route(client: httpx.Client, path: str) -> None:
+    body = {"inputs": "the [MASK]", "parameters": {"candidate_labels": ["a", "b"]} if path == "/zero-shot" else {}}
+    answer = client.post(f"/models/writer{path}", json=body)
+    assert answer.status_code == 404
+    cards = {card["name"]: card for card in client.get("/models").json()["models"]}
+    assert path not in cards["writer"]["routes"]
+    assert {"/complete", "/v1/completions", "/pipeline/text-generation", "/embed"} <= set(cards["writer"]["routes"])
+
+
+def test_one_deadline_applies_to_all_generation_steps(
+    serving: Server, catalogue: Catalogue, held: threading.Event
+) -> None:
+    service = service_of(catalogue)
+    with serving(create_app(service)) as client:
+        answer = client.post("/complete", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
+        assert answer.status_code == 504
+        assert service.scheduler.waiting_tokens == 0
+
+
+def test_a_started_completion_is_not_refused_between_steps(
+    serving: Server, catalogue: Catalogue, held: threading.Event
+) -> None:
+    """The line is as full as it may be when the second token is asked for."""
+    service = service_of(catalogue, Admission(max_waiting_tokens=4))
+    with serving(create_app(service)) as client, ThreadPoolExecutor(3) as clients:
+        begun = clients.submit(client.post, "/complete", json={"inputs": "a b c"})
+        wait_until(lambda: service.workers.num_running == 1)
+        waiting = clients.submit(client.post, "/complete", json={"inputs": "a b c"})
+        wait_until(lambda: service.scheduler.waiting_tokens == 4)
+        assert client.post("/complete", json={"inputs": "a"}).status_code == 429
+        held.set()
+        assert [answer.result().status_code for answer in (begun, waiting)] == [200, 200]
+
+
+def test_confidence_counts_only_generated_tokens(serving: Server, catalogue: Catalogue) -> None:
+    with serving(create_app(service_of(catalogue))) as client:
+        client.post("/complete", json={"inputs": "a", "parameters": {"max_new_tokens": 3}})
+        assert 'clozeline_confidence_count{model="writer"} 3.0' in client.get("/metrics").text
+
+
+TEXTS_OF_ENCODERS_WITHOUT_A_HEAD = ["return the [MASK] of the list", "open the file"]
+
+
+@pytest.fixture(scope="module")
+def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Client of a server in which only `docsearch` embeds."""
+    folder = tmp_path_factory.mktemp("headless")
+    write_embedder(folder / "docsearch")
+    write_classifier(folder / "library")
+    service = Service(Capacity(num_workers=1))
+    sources = parse_sources([str(folder / "docsearch"), str(folder / "library")])
+    service.open(Catalogue([open_source(source, "int8") for source in sources]))
+    with run_app(create_app(service)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def expected_TH(client: httpx.Client, catalogue: Catalogue) -> np.ndarray:
+    """Embeddings of TEXTS by the encoder with a head, whose other weights are the same."""
+    return catalogue.answering(FILLING).model.embed(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)
+
+
+def test_its_card_lists_embedding_routes_and_no_fill_mask_route(headless: httpx.Client, catalogue: Catalogue) -> None:
+    card = headless.get("/models").json()["models"][0]
+    assert (card["name"], card["task"]) == ("docsearch", "feature-extraction")
+    with_a_head = {one.path for one in DIALECTS.asking(catalogue.answering(FILLING))}
+    not_answered = with_a_head - set(card["routes"])
+    assert {route for route in not_answered if "zero-shot" not in route} == {"/fill-mask", "/pipeline/fill-mask"}
+    assert not any("zero-shot" in route for route in card["routes"])
+
+
+def test_own_routes_and_text_embeddings_inference_give_embeddings(
+    headless: httpx.Client, expected_TH: np.ndarray
+) -> None:
+    np.testing.assert_allclose(
+        headless.post("/embed", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD}).json(), expected_TH, atol=1e-6
+    )
+    body = {
+        "inputs": {
+            "source_sentence": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0],
+            "sentences": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD,
+        }
+    }
+    np.testing.assert_allclose(headless.post("/similarity", json=body).json(), expected_TH @ expected_TH[0], atol=1e-6)
+    info = headless.get("/info").json()
+    assert (info["model_id"], info["model_type"]) == ("docsearch", {"embedding": {"pooling": "mean"}})
+    assert len(headless.post("/tokenize", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD}).json()) == 2
+
+
+@pytest.mark.parametrize("path", ["/embed", "/pipeline/feature-extraction"])
+def test_at_the_level_of_tokens_each_token_gets_a_vector(
+    headless: httpx.Client, expected_TH: np.ndarray, path: str
+) -> None:
+    hidden_TLH = (
+        headless.post(f"{path}?level=tokens", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD})
+        .raise_for_status()
+        .json()
+    )
+    num_tokens = [
+        len(tokens) for tokens in headless.post("/tokenize", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD}).json()
+    ]
+    assert [len(hidden_LH) for hidden_LH in hidden_TLH] == num_tokens
+    for hidden_LH, expected_H in zip(hidden_TLH, expected_TH, strict=True):
+        mean_H = np.mean(hidden_LH, axis=0)
+        np.testing.assert_allclose(mean_H / np.linalg.norm(mean_H), expected_H, atol=1e-5)
+
+
+@pytest.mark.parametrize(("query", "more"), [("level=words", {}), ("level=tokens", {"dimensions": 2})])
+def test_a_level_that_cannot_be_given_is_refused(headless: httpx.Client, query: str, more: dict[str, int]) -> None:
+    answer = headless.post(f"/embed?{query}", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD, **more})
+    assert answer.status_code == 422
+    assert "level" in answer.json()["error"]
+
+
+def test_openai_gives_embeddings(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    with OpenAI(base_url=f"{headless.base_url}/v1", api_key="none is asked for", max_retries=0) as sdk:
+        answer = sdk.embeddings.create(model="docsearch", input=TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)
+        np.testing.assert_allclose([one.embedding for one in answer.data], expected_TH, atol=1e-6)
+        with pytest.raises(NotFoundError, match="docsearch"):
+            sdk.embeddings.create(model="library", input=TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)
+
+
+def test_hugging_face_pipelines_give_embeddings_and_refuse_fill_mask(
+    headless: httpx.Client, expected_TH: np.ndarray
+) -> None:
+    def asking(task: str) -> InferenceClient:
+        return InferenceClient(model=str(headless.base_url.join(f"/pipeline/{task}")))
+
+    np.testing.assert_allclose(
+        asking("feature-extraction").feature_extraction(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD), expected_TH, atol=1e-6
+    )
+    cosines = asking("sentence-similarity").sentence_similarity(
+        TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0], other_sentences=TEXTS_OF_ENCODERS_WITHOUT_A_HEAD
+    )
+    np.testing.assert_allclose(cosines, expected_TH @ expected_TH[0], atol=1e-6)
+    with pytest.raises(OSError, match="no served model answers /pipeline/fill-mask"):
+        asking("fill-mask").fill_mask(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0])
+
+
+def test_the_open_inference_protocol_gives_embeddings(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    tensor = InferInput("text", [len(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)], "BYTES")
+    tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS_OF_ENCODERS_WITHOUT_A_HEAD], dtype=object))
+    with InferenceServerClient(f"{headless.base_url.host}:{headless.base_url.port}") as triton:
+        outputs = triton.get_model_metadata("docsearch")["outputs"]
+        assert outputs == [{"name": "embedding", "datatype": "FP32", "shape": [-1, HIDDEN_SIZE]}]
+        answer = triton.infer("docsearch", [tensor])
+        np.testing.assert_allclose(answer.as_numpy("embedding"), expected_TH, atol=1e-6)
+        with pytest.raises(InferenceServerException, match="one of: embedding"):
+            triton.infer("docsearch", [tensor], outputs=[InferRequestedOutput("token")])
+
+
+def test_mlflow_gives_embeddings_without_a_masks_field(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    scoring = ScoringServerClient(headless.base_url.host, headless.base_url.port)
+    records = scoring.invoke(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD, params={"model": "docsearch"})["predictions"]
+    assert [set(record) for record in records] == [{"embedding"}] * 2
+    np.testing.assert_allclose([record["embedding"] for record in records], expected_TH, atol=1e-6)
+
+
+def test_an_encoder_without_a_head_refuses_fill_mask(headless: httpx.Client, tmp_path: Path) -> None:
+    refused = headless.post("/fill-mask", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0], "model": "docsearch"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "no_such_model")
+    write_embedder(tmp_path / "docsearch")
+    served = open_source(parse_sources([str(tmp_path / "docsearch")])[0], "int8")
+    assert not isinstance(served.model, OpenEncoder)

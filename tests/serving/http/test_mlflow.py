@@ -1,0 +1,203 @@
+"""The client of MLflow's scoring server calls this server, and gets the same answers as from `mlflow.pyfunc`."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.pyfunc.scoring_server.client import ScoringServerClient
+from starlette.types import ASGIApp
+
+from clozeline.inference.language import OpenEncoder
+from clozeline.inference.tokenization import TextTooLongError
+from clozeline.registry.sources import ModelSource
+from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from tests.make.packages import write_encoder_of_another_mask
+
+TEXTS = ["return the [MASK]", "open the file"]
+
+
+@pytest.fixture(scope="module")
+def scoring(client: httpx.Client) -> Iterator[ScoringServerClient]:
+    return ScoringServerClient(client.base_url.host, client.base_url.port)
+
+
+def records(scoring: ScoringServerClient, given: object, **params: object) -> list[dict[str, Any]]:
+    answer: list[dict[str, Any]] = scoring.invoke(given, params=params)["predictions"]
+    return answer
+
+
+def approximately(told: Any) -> Any:
+    """Return a value that equals `told` up to the rounding of its numbers."""
+    if isinstance(told, dict):
+        return {key: approximately(value) for key, value in told.items()}
+    if isinstance(told, list):
+        return [approximately(value) for value in told]
+    return pytest.approx(told, abs=1e-5) if isinstance(told, float) else told
+
+
+def test_the_mlflow_client_sees_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
+    scoring.wait_server_ready(timeout=120)
+    assert scoring.get_version() == mlflow.__version__
+
+
+def test_a_record_equals_the_prediction_of_the_registered_model(
+    scoring: ScoringServerClient, catalogue: Catalogue
+) -> None:
+    (masked, plain), expected = (
+        records(scoring, TEXTS, top_k=2),
+        catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False),
+    )
+    np.testing.assert_allclose(
+        [masked["embedding"], plain["embedding"]], [one["embedding"] for one in expected], atol=1e-6
+    )
+    assert [word["token_str"] for word in masked["masks"][0]] == [word["token_str"] for word in expected[0]["masks"][0]]
+    assert plain["masks"] == []
+    labels = records(scoring, TEXTS, model="library", top_k=3)
+    (first, _) = catalogue.answering(CLASSIFYING).model.records(TEXTS, top_k=3, truncate=False)
+    assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
+
+
+def test_bracketed_mask_is_accepted_by_every_model(
+    tmp_path: Path, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+) -> None:
+    write_encoder_of_another_mask(tmp_path / "other")
+    served = open_source(ModelSource.parse(str(tmp_path / "other")), "int8")
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([served]))
+    texts = ["return the [MASK] of <mask>", "open the file"]
+    with serving(create_app(service)) as client:
+        told = client.post("/invocations", json={"inputs": texts}).json()["predictions"]
+        filled = client.post("/fill-mask", json={"inputs": texts[0]}).json()
+    assert [len(record["masks"]) for record in told] == [2, 0]
+    assert told[0]["masks"] == approximately(filled)
+    assert isinstance(served.model, OpenEncoder)
+    assert served.model.records(texts, top_k=5, truncate=False) == approximately(told)
+
+
+def test_a_mask_that_is_cut_off_is_left_out_without_an_error(client: httpx.Client, catalogue: Catalogue) -> None:
+    texts = ["open the file", "the " * 100 + "[MASK]", "the [MASK]", "the [MASK] " + "the " * 100 + "[MASK]"]
+    answer = client.post("/invocations", json={"inputs": texts, "params": {"truncate": True}})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()["predictions"]
+    assert [len(record["masks"]) for record in told] == [0, 0, 1, 0]
+    assert all(record["embedding"] for record in told)
+    assert catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=True) == approximately(told)
+
+
+def test_a_text_that_is_too_long_is_reported_with_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
+    texts = ["open the file", "the " * 100 + "[MASK]"]
+    assert "`rows[1]` is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
+    with pytest.raises(TextTooLongError, match="text 1"):
+        catalogue.answering(FILLING).model.records(texts, top_k=5, truncate=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pd.DataFrame({"text": TEXTS}),
+        pd.DataFrame({"number": [1, 2], "text": TEXTS}),
+        pd.DataFrame({"any name": TEXTS}),
+        np.array(TEXTS),
+        np.array(TEXTS)[:, None],
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServerClient, given: object) -> None:
+    assert [len(record["masks"]) for record in records(scoring, given)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"dataframe_records": [{"text": text} for text in TEXTS]},
+        {"instances": TEXTS},
+        {"instances": [{"text": text} for text in TEXTS]},
+        {"inputs": {"text": TEXTS}},
+    ],
+    ids=str,
+)
+def test_bodies_of_other_clients_are_accepted(client: httpx.Client, body: object) -> None:
+    answer = client.post("/invocations", json=body).json()
+    assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
+
+
+def test_a_single_text_is_one_record(client: httpx.Client) -> None:
+    assert len(client.post("/invocations", json={"inputs": "a"}).json()["predictions"]) == 1
+
+
+PAIRS = {
+    "ranker": ("text", "text_pair", [("open", "the file"), ("é of", "list")]),
+    "reader": ("question", "context", [("open", "the list of a file, and é"), ("return", "a file")]),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pair_rows_are_accepted_in_every_format(
+    scoring: ScoringServerClient, client: httpx.Client, catalogue: Catalogue, name: str
+) -> None:
+    first, second, pairs = PAIRS[name]
+    rows = [dict(zip((first, second), pair, strict=True)) for pair in pairs]
+    written = [json.dumps(row) for row in rows]
+    expected = (
+        catalogue.answering(CLASSIFYING, name).model.records(written, top_k=2, truncate=False)
+        if name == "ranker"
+        else catalogue.answering(ANSWERING, name).model.records(written, top_k=2, truncate=False)
+    )
+    frame = pd.DataFrame(rows)
+    for given in (frame, frame.assign(number=1), written):
+        assert records(scoring, given, model=name, top_k=2) == approximately(expected)
+    # MLflow's client cannot send these bodies.
+    params = {"model": name, "top_k": 2}
+    for columns, told in (({key: [row[key] for row in rows] for key in rows[0]}, expected), (rows[0], expected[:1])):
+        answer = client.post("/invocations", json={"inputs": columns, "params": params}).json()
+        assert answer["predictions"] == approximately(told)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "told"),
+    [
+        ("ranker", ["open the file"], "`inputs[0]` does not hold the two texts"),
+        ("ranker", {"text": ["a"]}, "`text` and `text_pair`"),
+        ("reader", ["who?"], "`question` and `context`"),
+        ("reader", ['{"question": "a", "context": "b"}', "[1]"], "`inputs[1]` does not hold"),
+        ("reader", {"question": ["a", "b"], "context": ["c"]}, "inputs[1]"),
+        ("reader", {"question": ["a"], "context": [" "]}, "inputs[0]"),
+        ("reader", {}, "at least 1 item"),
+    ],
+)
+def test_rows_without_both_texts_are_reported(client: httpx.Client, model: str, inputs: object, told: str) -> None:
+    refused = client.post("/invocations", json={"inputs": inputs, "params": {"model": model}})
+    assert refused.status_code == 400
+    assert told in refused.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "exactly one of"),
+        ({"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
+        ({"inputs": [5]}, "inputs[0]"),
+        ({"inputs": []}, "at least 1 item"),
+        ({"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
+        ({"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
+        ({"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
+        ({"dataframe_split": {"columns": [], "data": [[]]}}, "`dataframe_split.columns`"),
+        ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
+    ],
+)
+def test_input_without_texts_is_refused(client: httpx.Client, body: object, told: str) -> None:
+    refused = client.post("/invocations", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error_code"] == "BAD_REQUEST"
+    assert told in refused.json()["message"]

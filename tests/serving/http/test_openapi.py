@@ -1,0 +1,429 @@
+"""The server keeps what /openapi.json promises."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.access import OPEN_PATHS, ApiKeys
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.openapi import OpenAPIDocument
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from tests.make.packages import write_embedder
+from tests.serving.conftest import connection, run_app
+
+
+def documented() -> dict[str, Any]:
+    """Return the document, built without an application."""
+    return OpenAPIDocument(DIALECTS).whole
+
+
+EXAMPLES = [
+    (path, name, example["value"])
+    for path, operations in documented()["paths"].items()
+    for operation in operations.values()
+    if "requestBody" in operation
+    for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items()
+]
+"""Every example of the document; a route with a body and without examples is an error here."""
+ASKED = {"pairs": "ranker", "entities": "names", "answers": "reader", "greedy": "writer", "drawn": "writer"}
+"""Name of an example → its model, for examples of another model than the route's default."""
+READ = [path for path, operations in documented()["paths"].items() if "get" in operations]
+
+
+def asked(client: httpx.Client, path: str, model: str = "encoder") -> str:
+    """Return `path` with model and version filled in; a path without a model gets a /models prefix if needed."""
+    prefix = "" if model == "encoder" or "{model}" in path else f"/models/{model}"
+    versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
+    return prefix + path.format(model=model, version=versions[model])
+
+
+@pytest.fixture(scope="module")
+def api(client: httpx.Client) -> dict[str, Any]:
+    document: dict[str, Any] = client.get("/openapi.json").json()
+    return document
+
+
+def assert_fits(api: dict[str, Any], path: str, answer: httpx.Response) -> None:
+    """Assert that the status is documented and that the body fits its schema."""
+    (operation,) = api["paths"][path].values()
+    documented = operation["responses"][str(answer.status_code)]["content"]["application/json"]["schema"]
+    jsonschema.validate(answer.json(), {**documented, "components": api["components"]})
+
+
+def test_the_document_describes_every_route(api: dict[str, Any]) -> None:
+    """The server has a model of each kind."""
+    assert set(api["paths"]) == set(documented()["paths"])
+    asked_with_body = {path for path, operations in api["paths"].items() if "post" in operations}
+    scored = {"/feedback"}  # has no example: a request id is valid once
+    assert {path for path, _, _ in EXAMPLES} == asked_with_body - scored
+    about_all_models = {"/v2/repository/index"} | scored
+    assert {one.path for one in DIALECTS.operations if one.ability} == asked_with_body - about_all_models
+
+
+@pytest.mark.parametrize(("path", "name", "body"), EXAMPLES, ids=lambda value: value if isinstance(value, str) else "")
+def test_an_example_is_answered_as_documented(
+    client: httpx.Client, api: dict[str, Any], path: str, name: str, body: dict[str, Any]
+) -> None:
+    model = ASKED.get(name, "encoder")
+    named = {"model": model} if "model" in body else {}
+    answer = client.post(asked(client, path, model), json=body | named)
+    assert answer.status_code == 200, answer.text
+    assert_fits(api, path, answer)
+    headers = api["paths"][path]["post"]["responses"]["200"].get("headers", {})
+    assert set(headers) <= set(answer.headers)
+
+
+@pytest.mark.parametrize("path", READ)
+def test_answers_of_read_routes_fit_the_documented_schema(client: httpx.Client, api: dict[str, Any], path: str) -> None:
+    answer = client.get(asked(client, path))
+    assert answer.status_code == 200
+    if answer.headers["content-type"] == "application/json":
+        assert_fits(api, path, answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", b"{"),
+        ("/embed", b"{}"),
+        ("/fill-mask", b'{"inputs": "no mask"}'),
+        ("/classify", b'{"inputs": "a", "model": "other"}'),
+        ("/classify", b" " * 5_000_000),
+        ("/v1/embeddings", b"{}"),
+        ("/v1/embeddings", b'{"model": "other", "input": "a"}'),
+        ("/predict", b'{"inputs": ["a", "b", "c"]}'),
+        ("/rerank", b'{"query": "a"}'),
+        ("/tag", b'{"inputs": "a", "model": "encoder"}'),
+        ("/pipeline/question-answering", b'{"inputs": {"question": "a", "context": "b", "more": 1}}'),
+        ("/pipeline/fill-mask", b'{"inputs": "no mask"}'),
+        ("/invocations", b"{}"),
+    ],
+)
+def test_a_refusal_is_as_documented(client: httpx.Client, api: dict[str, Any], path: str, body: bytes) -> None:
+    answer = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code >= 400
+    assert_fits(api, path, answer)
+    assert_fits(api, path, client.post(path, content=body, headers={"content-type": "text/plain"}))
+
+
+def test_the_docs_load_nothing_external(client: httpx.Client) -> None:
+    page = client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+
+
+def bodies(api: dict[str, Any]) -> dict[str, Any]:
+    """Path → schema of its request body."""
+    return {
+        path: {**operation["requestBody"]["content"]["application/json"]["schema"], "components": api["components"]}
+        for path, operations in api["paths"].items()
+        for operation in operations.values()
+        if "requestBody" in operation
+    }
+
+
+_TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES"}
+INFER = "/v2/models/{model}/infer"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": 5.0}}),
+        ("/embed", {"inputs": "a", "dimensions": 2.0}),
+        ("/decode", {"ids": [5.0, 6.0]}),
+        (INFER, {"inputs": [_TENSOR | {"shape": [1.0], "data": ["a"]}]}),
+        ("/invocations", {"dataframe_split": {"columns": [5.0], "data": [["a"]]}}),
+    ],
+)
+def test_a_float_without_fraction_is_accepted_as_an_integer(
+    client: httpx.Client, api: dict[str, Any], path: str, body: object
+) -> None:
+    jsonschema.validate(body, bodies(api)[path])
+    assert client.post(asked(client, path), json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": 5.5}}),
+        ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": 1e300}}),
+        ("/fill-mask", {"inputs": "a [MASK]", "parameters": {"top_k": True}}),
+        ("/invocations", {"dataframe_records": []}),
+        ("/invocations", {"dataframe_records": [{"text": "a"}] * 257}),
+        ("/invocations", {"dataframe_split": {"columns": ["text"], "data": []}}),
+        ("/invocations", {"instances": []}),
+        ("/invocations", {"instances": [""]}),
+        ("/invocations", {"inputs": []}),
+        ("/invocations", {"inputs": ""}),
+        (INFER, {"inputs": [_TENSOR]}),
+        (INFER, {"inputs": [_TENSOR | {"data": None}]}),
+        (INFER, {"inputs": [_TENSOR | {"data": []}]}),
+        (INFER, {"inputs": [_TENSOR | {"data": [""]}]}),
+        (INFER, {"inputs": [_TENSOR | {"data": [["a", "b"]]}]}),
+        (INFER, {"inputs": [_TENSOR | {"shape": [300], "data": ["a"] * 300}]}),
+    ],
+)
+def test_the_schema_refuses_what_the_server_refuses(
+    client: httpx.Client, api: dict[str, Any], path: str, body: object
+) -> None:
+    assert client.post(asked(client, path), json=body).status_code in (400, 422)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body, bodies(api)[path])
+
+
+Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+KEY = "a-key-of-some-length"
+WITHOUT_EXAMPLE = {"/feedback"}
+"""Takes the id of an earlier answer, which is valid once."""
+
+
+@pytest.fixture
+def served(dist: Path, heads: Path, tmp_path: Path) -> Callable[..., Service]:
+    """Maker of a service of the named models, which are served under other names than their folders'."""
+    write_embedder(tmp_path / "embedder")
+    places = [*dist.iterdir(), *heads.iterdir(), tmp_path / "embedder"]
+
+    def serve(*names: str) -> Service:
+        found = {place.name: place for place in places}
+        sources = parse_sources([f"clozeline-{name}={found[name]}" for name in names])
+        service = Service(Capacity(num_workers=1))
+        service.open(Catalogue([open_source(source, "int8") for source in sources]))
+        return service
+
+    return serve
+
+
+def document_of(client: httpx.Client, **headers: str) -> dict[str, Any]:
+    document: dict[str, Any] = client.get("/openapi.json", headers=headers).json()
+    return document
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("encoder", "library"),
+        ("library", "encoder"),
+        ("ranker", "library", "names"),
+        *[(name,) for name in ("encoder", "embedder", "library", "topics", "ranker", "names", "reader", "writer")],
+    ],
+    ids=" and ".join,
+)
+def test_every_example_is_answered_by_the_server_that_shows_it(
+    serving: Serving, served: Callable[..., Service], names: tuple[str, ...]
+) -> None:
+    with serving(create_app(served(*names))) as client:
+        version = client.get("/models").json()["models"][0]["version"]
+        for path, operations in document_of(client)["paths"].items():
+            ((method, operation),) = operations.items()
+            named = {
+                one["name"]: one["schema"]["examples"][0]
+                for one in operation.get("parameters", ())
+                if one["name"] == "model"
+            }
+            url = path.format(**named, version=version)
+            if method == "get":
+                assert client.get(url).status_code == 200
+                continue
+            examples = operation["requestBody"]["content"]["application/json"]["examples"]
+            assert examples or path in WITHOUT_EXAMPLE, path
+            for example in examples.values():
+                answer = client.post(url, json=example["value"])
+                assert answer.status_code == 200, f"{path}: {answer.text}"
+
+
+def test_the_document_lists_only_routes_that_its_models_answer(
+    serving: Serving, served: Callable[..., Service]
+) -> None:
+    with serving(create_app(served("encoder", "library"))) as client:
+        paths = document_of(client)["paths"]
+        routes = {route for card in client.get("/models").json()["models"] for route in card["routes"]}
+    asked_of_models = {path for path in paths if "post" in paths[path]}
+    assert asked_of_models - {"/v2/repository/index"} - WITHOUT_EXAMPLE == routes
+    assert {"/tag", "/answer", "/rerank"}.isdisjoint(paths)
+    assert {path for path in paths if "get" in paths[path]} == {
+        path for path, operations in documented()["paths"].items() if "get" in operations
+    }
+
+
+def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(
+    serving: Serving, served: Callable[..., Service]
+) -> None:
+    every_route = set(documented()["paths"])
+    with serving(create_app(Service(Capacity(num_workers=1)))) as client:
+        assert set(document_of(client)["paths"]) == every_route
+    with serving(create_app(served("library"), ApiKeys.of([KEY]))) as client:
+        without = document_of(client)
+        assert set(without["paths"]) == every_route
+        assert "clozeline-library" not in str(without)
+        with_key = document_of(client, authorization=f"Bearer {KEY}")
+    assert "/embed" not in with_key["paths"]
+    assert "clozeline-library" in str(with_key)
+    assert with_key["paths"]["/classify"]["post"]["security"]
+
+
+def test_the_document_of_one_server_is_not_changed_by_another(serving: Serving, served: Callable[..., Service]) -> None:
+    with serving(create_app(served("library"))) as client:
+        first, again = document_of(client), document_of(client)
+    assert first == again
+    assert "clozeline-library" in str(first)
+    with serving(create_app(Service(Capacity(num_workers=1)))) as client:
+        assert document_of(client)["paths"] == documented()["paths"]
+
+
+KEYS = {"keyed": ApiKeys.of([KEY])}
+ROUTES = [(method, path) for path, operations in documented()["paths"].items() for method in operations]
+WITH_BODY = [path for method, path in ROUTES if method == "post"]
+
+
+class Documented:
+    """Client of a server that checks its answers against the server's document."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+        self.document: dict[str, Any] = client.get("/openapi.json").json()
+
+    def status_of(self, method: str, path: str, **sent: Any) -> int:
+        """Send a request, check the answer against the document, and return its status."""
+        headers = {"content-type": "application/json"} if method == "post" else {}
+        url = path.format(model="encoder", version="1")
+        answer = self.client.request(method, url, headers=headers | sent.pop("headers", {}), **sent)
+        told = self.document["paths"][path][method]["responses"]
+        assert str(answer.status_code) in told, f"{method} {path} answers {answer.status_code}: {answer.text}"
+        kind = answer.headers["content-type"].partition(";")[0]
+        contents = {
+            name.partition(";")[0]: content for name, content in told[str(answer.status_code)]["content"].items()
+        }
+        assert kind in contents, f"{method} {path} answers {answer.status_code} as {kind}"
+        if kind == "application/json":
+            jsonschema.validate(answer.json(), {**contents[kind]["schema"], "components": self.document["components"]})
+        return answer.status_code
+
+
+@pytest.fixture(scope="module")
+def asked_of_documented_refusals(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
+    """Servers that are loading, stopping, or protected by a key."""
+    services = {name: Service(Capacity(num_workers=1)) for name in ("loading", "stopping", "keyed")}
+    for name in ("stopping", "keyed"):
+        services[name].open(catalogue)
+    with ExitStack() as stack:
+        found = {
+            name: Documented(stack.enter_context(run_app(create_app(service, KEYS.get(name)))))
+            for name, service in services.items()
+        }
+        services["stopping"].drain()
+        yield found
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_answers_of_a_loading_server_are_documented(
+    asked_of_documented_refusals: dict[str, Documented], method: str, path: str
+) -> None:
+    content = b"{}" if method == "post" else None
+    status = asked_of_documented_refusals["loading"].status_of(method, path, content=content)
+    assert status in (200, 503) if method == "get" else status in (400, 422, 503)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_answers_of_a_stopping_server_are_documented(
+    asked_of_documented_refusals: dict[str, Documented], method: str, path: str
+) -> None:
+    status = asked_of_documented_refusals["stopping"].status_of(
+        method, path, content=b"{}" if method == "post" else None
+    )
+    assert status == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_request_without_a_key_gets_the_documented_401(
+    asked_of_documented_refusals: dict[str, Documented], method: str, path: str
+) -> None:
+    keyed = asked_of_documented_refusals["keyed"]
+    status = keyed.status_of(method, path, content=b"{}" if method == "post" else None)
+    assert (status == 401) == (path not in OPEN_PATHS)
+    wanted = keyed.document["paths"][path][method]["security"]
+    assert wanted == ([] if path in OPEN_PATHS else [{"bearer": []}, {"key": []}])
+    assert {"bearer", "key"} == set(keyed.document["components"]["securitySchemes"])
+    assert keyed.status_of(method, path, content=b"{", headers={"authorization": f"Bearer {KEY}"}) != 401
+
+
+@pytest.mark.parametrize("path", WITH_BODY)
+def test_a_body_that_is_too_large_is_reported_as_documented(
+    asked_of_documented_refusals: dict[str, Documented], path: str
+) -> None:
+    assert asked_of_documented_refusals["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
+
+
+def test_a_server_without_keys_documents_no_authentication(asked_of_documented_refusals: dict[str, Documented]) -> None:
+    assert "securitySchemes" not in asked_of_documented_refusals["loading"].document["components"]
+
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+PAGES = ["/", "/docs", "/openapi.json"]
+OF_THE_MOMENT = {"/metrics": {"date", "content-length"}}
+
+
+def told(answer: httpx.Response, path: str) -> tuple[int, dict[str, str]]:
+    ignored = OF_THE_MOMENT.get(path, {"date"})
+    return answer.status_code, {name: value for name, value in answer.headers.items() if name not in ignored}
+
+
+@pytest.mark.parametrize("path", [*READ, *PAGES])
+def test_every_read_route_answers_head_as_get(client: httpx.Client, path: str) -> None:
+    at = asked(client, path)
+    head, get = client.head(at), client.get(at)
+    assert told(head, path) == told(get, path)
+    assert head.status_code == 200
+    assert int(head.headers["content-length"]) > 0
+
+
+@pytest.mark.parametrize("path", ["/health/ready", "/nothing", "/embed"])
+def test_the_answer_to_head_never_has_a_body(client: httpx.Client, path: str) -> None:
+    with connection(client) as opened:
+        opened.sendall(f"HEAD {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: opened.recv(65_536), b""))
+    assert answer.endswith(b"\r\n\r\n")
+    assert answer.count(b"\r\n\r\n") == 1
+
+
+def test_head_is_refused_wherever_get_is(serving: Server, catalogue: Catalogue) -> None:
+    loading, keyed = (Service(Capacity(num_workers=1)) for _ in range(2))
+    keyed.open(catalogue)
+    with serving(create_app(loading)) as client:
+        assert [client.head(path).status_code for path in ("/health/ready", "/health/live", "/models")] == [
+            503,
+            200,
+            503,
+        ]
+    with serving(create_app(keyed, ApiKeys.of(["a-key-of-some-length"]))) as client:
+        assert [client.head(path).status_code for path in ("/health/ready", "/models")] == [200, 401]
+
+
+def test_head_on_a_post_route_gets_405(client: httpx.Client) -> None:
+    answer = client.head("/embed")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_a_head_request_is_logged_and_counted_as_head(
+    serving: Server, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="clozeline.serving")
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        client.head("/v1/models/encoder")
+        counts = client.get("/metrics").text
+    assert 'clozeline_requests_total{route="/v1/models/{model}",status="200"} 1.0' in counts
+    assert "HEAD /v1/models/{model} 200" in caplog.text

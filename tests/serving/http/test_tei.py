@@ -1,0 +1,193 @@
+"""Routes of text-embeddings-inference, called as its clients call them."""
+
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+
+from clozeline.inference.classifier import Classifier
+from clozeline.registry.sources import parse_sources
+from clozeline.serving.http.endpoint import DIALECTS
+from clozeline.serving.http.house_labels import CLASSIFYING, CLASSIFYING_PAIRS
+from clozeline.serving.http.house_texts import FILLING
+from clozeline.serving.http.tei import RERANK, RERANKING
+from clozeline.serving.loading import open_source
+from clozeline.serving.models import Capacity, Catalogue, Service
+from clozeline.serving.server import create_app
+from tests.make.packages import LABELS, classifier_graph, write_package
+from tests.serving.conftest import run_app
+
+
+def test_one_text_gets_its_labels_in_a_flat_list_best_first(client: httpx.Client) -> None:
+    flat = client.post("/predict", json={"inputs": "open the file"}).json()
+    assert [set(label) for label in flat] == [{"label", "score"}] * 3
+    assert flat == sorted(flat, key=lambda label: -label["score"])
+    assert client.post("/predict", json={"inputs": ["open the file"]}).json() == flat
+    assert client.post("/classify", json={"inputs": "open the file"}).json() == [flat]
+
+
+def test_each_of_several_texts_gets_its_own_list(client: httpx.Client) -> None:
+    several = client.post("/predict", json={"inputs": [["open the file"], ["a"]]}).json()
+    assert [len(labels) for labels in several] == [3, 3]
+    assert [label["label"] for label in several[1]] == [
+        label["label"] for label in client.post("/predict", json={"inputs": "a"}).json()
+    ]
+
+
+def test_a_refusal_of_embed_is_one_string_as_its_clients_expect(client: httpx.Client) -> None:
+    with pytest.raises(HfHubHTTPError) as refused:
+        InferenceClient(f"{client.base_url}/embed").feature_extraction("the " * 100)
+    assert str(refused.value.server_message).startswith("`inputs[0]` is too long for the model (given: 102 tokens")
+
+
+def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -> None:
+    raw = client.post("/predict", json={"inputs": "open the file", "raw_scores": True}).json()
+    model = catalogue.answering(CLASSIFYING).model
+    assert isinstance(model, Classifier)
+    (logits_C,) = model.rows(model.tokenize(["open the file"]), "logits")
+    by_label = {label["label"]: label["score"] for label in raw}
+    np.testing.assert_allclose([by_label[label] for label in LABELS], logits_C, atol=1e-5)
+
+
+def test_two_texts_in_one_list_are_a_pair_for_a_pair_model(client: httpx.Client, catalogue: Catalogue) -> None:
+    ranker = catalogue.answering(CLASSIFYING_PAIRS).model
+    ((expected,),) = ranker.classify([("open", "the file")])
+    answer = client.post("/predict", json={"inputs": ["open", "the file"]})
+    assert answer.headers["x-model"] == "ranker"
+    assert answer.json() == [{"label": "LABEL_0", "score": pytest.approx(expected.score, abs=1e-5)}]
+    several = client.post("/predict", json={"inputs": [["open", "the file"], ["a", "b"]]}).json()
+    assert [len(labels) for labels in several] == [1, 1]
+    assert several[0][0]["score"] == pytest.approx(expected.score, abs=1e-5)
+    assert client.post("/predict", json={"inputs": ["open the file"]}).headers["x-model"] == "library"
+
+
+def test_pairs_are_refused_if_no_model_reads_pairs(catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([catalogue.named("encoder"), catalogue.named("library")]))
+    with run_app(create_app(service)) as client:
+        for path, body in (("/predict", {"inputs": ["a", "b"]}), ("/rerank", {"query": "a", "texts": ["b"]})):
+            refused = client.post(path, json=body)
+            assert refused.status_code == 404
+            assert refused.json()["error_type"] == "Validation"
+            assert "cross-encoder" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("inputs", [[["a"], []], [["a"], "b"], [], ["a", "b", "c"], [["a", "b", "c"]], ""])
+def test_inputs_other_than_texts_or_pairs_are_refused(client: httpx.Client, inputs: object) -> None:
+    refused = client.post("/predict", json={"inputs": inputs})
+    assert refused.status_code == 422
+    assert refused.json()["error_type"] == "Validation"
+    assert "inputs" in refused.json()["error"]
+
+
+def test_similarity_is_the_cosine_of_the_embeddings(client: httpx.Client) -> None:
+    source, sentences = "return the list", ["return the list", "open the file", "a"]
+    body = {"inputs": {"source_sentence": source, "sentences": sentences}, "parameters": {"truncate": True}}
+    cosines = client.post("/similarity", json=body).json()
+    source_H, *others = np.array(client.post("/embed", json={"inputs": [source, *sentences]}).json())
+    np.testing.assert_allclose(cosines, [source_H @ other_H for other_H in others], atol=1e-6)
+    assert cosines[0] == pytest.approx(1)
+
+
+def test_embed_accepts_the_parameters_that_its_clients_send(client: httpx.Client) -> None:
+    """llama-index sends `truncate`, chromadb `inputs` alone, huggingface_hub the rest."""
+    whole = client.post("/embed", json={"inputs": ["the list"], "truncate": True, "truncation_direction": "Right"})
+    cut = client.post("/embed", json={"inputs": ["the list"], "normalize": True, "dimensions": 4, "prompt_name": None})
+    assert np.shape(whole.json()) == (1, 8)
+    np.testing.assert_allclose(np.linalg.norm(cut.json(), axis=1), 1, atol=1e-6)
+    assert np.shape(cut.json()) == (1, 4)
+    assert client.post("/embed", json={"inputs": "a", "dimensions": 9}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": "a", "prompt_name": "query"}),
+        ("/embed?level=tokens", {"inputs": "a", "prompt_name": "query"}),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"prompt_name": "query"}},
+        ),
+    ],
+)
+def test_a_prompt_that_the_model_does_not_have_is_refused(client: httpx.Client, path: str, body: object) -> None:
+    refused = client.post(path, json=body)
+    assert (refused.status_code, "no prompt of this name" in refused.text) == (422, True)
+
+
+def test_info_describes_the_first_model(client: httpx.Client) -> None:
+    info = client.get("/info").json()
+    card = client.get("/models").json()["models"][0]
+    assert (info["model_id"], info["model_sha"], info["max_input_length"]) == ("encoder", card["sha256"], 64)
+    assert info["model_type"] == {"embedding": {"pooling": "mean"}}
+
+
+def test_tokens_are_returned_with_their_offsets_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
+    text = "Return the LISTs é"
+    (tokens,) = client.post("/tokenize", json={"inputs": text}).json()
+    assert [token["special"] for token in tokens] == [True, *[False] * 5, True]
+    assert [token["text"] for token in tokens] == ["[CLS]", "Return", "the", "LIST", "s", "é", "[SEP]"]
+    assert all(text[token["start"] : token["stop"]] == token["text"] for token in tokens[1:-1])
+    assert tokens[0]["start"] is None
+    (ids,) = (one.ids_L.tolist() for one in catalogue.answering(FILLING).model.tokenize([text]))
+    assert [token["id"] for token in tokens] == ids
+    bare, _ = client.post("/tokenize", json={"inputs": [text, "a"], "add_special_tokens": False}).json()
+    assert bare == tokens[1:-1]
+
+
+def test_tokens_are_decoded_to_the_text(client: httpx.Client) -> None:
+    (tokens,) = client.post("/tokenize", json={"inputs": "return the list"}).json()
+    ids = [token["id"] for token in tokens]
+    assert client.post("/decode", json={"ids": ids}).json() == ["return the list"]
+    assert client.post("/decode", json={"ids": [ids, ids[1:2]]}).json() == ["return the list", "return"]
+    (whole,) = client.post("/decode", json={"ids": ids, "skip_special_tokens": False}).json()
+    assert whole == "[CLS] return the list [SEP]"
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [10**6], [2**40], [2**70], ["a"], [[5], []], [[5], 6], 5])
+def test_ids_outside_the_vocabulary_are_refused(client: httpx.Client, ids: object) -> None:
+    refused = client.post("/decode", json={"ids": ids})
+    assert refused.status_code == 422
+    assert set(refused.json()) == {"error", "error_type"}
+
+
+def test_a_text_longer_than_the_model_reads_is_tokenized_in_full(client: httpx.Client) -> None:
+    (tokens,) = client.post("/tokenize", json={"inputs": "a " * 5000}).json()
+    assert len(tokens) == 5002
+
+
+def test_texts_are_ranked_by_their_scores_with_the_query(client: httpx.Client, catalogue: Catalogue) -> None:
+    query, texts = "open the list", ["a", "the file", "return é", "of the lists"]
+    ranker = catalogue.answering(RERANKING).model
+    scores = [best.score for (best,) in ranker.classify([(query, text) for text in texts])]
+    answer = client.post("/rerank", json={"query": query, "texts": texts})
+    assert answer.headers["x-model"] == "ranker"
+    ranks = answer.json()
+    assert [set(rank) for rank in ranks] == [{"index", "score"}] * 4
+    assert [rank["index"] for rank in ranks] == sorted(range(4), key=lambda place: -scores[place])
+    assert [rank["score"] for rank in ranks] == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
+    raw = client.post("/rerank", json={"query": query, "texts": texts, "raw_scores": True, "return_text": True}).json()
+    assert [rank["text"] for rank in raw] == [texts[rank["index"]] for rank in ranks]
+    logits = [rank["score"] for rank in raw]
+    assert [1 / (1 + np.exp(-logit)) for logit in logits] == pytest.approx([rank["score"] for rank in ranks], abs=1e-5)
+
+
+def test_the_classifier_with_an_entailment_label_reranks(tmp_path: Path) -> None:
+    labels = ("contradiction", "entailment", "neutral")
+    write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=labels, reads_pairs=True)
+    write_package(tmp_path / "mood", "text-classification", classifier_graph(), labels=LABELS, reads_pairs=True)
+    names = ("mood", "nli")
+    served = Catalogue([open_source(source, "int8") for source in parse_sources([str(tmp_path / n) for n in names])])
+    chosen = served.answering(RERANKING)
+    assert (chosen.identity.name, chosen.model.relevant_label) == ("nli", "entailment")
+    assert [RERANK in DIALECTS.asking(one) for one in served] == [False, True]
+    service = Service(Capacity(num_workers=1))
+    service.open(served)
+    with run_app(create_app(service)) as client:
+        ranks = client.post("/rerank", json={"query": "open", "texts": ["the file", "a"]}).json()
+        scores = chosen.model.classify([("open", "the file"), ("open", "a")], top_k=3)
+    of_label = [next(one.score for one in labels if one.label == "entailment") for labels in scores]
+    assert {rank["index"]: rank["score"] for rank in ranks} == pytest.approx(dict(enumerate(of_label)), abs=1e-5)
