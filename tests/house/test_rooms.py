@@ -50,7 +50,6 @@ TOO_LONG = {
     "serving/http/house_texts.py": 487,
     "serving/http/open_inference.py": 589,
     "tasks/classification/texts.py": 529,
-    "versions/objects.py": 455,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")
