@@ -8,7 +8,6 @@ import httpx
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
-from tests.serving.observe.test_metrics import counted
 
 from clozeline.serving.asking import TIMES
 from clozeline.serving.models import Catalogue

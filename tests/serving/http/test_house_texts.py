@@ -23,7 +23,6 @@ from clozeline.serving.admission import Admission
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import COMPLETING, FILLING
 from clozeline.serving.models import Catalogue
-from clozeline.serving.queue import Admission
 from tests.make.apps import opened, running, service_of
 from tests.make.packages import HIDDEN_SIZE, write_classifier, write_embedder
 from tests.serving.conftest import wait_until
