@@ -113,12 +113,10 @@ def evaluate(
 
     how, family = _how(estimator, max_length)
     source = source_of(text, text_field, one_document_per, pattern)
-    questions = ContestQuestions(
-        text, source, blimp, how, is_length_given=max_length is not None, num_samples=samples, family=family
-    )
-    names = [model] if against is None else [model, against]
+    has_length = max_length is not None
+    questions = ContestQuestions(text, source, blimp, how, has_length, samples, family)
     try:
-        judgement = judge_models(names, questions, scores)
+        judgement = judge_models([name for name in (model, against) if name is not None], questions, scores)
     except DataError as error:
         raise renamed(error, _OPTIONS.get) from error
     show(judgement, _judgement_tables(judgement), as_json=as_json)
