@@ -26,7 +26,7 @@ class Limit:
     given: float
     must_be: MustBe
     limit: float
-    note: str = Field("", exclude=True, kw_only=True)
+    note: str = Field(default="", exclude=True, kw_only=True)
     """What a reader needs beside the limit, such as the figure before; it is shown, but not written."""
 
     @classmethod
