@@ -178,24 +178,15 @@ def storage_faults_named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EROFS:
-            raise StorageError(
-                f"{path} cannot be written",
-                given="a file system that is mounted read-only",
-                expected="a writable folder",
-                do="remount the file system read-write, or choose another folder",
-            ) from error
+            do = "remount the file system read-write, or choose another folder"
+            raise StorageError(f"{path} cannot be written: its file system is mounted read-only", do=do) from error
         if error.errno not in _NO_SPACE:
             raise
+        disk = next(parent for parent in path.resolve().parents if parent.exists())
         raise StorageError(
-            f"no space left while writing {path}",
-            given=f"{shutil.disk_usage(_existing_parent(path)).free:,} bytes free",
-            expected="room for the whole file; the previous content is untouched",
+            f"no space left while writing {path}: {shutil.disk_usage(disk).free:,} bytes free; the old content stays",
             do="free space on that disk, then run again (`du -sh work/*` shows what this project keeps)",
         ) from error
-
-
-def _existing_parent(path: Path) -> Path:
-    return next(parent for parent in path.resolve().parents if parent.exists())
 
 
 def link_or_copy(source: Path, target: Path) -> None:
