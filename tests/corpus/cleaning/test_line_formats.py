@@ -1,3 +1,5 @@
+"""Each format of text is recognized and read into the same documents; an error names the file and the line."""
+
 import gzip
 import json
 import re

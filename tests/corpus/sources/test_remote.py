@@ -1,3 +1,5 @@
+"""Rows of a database, objects of a bucket and web files become files of a snapshot; what cannot be read is named."""
+
 import sqlite3
 import threading
 import zlib
