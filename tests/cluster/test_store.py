@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clozeline.cluster.address import STORE, takes_whole_stages
+from clozeline.cluster.address import STORE
 from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
 from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers, opened
 from clozeline.params.text import PreprocessParams
@@ -184,36 +184,19 @@ def test_only_the_named_records_stay_in_the_store(store: SharedStore, folder: Pa
         ("/folder", ParamsError, "a path without a scheme"),
         ("s3://none/x", ParamsError, "bucket does not exist"),
         ("s3://team/x", StorageError, "Access Denied"),
+        ("s3://team/y", TransientError, "s3://team/y does not answer"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_refused_at_once(
-    object_store: ObjectStore, url: str, error: type[ClozelineError], told: str
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, url: str, error: type[ClozelineError], told: str
 ) -> None:
     object_store.num_writes_left = 0 if error is StorageError else None
+    if error is TransientError:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(error) as caught:
         SharedStore.of_environment({STORE: url})
     assert told in str(caught.value)
     assert "AWS_ACCESS_KEY_ID" in caught.value.do or STORE in caught.value.do
-
-
-def test_a_bucket_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
-        monkeypatch.setenv(name, value)
-    opened.cache_clear()
-    with pytest.raises(TransientError, match="s3://team/y does not answer"):
-        SharedStore.of_environment({STORE: "s3://team/y"})
-
-
-def test_without_the_variable_there_is_no_store() -> None:
-    assert SharedStore.of_environment({STORE: " "}) is None
-
-
-def test_whole_stages_stay_where_the_folder_of_the_project_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOZELINE_CLUSTER", "ray://auto")
-    assert takes_whole_stages({})
-    assert not takes_whole_stages({STORE: "s3://team/project"})
-    monkeypatch.delenv("CLOZELINE_CLUSTER")
-    assert not takes_whole_stages({})
 
 
 def test_a_full_disk_below_the_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

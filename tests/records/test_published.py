@@ -135,7 +135,7 @@ OF_MODELS: Mapping[str, Callable[[Path], object]] = {
     "a plan": lambda folder: token_ids(str(folder), None, "mlm"),
     "a model that is judged": lambda folder: open_published(str(folder)),
     "a contender": lambda folder: Contender.open(str(folder), folder / "scratch"),
-    "an encoder that is fine-tuned": lambda folder: heads.build_answerer(folder, 1),
+    "an encoder that is fine-tuned": lambda folder: heads.build(folder, "question-answering", 1, {"num_labels": 2}),
     "an entailment model": lambda folder: heads.build_entailer(folder),
     "an export": open_trained,
 }

@@ -295,12 +295,6 @@ def test_text_without_words_leaves_earlier_outputs_unchanged(clean: Path, tmp_pa
     assert contents(tmp_path / "out") == before
 
 
-def test_a_vocabulary_larger_than_the_text_supports_is_as_large_as_possible(clean: Path, tmp_path: Path) -> None:
-    figures = run(clean, tmp_path / "out", vocab_size=100_000)
-    assert figures["vocab_size"] < 100_000
-    assert figures["train"]["unknown_tokens"] == 0
-
-
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_damaged_split_is_named_before_any_work(clean: Path, tmp_path: Path, split: str) -> None:
     path = clean / f"{split}.parquet"

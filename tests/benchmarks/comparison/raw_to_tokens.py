@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from comparison.alternation import report_progress
-from comparison.machine import available_cores
+from comparison.frame import available_cores, report_progress
 
 _LOG = logging.getLogger(__name__)
 _MAX_LENGTH = 128
