@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from clozeline.cluster.address import STORE
-from clozeline.cluster.ledger import Done, FinishedTask, Ledger
+from clozeline.cluster.ledger import Done, FinishedTask, Item, Ledger
 from clozeline.cluster.store import NodeCache, SharedStore, StoreWorkers, opened
 from clozeline.params.text import PreprocessParams
 from clozeline.stages import preprocess, tokenize
 from clozeline.system.errors import ArtifactError, ClozelineError, ParamsError, StorageError, TransientError
 from tests.cluster.test_ray_workers import TOKENIZE, digests, project
+from tests.corpus.conftest import params_of
 from tests.make.stores import BUCKET, KEYS, ObjectStore
-from tests.text.conftest import params_of
-from tests.words.conftest import words
+from tests.records.words.conftest import words
 
 __all__ = ["params_of", "project", "words"]
 
@@ -43,27 +43,13 @@ class Apart(StoreWorkers):
             yield result
 
 
-@dataclass(frozen=True)
-class Doubled:
-    """A task that doubles the number of a file."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return f"double of {self.path.name}"
-
-    @property
-    def inputs(self) -> list[object]:
-        return [str(self.path)]
-
-    @property
-    def reads(self) -> list[Path]:
-        return [self.path]
+def doubled(path: Path) -> Item:
+    """Return a task that doubles the number of a file."""
+    return Item(f"double of {path.name}", [str(path)], [path], partial(write_double, path))
 
 
-def doubled(item: Doubled, folder: Path) -> Done:
-    number = 2 * int(item.path.read_text())
+def write_double(path: Path, folder: Path) -> Done:
+    number = 2 * int(path.read_text())
     (folder / "number.txt").write_text(str(number))
     return Done({"ran in": str(Path.cwd().name), "number": number})
 
@@ -101,8 +87,8 @@ def ledger_of(store: SharedStore, *nodes: Path) -> Ledger:
 
 
 def twice_doubled(ledger: Ledger) -> list[FinishedTask]:
-    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
-    return [six, *ledger.run(doubled, [Doubled(six.folder / "number.txt")])]
+    (six,) = ledger.run([doubled(Path("three.txt"))], read=())
+    return [six, *ledger.run([doubled(six.folder / "number.txt")])]
 
 
 def test_a_task_reads_what_another_node_wrote_and_runs_once(store: SharedStore, folder: Path) -> None:
@@ -142,11 +128,11 @@ def test_a_damaged_file_is_named_and_its_task_runs_again(
     store: SharedStore, folder: Path, damage: bytes | None, told: str
 ) -> None:
     ledger = ledger_of(store, folder / "one", folder / "other")
-    (six,) = ledger.run(doubled, [Doubled(Path("three.txt"))], read=())
+    (six,) = ledger.run([doubled(Path("three.txt"))], read=())
     (place,) = (one for one in store.sizes("numbers") if one.endswith("number.txt"))
     store.remove([place]) if damage is None else store.write(place, damage)
     with pytest.raises(ArtifactError, match=r"which double of three\.txt wrote, is damaged or missing") as caught:
-        list(ledger.run(doubled, [Doubled(six.folder / "number.txt")]))
+        list(ledger.run([doubled(six.folder / "number.txt")]))
     assert place in caught.value.problem
     assert told in str(caught.value)
     assert f"node {os.uname().nodename} read" in str(caught.value)
