@@ -37,19 +37,15 @@ BELOW_THE_DOORS = [
 ]
 MOST_LINES = 450
 TOO_LONG = {
-    "cli/ask.py": 509,
     "cluster/ray_jobs.py": 586,
     "encoder/own.py": 473,
     "inference/tokenization.py": 479,
-    "lab/contest.py": 456,
-    "lab/sweep.py": 672,
     "planning/costs.py": 460,
     "serving/http/bodies.py": 475,
     "serving/http/house_labels.py": 656,
     "serving/http/house_texts.py": 487,
     "serving/http/open_inference.py": 589,
     "tasks/classification/texts.py": 529,
-    "versions/objects.py": 455,
 }
 """Files with more lines than that, and how many they may have; no file is added, and no number rises."""
 A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|\bin params\.yaml|^params\.yaml: ")

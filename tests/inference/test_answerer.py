@@ -9,10 +9,10 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, CharSpan
 
 from clozeline.inference.answerer import Answer, Answerer
 from clozeline.inference.fields import AnswerSearch
-from clozeline.inference.package import load
 from clozeline.inference.tokenization import TextTooLongError
 from clozeline.system.errors import DataError
 from tests.make.models import SENTENCES
+from tests.make.opened import load_as
 from tests.make.packages import write_answerer
 
 PAIRS = [
@@ -24,18 +24,12 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def answerer(answerer_package: Path) -> Answerer:
-    opened = load(answerer_package, precision="fp32")
-    assert isinstance(opened, Answerer)
-    return opened
+    return load_as(Answerer, answerer_package, precision="fp32")
 
 
 def tiny(folder: Path, max_length: int = 64, margin: float | None = None) -> Answerer:
     write_answerer(folder, no_answer_margin=margin)
-    manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"max_length":64', f'"max_length":{max_length}'))
-    opened = load(folder)
-    assert isinstance(opened, Answerer)
-    return opened
+    return load_as(Answerer, folder, max_length=max_length)
 
 
 def by_definition(folder: Path, pair: tuple[str, str], top_k: int, align: bool) -> tuple[list[Answer], float]:

@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.package import load
 from clozeline.inference.tokenization import NotAPairError
 from clozeline.system.errors import DataError
+from tests.make.opened import load_as
 from tests.make.packages import write_ranker
 
 TEXTS = ["returns a tensor", "small models answer quickly on ordinary processors", "the file is empty"]
@@ -18,9 +18,7 @@ TEXTS = ["returns a tensor", "small models answer quickly on ordinary processors
 
 @pytest.fixture(scope="module")
 def classifier(classifier_package: Path) -> Classifier:
-    opened = load(classifier_package, precision="fp32")
-    assert isinstance(opened, Classifier)
-    return opened
+    return load_as(Classifier, classifier_package, precision="fp32")
 
 
 def test_scores_equal_those_of_the_trained_model(classifier: Classifier, small_classifier: Path) -> None:
@@ -34,27 +32,18 @@ def test_scores_equal_those_of_the_trained_model(classifier: Classifier, small_c
         np.testing.assert_allclose([answer.score for answer in answers], scores_C[order], atol=1e-5)
 
 
-def test_the_requested_number_of_labels_comes_best_first(classifier: Classifier) -> None:
-    (answers,) = classifier.classify(TEXTS[:1], top_k=2)
-    assert len(answers) == 2
-    assert answers[0].score >= answers[1].score
-
-
-def test_a_request_for_too_many_labels_returns_all(classifier: Classifier) -> None:
-    (answers,) = classifier.classify(TEXTS[:1], top_k=50)
-    assert sum(answer.score for answer in answers) == pytest.approx(1)
-    assert len(answers) == 3
-
-
-def test_a_request_for_zero_labels_is_refused(classifier: Classifier) -> None:
+def test_as_many_labels_as_requested_or_all_come_best_first(classifier: Classifier) -> None:
+    (two,), (every,) = (classifier.classify(TEXTS[:1], top_k=top_k) for top_k in (2, 50))
+    assert every[0].score >= every[1].score
+    assert (two, len(every)) == (every[:2], 3)
+    assert sum(answer.score for answer in every) == pytest.approx(1)
     with pytest.raises(DataError, match="top_k"):
         classifier.classify(TEXTS, top_k=0)
 
 
 def test_a_pair_model_refuses_a_single_text(tmp_path: Path) -> None:
     write_ranker(tmp_path / "ranker")
-    ranker = load(tmp_path / "ranker")
-    assert isinstance(ranker, Classifier)
+    ranker = load_as(Classifier, tmp_path / "ranker")
     with pytest.raises(NotAPairError, match="text 1 is a single text") as caught:
         ranker.classify([("open", "the file"), "the list"])
     assert caught.value.number == 1

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from clozeline.inference.completer import Completer, Decoding
-from clozeline.inference.package import load
 from clozeline.inference.tokenization import TextTooLongError, TokenizedText
 from clozeline.system.errors import DataError
+from tests.make.opened import load_as
 from tests.make.packages import MAX_LENGTH, SPECIALS, VOCABULARY, write_completer
 
 CLS, SEP = VOCABULARY.index("[CLS]"), VOCABULARY.index("[SEP]")
@@ -18,9 +18,7 @@ DRAWN = Decoding(max_tokens=12, temperature=1.0, seed=3)
 @pytest.fixture(scope="module")
 def completer(tmp_path_factory: pytest.TempPathFactory) -> Completer:
     write_completer(folder := tmp_path_factory.mktemp("project") / "completer")
-    model = load(folder)
-    assert isinstance(model, Completer)
-    return model
+    return load_as(Completer, folder)
 
 
 def probabilities(completer: Completer, ids: list[int]) -> np.ndarray:

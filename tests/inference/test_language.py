@@ -10,9 +10,10 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from clozeline.inference.language import TOP, TOP_IDS, TOP_SCORES, OpenEncoder
-from clozeline.inference.package import load, open_graph
+from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import MaskCutOffError, NoMaskError, TargetError, TextTooLongError
 from clozeline.records.package import FILES
+from tests.make.opened import load_as
 
 TEXTS = [
     "the [MASK] reads",
@@ -23,16 +24,12 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def encoder(encoder_package: Path) -> OpenEncoder:
-    opened = load(encoder_package, precision="fp32")
-    assert isinstance(opened, OpenEncoder)
-    return opened
+    return load_as(OpenEncoder, encoder_package, precision="fp32")
 
 
 @pytest.fixture(scope="module")
 def int8(encoder_package: Path) -> OpenEncoder:
-    opened = load(encoder_package)
-    assert isinstance(opened, OpenEncoder)
-    return opened
+    return load_as(OpenEncoder, encoder_package)
 
 
 def test_candidates_equal_those_of_the_trained_model(encoder: OpenEncoder, small_encoder: Path) -> None:
@@ -140,8 +137,7 @@ def test_no_texts_give_no_answers(int8: OpenEncoder) -> None:
 
 @pytest.mark.parametrize("batch_tokens", [8, 32, 512])
 def test_the_order_of_texts_does_not_change_an_int8_answer(encoder_package: Path, batch_tokens: int) -> None:
-    encoder = load(encoder_package, batch_tokens=batch_tokens)
-    assert isinstance(encoder, OpenEncoder)
+    encoder = load_as(OpenEncoder, encoder_package, batch_tokens=batch_tokens)
     texts = [" ".join(TEXTS).split()[start : start + 9] for start in range(12)]
     ordered = [" ".join(words) for words in texts]
     embeddings = encoder.embed(ordered)

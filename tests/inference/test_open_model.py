@@ -74,10 +74,6 @@ def test_zero_texts_and_one_text_are_batched_like_others(lengths: list[int]) -> 
     assert len(list(batches(texts_of(lengths), pad_id=PAD, batch_tokens=64))) == len(lengths)
 
 
-def logits(*values: float) -> np.ndarray:
-    return np.array(values, dtype=np.float32)
-
-
 def test_probabilities_are_the_softmax() -> None:
     values = np.random.default_rng(0).normal(size=50).astype(np.float32)
     places, probabilities = zip(*likeliest(values, 50), strict=True)
@@ -86,19 +82,23 @@ def test_probabilities_are_the_softmax() -> None:
     assert list(probabilities) == sorted(probabilities, reverse=True)
 
 
-def test_the_top_answers_keep_their_probabilities_over_all_answers() -> None:
-    """The softmax covers all answers: those that are not returned keep their share."""
-    values = np.random.default_rng(0).normal(size=50).astype(np.float32)
-    assert likeliest(values, 3) == likeliest(values, 50)[:3]
-    assert likeliest(logits(0, 0, 0, 0), 1) == [(0, 0.25)]
+EVENS, ODDS = range(0, 100, 2), range(1, 200, 2)
 
 
-def test_large_logits_do_not_overflow() -> None:
-    assert likeliest(logits(1e4, -1e4, 1e4), 3) == [(0, 0.5), (2, 0.5), (1, 0.0)]
-
-
-def test_ties_keep_their_order() -> None:
-    assert [place for place, _ in likeliest(logits(*[1, 4] * 100), 150)] == [*range(1, 200, 2), *range(0, 100, 2)]
+@pytest.mark.parametrize(
+    ("logits", "top_k", "expected"),
+    [
+        ([0, 0, 0, 0], 1, [(0, 0.25)]),
+        ([1e4, -1e4, 1e4], 3, [(0, 0.5), (2, 0.5), (1, 0.0)]),
+        ([0, 1e4], 10, [(1, 1.0), (0, 0.0)]),
+        ([1, 1e4] * 100, 150, [*((place, 0.01) for place in ODDS), *((place, 0.0) for place in EVENS)]),
+    ],
+    ids=["a share of all answers", "no overflow", "all there are", "ties in their order"],
+)
+def test_the_likeliest_come_first_with_their_share_of_all(
+    logits: list[float], top_k: int, expected: list[tuple[int, float]]
+) -> None:
+    assert likeliest(np.array(logits, dtype=np.float32), top_k) == expected
 
 
 @pytest.mark.parametrize("top_k", [1, 5, 40])
@@ -110,10 +110,6 @@ def test_the_likeliest_tokens_equal_those_of_a_full_sort(top_k: int, step: float
     values[-top_k:] += 3  # the best are next to each other, at the end
     expected = np.argsort(-values, kind="stable")[:top_k]
     assert [place for place, _ in likeliest(values, top_k)] == expected.tolist()
-
-
-def test_a_request_for_more_answers_than_exist_returns_all() -> None:
-    assert [place for place, _ in likeliest(logits(2, 8), 10)] == [1, 0]
 
 
 def test_top_k_0_is_refused() -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
-from clozeline.inference.package import load
 from clozeline.inference.tagger import Aggregation, Entity, Extent, TaggedToken, Tagger, extents
+from tests.make.opened import load_as
 from tests.make.packages import TAGS, write_tagger
 
 TEXTS = [
@@ -22,17 +22,7 @@ STRATEGIES: tuple[Aggregation, ...] = ("none", "simple", "first", "average", "ma
 
 @pytest.fixture(scope="module")
 def tagger(tagger_package: Path) -> Tagger:
-    opened = load(tagger_package, precision="fp32")
-    assert isinstance(opened, Tagger)
-    return opened
-
-
-def opened(folder: Path, max_length: int) -> Tagger:
-    manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"max_length":64', f'"max_length":{max_length}'))
-    model = load(folder)
-    assert isinstance(model, Tagger)
-    return model
+    return load_as(Tagger, tagger_package, precision="fp32")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -66,7 +56,8 @@ def test_a_text_of_many_windows_gets_the_tags_of_the_whole_text(
     """The graph reads each token alone, so the cuts between windows can only affect how answers are combined."""
     write_tagger(tmp_path / "short")
     write_tagger(tmp_path / "whole")
-    short, whole = opened(tmp_path / "short", 16), opened(tmp_path / "whole", 4096)
+    short = load_as(Tagger, tmp_path / "short", max_length=16)
+    whole = load_as(Tagger, tmp_path / "whole", max_length=4096)
     words = ["the", "lists", "of", "opened", "files", "a", "b", "c", "return", "é"]
     texts = [" ".join(words[n % 10] for n in range(211)), "a file", "list"]
     windows = short.answers(short.tagging(texts, overlap=overlap))
@@ -80,7 +71,7 @@ def test_a_text_of_many_windows_gets_the_tags_of_the_whole_text(
 
 def test_a_token_is_labelled_by_the_window_with_more_context_around_it(tmp_path: Path) -> None:
     write_tagger(tmp_path / "short")
-    short = opened(tmp_path / "short", 12)
+    short = load_as(Tagger, tmp_path / "short", max_length=12)
     text = " ".join("abcdefghijklmnopqrst")
     windows = short.answers(short.tagging([text], overlap=4))
     assert [window.first_token for window in windows] == [0, 6, 12]

@@ -1,7 +1,11 @@
-"""Browser, and the playground page of a server with every model of tests/serving/conftest.py."""
+"""The playground and `/docs` work in a real browser by keyboard and mouse, on screens of all sizes, in light and dark.
 
-from collections.abc import Iterator
+The playground also copes with a server that is not up yet, a person who types fast, and unusable texts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,12 +15,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from clozeline.registry.sources import parse_sources
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.http.status import live
-from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
 from clozeline.serving.server import create_app
+from tests.make.apps import KEY, opened, running
 from tests.make.browser import Browser, Scheme, running_browser
 from tests.make.packages import classifier_graph, write_embedder, write_package
 from tests.serving.conftest import run_app
@@ -53,21 +55,37 @@ class Page:
         self.one(field).clear()
         self.one(field).send_keys(text)
 
+    def answered(self, section: str, **written: str) -> str:
+        """Write texts into fields of a section, press its button, and return what it says of the answer."""
+        for field, text in written.items():
+            self.write(f"{section}-{field}", text)
+        self.one(f"{section} form button:not([type])").click()
+        return self.wait_for(f"{section} .told:last-child").text
+
+    def shows(self, section: str, scores: Sequence[Mapping[str, Any]], name: str = "label") -> None:
+        """Assert that the section lists these scores, best first, as bars."""
+        assert self.words(section) == [(one[name], round(100 * one["score"], 1)) for one in scores]
+        widths = [float(bar.value_of_css_property("width").removesuffix("px")) for bar in self.every(f"{section} .bar")]
+        assert widths == sorted(widths, reverse=True)
+        assert widths[0] > 0
+
     def words(self, section: str) -> list[tuple[str, float]]:
         names, shares = self.every(f"{section} li .name"), self.every(f"{section} li .share")
         return [(name.text, float(share.text.removesuffix(" %"))) for name, share in zip(names, shares, strict=True)]
 
 
-@pytest.fixture
-def page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
+def page_of(browser: Browser, client: httpx.Client, shown: str) -> Page:
+    """Open the playground, and wait until it shows an element."""
     browser.open(str(client.base_url))
     page = Page(browser)
-    page.wait_for("#fill")
-    yield page
+    page.wait_for(shown)
+    return page
+
+
+@pytest.fixture
+def page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
+    yield page_of(browser, client, "#fill")
     assert browser.console_errors() == []
-
-
-KEY = "a-key-of-some-length"
 
 
 def test_a_blank_can_be_filled_and_a_word_chosen_with_only_the_keyboard(page: Page, client: httpx.Client) -> None:
@@ -76,10 +94,7 @@ def test_a_blank_can_be_filled_and_a_word_chosen_with_only_the_keyboard(page: Pa
     page.wait_for("#fill .told")
     body = {"inputs": "the [MASK] of", "parameters": {"top_k": 8}}
     candidates = client.post("/fill-mask", json=body).json()
-    assert page.words("#fill") == [(one["token_str"], round(100 * one["score"], 1)) for one in candidates]
-    widths = [float(bar.value_of_css_property("width").removesuffix("px")) for bar in page.every("#fill .bar")]
-    assert widths == sorted(widths, reverse=True)
-    assert widths[0] > 0
+    page.shows("#fill", candidates, "token_str")
     page.every("#fill li button")[1].send_keys(Keys.ENTER)
     assert page.one("#fill-text").get_attribute("value") == candidates[1]["sequence"]
 
@@ -130,21 +145,16 @@ def test_a_text_is_continued_by_the_likeliest_words_or_by_drawn_ones(page: Page,
 
 
 def test_two_texts_are_compared(page: Page, client: httpx.Client) -> None:
-    page.write("#compare-one", "return the list")
-    page.write("#compare-other", "open the file")
-    page.one("#compare form button").click()
-    page.wait_for("#compare .told")
+    page.answered("#compare", one="return the list", other="open the file")
     body = {"inputs": {"source_sentence": "return the list", "sentences": ["open the file"]}}
     (cosine,) = client.post("/similarity", json=body).json()
     assert float(page.one("#compare .big").text) == pytest.approx(cosine, abs=0.0006)
 
 
 def test_a_text_is_classified_with_time_and_model(page: Page, client: httpx.Client) -> None:
-    page.write("#classify-text", "open the file")
-    page.one("#classify form button").click()
-    told = page.wait_for("#classify .told").text
+    told = page.answered("#classify", text="open the file")
     (labels,) = client.post("/classify", json={"inputs": "open the file"}).json()
-    assert page.words("#classify") == [(one["label"], round(100 * one["score"], 1)) for one in labels]
+    page.shows("#classify", labels)
     card = client.get("/models").json()["models"][1]
     assert "ms in the server" in told
     assert f"library, version {card['version']}, graph {card['sha256'][:12]}" in told
@@ -152,9 +162,7 @@ def test_a_text_is_classified_with_time_and_model(page: Page, client: httpx.Clie
 
 def test_a_multi_label_text_shows_which_labels_apply(page: Page, client: httpx.Client) -> None:
     Select(page.one("#classify select")).select_by_value("topics")
-    page.write("#classify-text", "open the file")
-    page.one("#classify form button").click()
-    page.wait_for("#classify .told")
+    page.answered("#classify", text="open the file")
     (labels,) = client.post("/classify", json={"inputs": "open the file", "model": "topics"}).json()
     given = [one["label"] for one in labels if one["score"] > 0.4]
     assert 0 < len(given) < len(labels)
@@ -165,13 +173,10 @@ def test_a_multi_label_text_shows_which_labels_apply(page: Page, client: httpx.C
 def test_a_pair_model_has_two_text_fields(page: Page, client: httpx.Client) -> None:
     assert not page.one("#classify-other").is_displayed()
     Select(page.one("#classify select")).select_by_value("ranker")
-    page.write("#classify-text", "open")
-    page.write("#classify-other", "the file")
-    page.one("#classify form button").click()
-    assert "ranker, version" in page.wait_for("#classify .told:last-child").text
+    assert "ranker, version" in page.answered("#classify", text="open", other="the file")
     body = {"inputs": {"text": "open", "text_pair": "the file"}, "model": "ranker"}
     ((label,),) = client.post("/classify", json=body).json()
-    assert page.words("#classify") == [(label["label"], round(100 * label["score"], 1))]
+    page.shows("#classify", [label])
     page.one("#classify-other").clear()
     Select(page.one("#classify select")).select_by_value("library")
     page.one("#classify form button").click()
@@ -235,9 +240,7 @@ def test_a_refusal_is_explained_and_markup_is_shown_as_text(page: Page) -> None:
 
 
 def test_the_page_sends_the_key_that_the_user_typed(browser: Browser, catalogue: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with run_app(create_app(service, ApiKeys.of([KEY]))) as client:
+    with running(catalogue, key=KEY) as client:
         browser.open(str(client.base_url))
         page = Page(browser)
         page.wait_for("#key-text").send_keys("not the key", Keys.ENTER)
@@ -252,43 +255,29 @@ def test_the_page_sends_the_key_that_the_user_typed(browser: Browser, catalogue:
 
 
 def test_only_sections_with_a_model_are_shown(browser: Browser, catalogue: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([served for served in catalogue if served.identity.name == "library"]))
-    with run_app(create_app(service)) as client:
-        browser.open(str(client.base_url))
-        page = Page(browser)
-        page.wait_for("#classify")
+    with running([served for served in catalogue if served.identity.name == "library"]) as client:
+        page = page_of(browser, client, "#classify")
         hidden = ("fill", "complete", "compare", "choose", "tag", "answer", "key", "problem")
         assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
 
 
 def test_texts_are_compared_by_the_similarity_model(browser: Browser, catalogue: Catalogue, tmp_path: Path) -> None:
     write_embedder(tmp_path / "docsearch")
-    docsearch = open_source(parse_sources([str(tmp_path / "docsearch")])[0], "int8")
-    service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([catalogue.named("encoder"), docsearch]))
-    with run_app(create_app(service)) as client:
-        browser.open(str(client.base_url))
-        page = Page(browser)
-        page.wait_for("#compare")
+    docsearch = opened(tmp_path / "docsearch")[0]
+    with running([catalogue.named("encoder"), docsearch]) as client:
+        page = page_of(browser, client, "#compare")
         choice = Select(page.one("#compare select"))
         assert [one.get_attribute("value") for one in choice.options] == ["docsearch", "encoder"]
-        page.one("#compare form button").click()
-        assert "docsearch, version" in page.wait_for("#compare .told:last-child").text
+        assert "docsearch, version" in page.answered("#compare")
 
 
 def test_an_encoder_without_a_head_compares_texts_but_offers_no_blanks(browser: Browser, tmp_path: Path) -> None:
     write_embedder(tmp_path / "docsearch")
-    service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([open_source(source, "int8") for source in parse_sources([str(tmp_path / "docsearch")])]))
-    with run_app(create_app(service)) as client:
-        browser.open(str(client.base_url))
-        page = Page(browser)
-        page.wait_for("#compare")
+    with running(opened(tmp_path / "docsearch")) as client:
+        page = page_of(browser, client, "#compare")
         hidden = ("fill", "complete", "classify", "choose", "problem")
         assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
-        page.one("#compare form button").click()
-        assert "docsearch, version" in page.wait_for("#compare .told:last-child").text
+        assert "docsearch, version" in page.answered("#compare")
         assert page.one("#compare .big").text
 
 
@@ -334,10 +323,7 @@ def test_typed_labels_can_be_ranked_with_only_the_keyboard(page: Page, client: h
     page.wait_for("#choose .told")
     parameters = {"candidate_labels": ["list", "file", "é"], "hypothesis_template": "of {}"}
     labels = client.post("/zero-shot", json={"inputs": "open the file", "parameters": parameters}).json()
-    assert page.words("#choose") == [(one["label"], round(100 * one["score"], 1)) for one in labels]
-    widths = [float(bar.value_of_css_property("width").removesuffix("px")) for bar in page.every("#choose .bar")]
-    assert widths == sorted(widths, reverse=True)
-    assert widths[0] > widths[-1]
+    page.shows("#choose", labels)
     assert not page.one("#choose-each").is_displayed()
 
 
@@ -353,20 +339,16 @@ def test_an_entailment_model_is_preselected_and_supports_multiple_labels(
 ) -> None:
     names = ("contradiction", "neutral", "entailment")
     write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=names, reads_pairs=True)
-    service = Service(Capacity(num_workers=1))
-    nli = open_source(parse_sources([str(tmp_path / "nli")])[0], "int8")
-    service.open(Catalogue([catalogue.named("encoder"), nli]))
-    with run_app(create_app(service)) as client:
+    nli = opened(tmp_path / "nli")[0]
+    with running([catalogue.named("encoder"), nli]) as client:
         browser.open(str(client.base_url))
         page = Page(browser)
         page.wait_for("#choose-each").send_keys(Keys.SPACE)
-        page.write("#choose-labels", "any words at all, list")
-        page.one("#choose form button").click()
-        page.wait_for("#choose .told")
+        page.answered("#choose", labels="any words at all, list")
         parameters = {"candidate_labels": ["any words at all", "list"], "multi_label": True}
         body = {"inputs": "Open it for reading.", "parameters": parameters, "model": "nli"}
         labels = client.post("/zero-shot", json=body).json()
-        assert page.words("#choose") == [(one["label"], round(100 * one["score"], 1)) for one in labels]
+        page.shows("#choose", labels)
         Select(page.one("#choose select")).select_by_value("encoder")
         assert not page.one("#choose-each").is_displayed()
         page.write("#choose-labels", "file, list")
@@ -401,9 +383,7 @@ def test_the_page_waits_until_the_models_are_loaded(browser: Browser, catalogue:
 
 
 def test_an_unreachable_server_is_reported_with_what_to_do(browser: Browser, catalogue: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with run_app(create_app(service)) as client:
+    with running(catalogue) as client:
         browser.open(str(client.base_url))
         Page(browser).wait_for("#tag")
     page = Page(browser)
@@ -463,24 +443,17 @@ def test_every_given_label_is_shown(browser: Browser, tmp_path: Path) -> None:
     labels = tuple(f"topic {number}" for number in range(260))
     facts = {"label_scores": "sigmoid", "decision_threshold": 0.4}
     write_package(tmp_path / "topics", "text-classification", classifier_graph(len(labels)), labels=labels, **facts)
-    service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([open_source(source, "int8") for source in parse_sources([str(tmp_path / "topics")])]))
-    with run_app(create_app(service)) as client:
+    with running(opened(tmp_path / "topics")) as client:
         given = _given(client, list(labels))
         assert 100 < len(given) < len(labels)
-        browser.open(str(client.base_url))
-        page = Page(browser)
-        page.wait_for("#classify-text")
-        page.write("#classify-text", "open the file")
-        page.one("#classify form button").click()
-        page.wait_for("#classify .told")
+        page = page_of(browser, client, "#classify-text")
+        page.answered("#classify", text="open the file")
         assert page.one("#classify p.given").text == f"Assigned: {', '.join(given)}"
         assert [name for name, _ in page.words("#classify")] == given
 
 
 def _given(client: httpx.Client, labels: list[str]) -> list[str]:
-    body = {"inputs": "open the file", "parameters": {"labels": labels}}
-    (scores,) = client.post("/classify", json=body).json()
+    (scores,) = client.post("/classify", json={"inputs": "open the file", "parameters": {"labels": labels}}).json()
     return [one["label"] for one in scores if one["score"] > 0.4]
 
 
@@ -544,9 +517,7 @@ def test_the_docs_page_is_legible(browser: Browser, client: httpx.Client, scheme
 
 
 def test_the_docs_page_sends_the_key_that_the_user_typed(browser: Browser, catalogue: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with run_app(create_app(service, ApiKeys.of([KEY]))) as client:
+    with running(catalogue, key=KEY) as client:
         browser.open(str(client.base_url.join("/docs")))
         form = browser.driver.find_element(By.ID, "key")
         WebDriverWait(browser.driver, 60).until(lambda _: form.is_displayed())

@@ -1,4 +1,5 @@
-"""Zero-shot over HTTP, with both generations of the hub's client, by cloze and by entailment."""
+"""Labels are ranked by cloze as in the task and by entailment as in transformers' pipeline, for both generations of the
+hub's client."""
 
 from pathlib import Path
 
@@ -10,15 +11,13 @@ from clozeline.inference.classifier import Classifier
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.package import load
 from clozeline.inference.tokenization import TargetError, TextTooLongError
-from clozeline.registry.sources import parse_sources
 from clozeline.serving.http.house_texts import FILLING
-from clozeline.serving.loading import open_source
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
+from clozeline.serving.models import Catalogue
 from clozeline.serving.zero_shot import can_choose, choosing_by_cloze, choosing_by_entailment, chosen, tells_entailment
 from clozeline.system.errors import DataError
+from tests.make.apps import opened, running
+from tests.make.opened import load_as
 from tests.make.packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
-from tests.serving.conftest import run_app
 
 LABELS = ["list", "file", "é"]
 
@@ -67,10 +66,8 @@ def test_an_entailment_model_takes_precedence_and_can_score_labels_independently
 ) -> None:
     labels = ("contradiction", "neutral", "entailment")
     write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=labels, reads_pairs=True)
-    nli = open_source(parse_sources([str(tmp_path / "nli")])[0], "int8")
-    service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([catalogue.named("encoder"), nli]))
-    with run_app(create_app(service)) as client:
+    nli = opened(tmp_path / "nli")[0]
+    with running([catalogue.named("encoder"), nli]) as client:
         parameters = {"candidate_labels": ["any words at all", "list"], "multi_label": True}
         answer = client.post("/zero-shot", json={"inputs": "open it", "parameters": parameters})
         assert answer.headers["x-model"] == "nli"
@@ -82,9 +79,7 @@ def test_an_entailment_model_takes_precedence_and_can_score_labels_independently
 
 
 def test_the_route_gives_404_without_a_suitable_model(catalogue: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([catalogue.named("library")]))
-    with run_app(create_app(service)) as client:
+    with running([catalogue.named("library")]) as client:
         refused = client.post("/zero-shot", json={"inputs": "a", "parameters": {"candidate_labels": ["b"]}})
         error = refused.json()["error"]
         assert (refused.status_code, error["code"], error["given"]) == (404, "no_such_model", "no model name")
@@ -93,39 +88,34 @@ def test_the_route_gives_404_without_a_suitable_model(catalogue: Catalogue) -> N
 
 
 TEXT = "open the [MASK] of a"
-LABELS_OF_ZERO_SHOT = ["list", "return file", "é"]
+CHOICES = ["list", "return file", "é"]
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> OpenEncoder:
-    folder = tmp_path_factory.mktemp("zero") / "encoder"
-    write_encoder(folder)
-    opened = load(folder)
-    assert isinstance(opened, OpenEncoder)
-    return opened
+    write_encoder(folder := tmp_path_factory.mktemp("zero") / "encoder")
+    return load_as(OpenEncoder, folder)
 
 
-def entailer(folder: Path, labels: tuple[str, ...], **facts: object) -> Classifier:
-    write_package(folder, "text-classification", classifier_graph(len(labels)), labels=labels, **facts)
-    opened = load(folder)
-    assert isinstance(opened, Classifier)
-    return opened
+def entailer(folder: Path, labels: tuple[str, ...]) -> Classifier:
+    write_package(folder, "text-classification", classifier_graph(len(labels)), labels=labels, reads_pairs=True)
+    return load_as(Classifier, folder)
 
 
 def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: OpenEncoder) -> None:
-    (scores,) = encoder.answers(choosing_by_cloze(encoder, TEXT, LABELS_OF_ZERO_SHOT, template="b {} c"))
+    (scores,) = encoder.answers(choosing_by_cloze(encoder, TEXT, CHOICES, template="b {} c"))
     read = encoder.tokenize([f"{TEXT} b [MASK] c"])
     (logits_MV,) = encoder.rows(read, "logits")
-    ids = {label: [encoder.tokenizer.ids_of(word)[0] for word in label.split()] for label in LABELS_OF_ZERO_SHOT}
+    ids = {label: [encoder.tokenizer.ids_of(word)[0] for word in label.split()] for label in CHOICES}
     log_V = logits_MV[1] - np.log(np.exp(logits_MV[1]).sum())
-    shares = np.exp([log_V[ids[label]].mean() for label in LABELS_OF_ZERO_SHOT])
-    expected = dict(zip(LABELS_OF_ZERO_SHOT, shares / shares.sum(), strict=True))
+    shares = np.exp([log_V[ids[label]].mean() for label in CHOICES])
+    expected = dict(zip(CHOICES, shares / shares.sum(), strict=True))
     assert {one.label: one.score for one in scores} == pytest.approx(expected, abs=1e-5)
     assert [one.score for one in scores] == sorted((one.score for one in scores), reverse=True)
 
 
 def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: OpenEncoder) -> None:
-    question = choosing_by_cloze(encoder, TEXT, LABELS_OF_ZERO_SHOT)
+    question = choosing_by_cloze(encoder, TEXT, CHOICES)
     logits_MV = np.zeros((2, encoder.manifest.vocab_size), dtype=np.float32)
     logits_MV[0, encoder.tokenizer.ids_of("list")] = 9
     logits_MV[1, encoder.tokenizer.ids_of("é")] = 5
@@ -135,8 +125,8 @@ def test_a_mask_in_the_text_itself_is_not_taken_for_the_blank(encoder: OpenEncod
 def test_a_long_text_is_cut_and_the_prompt_stays_whole(encoder: OpenEncoder) -> None:
     long = "a b c d " * 40
     with pytest.raises(TextTooLongError, match="a prompt of"):
-        choosing_by_cloze(encoder, long, LABELS_OF_ZERO_SHOT)
-    question = choosing_by_cloze(encoder, long, LABELS_OF_ZERO_SHOT, truncate=True)
+        choosing_by_cloze(encoder, long, CHOICES)
+    question = choosing_by_cloze(encoder, long, CHOICES, truncate=True)
     (read,) = question.texts
     assert len(read) == encoder.manifest.max_length
     assert len(read.mask_spans) == 1
@@ -151,40 +141,37 @@ def test_a_label_that_does_not_fit_the_blank_is_refused_by_name(encoder: OpenEnc
 
 @pytest.mark.parametrize("template", ["no blank", "{} and {}", "{label} is {}"])
 def test_a_template_has_one_blank(encoder: OpenEncoder, tmp_path: Path, template: str) -> None:
-    nli = entailer(tmp_path / "nli", ("contradiction", "entailment"), reads_pairs=True)
-    for asking in (lambda: choosing_by_cloze(encoder, TEXT, LABELS_OF_ZERO_SHOT, template=template),):
-        with pytest.raises(DataError, match="hypothesis_template"):
-            asking()
+    nli = entailer(tmp_path / "nli", ("contradiction", "entailment"))
     with pytest.raises(DataError, match="hypothesis_template"):
-        choosing_by_entailment(nli, TEXT, LABELS_OF_ZERO_SHOT, template=template)
+        choosing_by_cloze(encoder, TEXT, CHOICES, template=template)
+    with pytest.raises(DataError, match="hypothesis_template"):
+        choosing_by_entailment(nli, TEXT, CHOICES, template=template)
 
 
 @pytest.mark.parametrize("names", [("contradiction", "neutral", "entailment"), ("ENTAILMENT", "not_entailment")])
 def test_entailment_scores_equal_those_of_the_transformers_pipeline(tmp_path: Path, names: tuple[str, ...]) -> None:
-    nli = entailer(tmp_path / "nli", names, reads_pairs=True)
-    question = choosing_by_entailment(nli, "open a", LABELS_OF_ZERO_SHOT, template="of {}")
+    nli = entailer(tmp_path / "nli", names)
+    question = choosing_by_entailment(nli, "open a", CHOICES, template="of {}")
     found = nli.answers(question)
-    logits = nli.rows(nli.tokenize([("open a", f"of {label}") for label in LABELS_OF_ZERO_SHOT]), "logits")
+    logits = nli.rows(nli.tokenize([("open a", f"of {label}") for label in CHOICES]), "logits")
     place = [name.lower() for name in names].index("entailment")
     against = 0 if place else 1
     entailed = np.array([logits[n][place] for n in range(3)])
     assert found == [(pytest.approx(logits[n][place]), pytest.approx(logits[n][against])) for n in range(3)]
     among = np.exp(entailed) / np.exp(entailed).sum()
-    assert {one.label: one.score for one in chosen(LABELS_OF_ZERO_SHOT, found, multi_label=False)} == pytest.approx(
-        dict(zip(LABELS_OF_ZERO_SHOT, among, strict=True)), abs=1e-5
+    assert {one.label: one.score for one in chosen(CHOICES, found, multi_label=False)} == pytest.approx(
+        dict(zip(CHOICES, among, strict=True)), abs=1e-5
     )
     each = [1 / (1 + np.exp(logits[n][against] - logits[n][place])) for n in range(3)]
-    several = chosen(LABELS_OF_ZERO_SHOT, found, multi_label=True)
-    assert {one.label: one.score for one in several} == pytest.approx(
-        dict(zip(LABELS_OF_ZERO_SHOT, each, strict=True)), abs=1e-5
-    )
+    several = chosen(CHOICES, found, multi_label=True)
+    assert {one.label: one.score for one in several} == pytest.approx(dict(zip(CHOICES, each, strict=True)), abs=1e-5)
     assert [one.score for one in several] == sorted((one.score for one in several), reverse=True)
 
 
 def test_only_encoders_and_entailment_models_can_choose_labels(encoder: OpenEncoder, tmp_path: Path) -> None:
     write_classifier(tmp_path / "library")
     write_tagger(tmp_path / "names")
-    nli = entailer(tmp_path / "nli", ("entailment", "not_entailment"), reads_pairs=True)
+    nli = entailer(tmp_path / "nli", ("entailment", "not_entailment"))
     assert [can_choose(model) for model in (encoder, nli)] == [True, True]
     assert [can_choose(load(tmp_path / name)) for name in ("library", "names")] == [False, False]
     assert [tells_entailment(model) for model in (encoder, nli)] == [False, True]

@@ -27,7 +27,7 @@ from clozeline.system.errors import ArtifactError, DataError, TransientError
 from clozeline.tokenizing import shards
 from clozeline.tokenizing.earlier_ids import EarlierIds
 from clozeline.tokenizing.packing import write_document_keys
-from clozeline.tokenizing.shards import ShardItem
+from clozeline.tokenizing.shards import ShardPiece
 from tests.make.models import PROJECT
 from tests.make.tasks import contents
 
@@ -156,10 +156,10 @@ def test_row_groups_of_the_parquet_file_and_processes_change_no_byte(
 
 def stopped_at_the_second_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     @wraps(shards.write_shard)
-    def write_shard(item: ShardItem, folder: Path) -> Done:
-        if item.name == "shard 1 of train":
+    def write_shard(pieces: Sequence[ShardPiece], folder: Path) -> Done:
+        if pieces[0].documents.start:
             raise TransientError("killed", given="", expected="", do="")
-        return original(item, folder)
+        return original(pieces, folder)
 
     original = shards.write_shard
     monkeypatch.setattr(shards, "write_shard", write_shard)

@@ -84,37 +84,33 @@ class StrictModel(BaseModel):
 
 
 class FillMaskParameters(StrictModel):
-    top_k: Annotated[TopK | None, Field(description="Number of candidates for each mask; null: 5.")] = None
-    targets: Annotated[
-        Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)] | None,
-        Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
-    ] = None
+    top_k: TopK | None = Field(default=None, description="Number of candidates for each mask; null: 5.")
+    targets: Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)] | None = Field(
+        default=None, description="Only these words compete; each has to be one token of the model's vocabulary."
+    )
 
 
 class CompleteParameters(StrictModel):
     """Names of Hugging Face's text generation."""
 
     max_new_tokens: NewTokens = 16
-    do_sample: Annotated[bool | None, Field(description="false: as temperature 0. null: by the temperature.")] = None
+    do_sample: bool | None = Field(default=None, description="false: as temperature 0. null: by the temperature.")
     temperature: Temperature | None = None
     top_p: TopP = 1.0
     seed: Seed = 0
     stop: Stops = Field(default_factory=list)
-    return_full_text: Annotated[bool, Field(description="Put the given text before its continuation.")] = False
+    return_full_text: bool = Field(default=False, description="Put the given text before its continuation.")
 
 
 class ClassifyParameters(StrictModel):
-    top_k: Annotated[TopK | None, Field(description="Number of labels for each text; null: 5, or all of `labels`.")] = (
-        None
+    top_k: TopK | None = Field(default=None, description="Number of labels for each text; null: 5, or all of `labels`.")
+    function_to_apply: ScoreFunction | None = Field(
+        default=None,
+        description="Function from logits to scores; none: the logits; null: the function used in training.",
     )
-    function_to_apply: Annotated[
-        ScoreFunction | None,
-        Field(description="Function from logits to scores; none: the logits; null: the function used in training."),
-    ] = None
-    labels: Annotated[
-        Annotated[list[str], Field(min_length=1)] | None,
-        Field(description="Return only these labels; their scores are still those among all labels."),
-    ] = None
+    labels: Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None, description="Return only these labels; their scores are still those among all labels."
+    )
 
 
 _LABELS = Field(
@@ -128,26 +124,21 @@ _TEMPLATE = Field(
 
 class ZeroShotParameters(StrictModel):
     candidate_labels: Annotated[list[Text], _LABELS]
-    multi_label: Annotated[bool, Field(description="Score each label independently; needs an entailment model.")] = (
-        False
-    )
+    multi_label: bool = Field(default=False, description="Score each label independently; needs an entailment model.")
     hypothesis_template: Annotated[str, _TEMPLATE] = TEMPLATE
 
 
 class TagReading(StrictModel):
     """How texts of any length are tagged."""
 
-    aggregation_strategy: Annotated[
-        Aggregation,
-        Field(
-            description="none: single tokens; simple: groups of adjacent tokens of one type; first, average, max: "
-            "groups of whole words, tagged by the first token, the mean of the tokens, or the most confident token."
-        ),
-    ] = "simple"
-    stride: Annotated[
-        TokenOverlap | None,
-        Field(description="Tokens that adjacent windows of a long text share, at most half; null: a quarter."),
-    ] = None
+    aggregation_strategy: Aggregation = Field(
+        default="simple",
+        description="none: single tokens; simple: groups of adjacent tokens of one type; first, average, max: "
+        "groups of whole words, tagged by the first token, the mean of the tokens, or the most confident token.",
+    )
+    stride: TokenOverlap | None = Field(
+        default=None, description="Tokens that adjacent windows of a long text share, at most half; null: a quarter."
+    )
 
 
 class TagParameters(TagReading):
@@ -159,33 +150,27 @@ class TagParameters(TagReading):
 class AnswerSearch(StrictModel):
     """How answers are searched in a context of any length, which is read in windows."""
 
-    handle_impossible_answer: Annotated[
-        bool, Field(description="Whether an empty text (no answer) may be returned.")
-    ] = False
-    max_answer_len: Annotated[NumTokens, Field(description="Maximum number of tokens of an answer.")] = 15
-    max_question_len: Annotated[NumTokens, Field(description="Number of tokens to which a longer question is cut.")] = (
-        64
+    handle_impossible_answer: bool = Field(
+        default=False, description="Whether an empty text (no answer) may be returned."
     )
-    max_seq_len: Annotated[
-        NumTokens | None, Field(description="Tokens in a window; null or a larger number: as many as the model reads.")
-    ] = None
-    doc_stride: Annotated[
-        TokenOverlap | None,
-        Field(description="Tokens that adjacent windows of a long context share, at most half; null: 128."),
-    ] = None
-    align_to_words: Annotated[bool, Field(description="Whether answers begin and end with whole words.")] = True
+    max_answer_len: NumTokens = Field(default=15, description="Maximum number of tokens of an answer.")
+    max_question_len: NumTokens = Field(default=64, description="Number of tokens to which a longer question is cut.")
+    max_seq_len: NumTokens | None = Field(
+        default=None, description="Tokens in a window; null or a larger number: as many as the model reads."
+    )
+    doc_stride: TokenOverlap | None = Field(
+        default=None, description="Tokens that adjacent windows of a long context share, at most half; null: 128."
+    )
+    align_to_words: bool = Field(default=True, description="Whether answers begin and end with whole words.")
 
 
 class AnswerParameters(AnswerSearch):
-    top_k: Annotated[TopK | None, Field(description="Number of answers; above 1, the result is a list; null: 1.")] = (
-        None
-    )
+    top_k: TopK | None = Field(default=None, description="Number of answers; above 1, the result is a list; null: 1.")
 
 
 class InvocationParams(StrictModel):
-    top_k: Annotated[
-        TopK,
-        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
-    ] = 5
+    top_k: TopK = Field(
+        default=5, description="Number of candidates for each mask, labels for each text, or answers to each question."
+    )
     truncate: Truncate = False
     model: ModelName = None

@@ -6,7 +6,7 @@ param     part of the body, such as `inputs[3]` or `parameters.top_k`; null for 
 given, expected, do   as in every `ClozelineError`
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -132,6 +132,13 @@ def refused(
     message, do = _REFUSALS[code]
     status = _STATUSES.get(code, 422)
     return problem(status, code, message, given=given, expected=expected, do=do, param=param, headers=headers)
+
+
+def check_known(code: str, given: Iterable[str], known: Collection[str], param: str) -> None:
+    """Raise ApiError, the refusal `code`, if one of `given` is not `known`; `{}` in `param` stands for its name."""
+    wrong = next((name for name in given if name not in known), None)
+    if wrong is not None:
+        raise refused(code, given=wrong, expected=f"one of: {', '.join(known)}", param=param.format(wrong))
 
 
 def shortened(value: object) -> str:

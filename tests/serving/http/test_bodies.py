@@ -1,10 +1,9 @@
-"""Every faulty request gets a 4xx in the same envelope, which says what to do."""
+"""Every faulty request gets a 4xx that names a field of its body in the client's terms and says what to do, and each of
+several models of a kind is reached by a base URL that ends in `/models/NAME`."""
 
-import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,14 @@ from huggingface_hub import InferenceClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import OpenAI
-from starlette.types import ASGIApp
 
 from clozeline.inference.fields import MAX_TEXT_CHARACTERS
-from clozeline.registry.sources import parse_sources
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.http.bodies import MAX_TEXTS
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.limits import MAX_BODY_BYTES
-from clozeline.serving.loading import open_source
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
+from clozeline.serving.models import Catalogue
+from tests.make.apps import KEY, opened, running
 from tests.make.packages import TOPICS, write_embedder
-from tests.serving.conftest import run_app
 from tests.serving.http.test_openapi import EXAMPLES, asked
 
 JSON = {"content-type": "application/json"}
@@ -63,53 +57,40 @@ def test_a_body_that_is_not_json_is_malformed(client: httpx.Client, body: bytes)
     assert_envelope(client.post("/fill-mask", content=body, headers=JSON), 400, "malformed_json")
 
 
-@pytest.mark.parametrize(
-    "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "", "é"]
-)
-def test_another_content_type_is_named(client: httpx.Client, content_type: str) -> None:
-    answer = client.post("/fill-mask", content=b'{"inputs": "a"}', headers={b"content-type": content_type.encode()})
-    assert_envelope(answer, 415, "not_json")
+EXPECTED = {"not_json": "application/json", "not_utf8": "charset=utf-8", "compressed_body": "no content-encoding"}
+TOP_K = [0, -1, 101, 1.5, "5", True, 10**30]
+HEADERS = [
+    ("content-type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "", "é"], "not_json"),
+    (
+        "content-type",
+        [f"application/json; charset={one}" for one in ("iso-8859-1", '"utf-16"', "Windows-1252", "é", "")],
+        "not_utf8",
+    ),
+    ("content-encoding", ["gzip", "deflate", "br", "x-unheard", "GZIP", "identity, gzip"], "compressed_body"),
+    ("content-encoding", ["identity", "Identity", ""], None),
+    ("content-type", ["Application/JSON", "application/vnd.api+json", "application/json; version=1"], None),
+    (
+        "content-type",
+        [f"application/json;{one}" for one in (" charset=utf-8", ' charset="UTF-8"', "CHARSET=utf8")],
+        None,
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    [
-        "Application/JSON",
-        "application/vnd.api+json",
-        "application/json; charset=utf-8",
-        'application/json; charset="UTF-8"',
-        "application/json;CHARSET=utf8",
-        "application/json; version=1",
-    ],
-)
-def test_every_json_content_type_is_accepted(client: httpx.Client, content_type: str) -> None:
-    answer = client.post("/embed", content=b'{"inputs": "a"}', headers={"content-type": content_type})
-    assert answer.status_code == 200
-
-
-@pytest.mark.parametrize("charset", ["iso-8859-1", '"utf-16"', "Windows-1252", "é", ""])
-def test_a_charset_other_than_utf_8_is_refused_by_name(client: httpx.Client, charset: str) -> None:
-    content_type = f"application/json; charset={charset}"
-    answer = client.post("/fill-mask", content=b'{"inputs": "a"}', headers={b"content-type": content_type.encode()})
-    error = assert_envelope(answer, 415, "not_utf8")
-    assert charset.isascii() is (content_type in error["given"])
-    assert "charset=utf-8" in error["expected"]
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "x-unheard", "GZIP", "identity, gzip"])
-def test_a_compressed_body_is_refused_by_name(client: httpx.Client, encoding: str) -> None:
-    content = gzip.compress(b'{"inputs": "a"}')
-    answer = client.post("/fill-mask", content=content, headers=JSON | {"content-encoding": encoding})
-    error = assert_envelope(answer, 415, "compressed_body")
-    assert error["given"] == f"content-encoding: {encoding}"
-    assert "no content-encoding" in error["expected"]
-    assert answer.headers["accept-encoding"] == "identity"
-
-
-@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
-def test_a_body_with_identity_encoding_is_read(client: httpx.Client, encoding: str) -> None:
-    headers = JSON | {"content-encoding": encoding}
-    assert client.post("/embed", content=b'{"inputs": "a"}', headers=headers).status_code == 200
+@pytest.mark.parametrize(("name", "values", "code"), HEADERS)
+def test_headers_say_whether_a_body_is_plain_json_in_utf_8(
+    client: httpx.Client, name: str, values: list[str], code: str | None
+) -> None:
+    for value in values:
+        headers = {b"content-type": b"application/json", name.encode(): value.encode()}
+        answer = client.post("/fill-mask", content=b'{"inputs": "[MASK]"}', headers=headers)
+        if code is None:
+            assert answer.status_code == 200, value
+            continue
+        error = assert_envelope(answer, 415, code)
+        assert EXPECTED[code] in error["expected"]
+        assert not value.isascii() or value in error["given"]
+        assert answer.headers.get("accept-encoding") == ("identity" if code == "compressed_body" else None)
 
 
 @pytest.mark.parametrize(
@@ -137,17 +118,12 @@ def test_a_body_with_identity_encoding_is_read(client: httpx.Client, encoding: s
         ({"inputs": "a", "truncate": 1}, "truncate"),
         ({"inputs": "a", "parameters": 5}, "parameters"),
         ({"inputs": "a", "model": 5}, "model"),
+        *(({"inputs": "a", "parameters": {"top_k": top_k}}, "parameters.top_k") for top_k in TOP_K),
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(client: httpx.Client, body: object, param: str | None) -> None:
     answer = client.post("/fill-mask", content=json.dumps(body), headers=JSON)
     assert_envelope(answer, 422, "invalid_request", param)
-
-
-@pytest.mark.parametrize("top_k", [0, -1, 101, 1.5, "5", True, 10**30])
-def test_top_k_has_bounds(client: httpx.Client, top_k: object) -> None:
-    body = {"inputs": "[MASK]", "parameters": {"top_k": top_k}}
-    assert_envelope(client.post("/fill-mask", json=body), 422, "invalid_request", "parameters.top_k")
 
 
 @pytest.mark.parametrize("text", ["", " ", "a" * (MAX_TEXT_CHARACTERS + 1), "a " * 100, "a\0"])
@@ -157,46 +133,41 @@ def test_a_list_of_one_invalid_text_gets_the_same_refusal_as_the_text(client: ht
     assert alone.json()["error"]["code"] == listed.json()["error"]["code"]
 
 
-def test_an_unknown_key_is_named_and_the_nearest_known_one_offered(client: httpx.Client) -> None:
-    error = assert_envelope(client.post("/fill-mask", json={"input": "a"}), 422, "unknown_key", "input")
-    assert error["do"] == "rename it to `inputs`"
-    body = {"inputs": "[MASK]", "parameters": {"topk": 3}}
-    error = assert_envelope(client.post("/fill-mask", json=body), 422, "unknown_key", "parameters.topk")
-    assert error["do"] == "rename it to `top_k`"
+CUT = {"inputs": ["[MASK]", "[MASK] " + "a " * 70 + "[MASK]"], "truncate": True}
+REFUSED: list[tuple[str, dict[str, object], int, str, str, list[str]]] = [
+    ("/fill-mask", {"input": "a"}, 422, "unknown_key", "input", ["rename it to `inputs`"]),
+    (
+        *("/fill-mask", {"inputs": "[MASK]", "parameters": {"topk": 3}}),
+        *(422, "unknown_key", "parameters.topk", ["rename it to `top_k`"]),
+    ),
+    ("/fill-mask", {"inputs": ["[MASK]", "no mask"]}, 422, "no_mask", "inputs[1]", ["[MASK] at least once"]),
+    ("/fill-mask", {"inputs": "a " * 70 + "[MASK]", "truncate": True}, 422, "no_mask", "inputs[0]", []),
+    ("/fill-mask", CUT, 422, "mask_cut_off", "inputs[1]", ["2 masks, the last 1 cut off"]),
+    *(
+        (path, {"inputs": ["[MASK]", "[MASK] " * 63]}, 422, "text_too_long", "inputs[1]", ["65 tokens", "64 tokens"])
+        for path in ("/fill-mask", "/classify")
+    ),
+    (
+        *("/fill-mask", {"inputs": "[MASK]", "parameters": {"targets": ["list", "lists"]}}),
+        *(422, "unknown_target", "parameters", ["'lists'"]),
+    ),
+    *(
+        (path, {"inputs": "a", "model": name}, 404, "no_such_model", "model", [name])
+        for path, name in (("/classify", "gpt"), ("/fill-mask", "library"), ("/classify", "encoder"))
+    ),
+    (
+        *("/classify", {"inputs": "a", "parameters": {"labels": ["numpy", "rust"]}}),
+        *(404, "no_such_label", "parameters.labels", ["rust"]),
+    ),
+]
 
 
-def test_a_text_without_mask_is_refused(client: httpx.Client) -> None:
-    error = assert_envelope(
-        client.post("/fill-mask", json={"inputs": ["[MASK]", "no mask"]}), 422, "no_mask", "inputs[1]"
-    )
-    assert "[MASK]" in error["expected"]
-
-
-@pytest.mark.parametrize("route", ["/fill-mask", "/classify"])
-def test_a_text_that_is_too_long_is_refused_with_both_numbers(client: httpx.Client, route: str) -> None:
-    error = assert_envelope(
-        client.post(route, json={"inputs": ["[MASK]", "[MASK] " * 63]}), 422, "text_too_long", "inputs[1]"
-    )
-    assert "65 tokens" in error["given"]
-    assert "64 tokens" in error["expected"]
-
-
-def test_a_mask_that_truncation_would_cut_off_is_refused(client: httpx.Client) -> None:
-    body = {"inputs": "a " * 70 + "[MASK]", "truncate": True}
-    assert_envelope(client.post("/fill-mask", json=body), 422, "no_mask", "inputs[0]")
-
-
-def test_a_text_that_loses_one_of_two_masks_to_truncation_is_refused(client: httpx.Client) -> None:
-    body = {"inputs": ["[MASK]", "[MASK] " + "a " * 70 + "[MASK]"], "truncate": True}
-    error = assert_envelope(client.post("/fill-mask", json=body), 422, "mask_cut_off", "inputs[1]")
-    assert "2 masks, the last 1 cut off" in error["given"]
-    assert "the last 1 cut off" in client.post("/pipeline/fill-mask", json=body).text
-
-
-def test_a_target_that_is_not_one_token_is_refused(client: httpx.Client) -> None:
-    body = {"inputs": "[MASK]", "parameters": {"targets": ["list", "lists"]}}
-    error = assert_envelope(client.post("/fill-mask", json=body), 422, "unknown_target", "parameters")
-    assert "lists" in error["given"]
+@pytest.mark.parametrize(("path", "body", "status", "code", "param", "told"), REFUSED)
+def test_a_faulty_body_is_refused_by_code_and_field(
+    client: httpx.Client, path: str, body: dict[str, object], status: int, code: str, param: str, told: list[str]
+) -> None:
+    error = assert_envelope(client.post(path, json=body), status, code, param)
+    assert [part for part in told if part not in " ".join((error["given"], error["expected"], error["do"]))] == []
 
 
 @pytest.mark.parametrize(
@@ -235,12 +206,9 @@ def test_a_body_that_is_too_large_is_refused_with_a_length_or_chunked(client: ht
         assert_envelope(client.post("/fill-mask", content=content, headers=JSON), 413, "body_too_large")
 
 
-def test_a_body_at_the_limit_is_read(client: httpx.Client) -> None:
+def test_a_body_and_a_text_at_their_limits_are_read(client: httpx.Client) -> None:
     body = json.dumps({"inputs": "a"}).encode().ljust(MAX_BODY_BYTES)
     assert client.post("/embed", content=body, headers=JSON).status_code == 200
-
-
-def test_a_text_of_the_maximum_length_is_accepted_and_truncated(client: httpx.Client) -> None:
     for text in ("a" * MAX_TEXT_CHARACTERS, "a " * (MAX_TEXT_CHARACTERS // 2)):
         assert client.post("/embed", json={"inputs": text, "truncate": True}).status_code == 200
 
@@ -413,7 +381,6 @@ def test_an_unknown_model_on_openai_routes_gets_a_404_that_names_v1_models(clien
     assert "no model of that name answers /v1/embeddings" in embeddings.text
 
 
-Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 LIBRARIES = {"torch", "numpy", "python"}
 
 
@@ -423,15 +390,12 @@ def twice(dist: Path, heads: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     embedder = tmp_path_factory.mktemp("second") / "embedder"
     write_embedder(embedder)
     places = [dist / "encoder", embedder, dist / "library", heads / "topics", heads / "ranker"]
-    sources = parse_sources([*map(str, places), f"ranker-2={heads / 'ranker'}"])
-    return Catalogue([open_source(source, "int8") for source in sources])
+    return Catalogue(opened(*places, f"ranker-2={heads / 'ranker'}"))
 
 
 @pytest.fixture(scope="module")
 def several(twice: Catalogue) -> Iterator[httpx.Client]:
-    service = Service(Capacity(num_workers=1))
-    service.open(twice)
-    with run_app(create_app(service)) as client:
+    with running(twice) as client:
         yield client
 
 
@@ -518,20 +482,16 @@ def test_metrics_and_log_have_the_route_without_the_model_name(
     assert "nobody" not in caplog.text + several.get("/metrics").text
 
 
-def test_routes_under_a_model_name_require_a_key(serving: Serving, twice: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(twice)
-    with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:
+def test_routes_under_a_model_name_require_a_key(twice: Catalogue) -> None:
+    with running(twice, key=KEY) as client:
         refused = client.post("/models/topics/predict", json={"inputs": "a"})
         assert (refused.status_code, set(refused.json())) == (401, {"error", "error_type"})
         assert client.get("/models/topics/health").status_code == 200
 
 
-def test_cached_answers_are_separate_for_each_model(serving: Serving, twice: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1, cache_bytes=100_000))
-    service.open(twice)
+def test_cached_answers_are_separate_for_each_model(twice: Catalogue) -> None:
     body = {"inputs": "open the file"}
-    with serving(create_app(service)) as client:
+    with running(twice, cache_bytes=100_000) as client:
         answers = [client.post(f"{prefix}/predict", json=body) for prefix in ("", "/models/topics", "/models/topics")]
     assert [answer.headers["x-model"] for answer in answers] == ["library", "topics", "topics"]
     assert [answer.headers.get("x-cache") for answer in answers] == [None, None, "hit"]

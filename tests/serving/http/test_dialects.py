@@ -1,27 +1,22 @@
 """Every refusal has the error format of the client's protocol, whichever part of the server refuses."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import BaseModel
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from clozeline.inference.fields import StrictModel
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.http.dialects import Dialect, Dialects, Words
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import EMBEDDING, embedded
 from clozeline.serving.http.openapi import OpenAPIDocument
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.limits import MAX_BODY_BYTES
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
+from clozeline.serving.models import Catalogue
+from tests.make.apps import KEY, running, service_of
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 HOUSE = {"error": {"code", "message", "param", "given", "expected", "do"}}
 KEYS = {
     "/v1/embeddings": {"error": HOUSE["error"] | {"type"}},
@@ -57,10 +52,9 @@ def test_an_invalid_body_gets_the_error_format_of_the_protocol(client: httpx.Cli
     assert_says(client.put(path), path, 405)
 
 
-def test_401_and_503_have_the_error_format_of_the_protocol(serving: Server, catalogue: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:
+def test_401_and_503_have_the_error_format_of_the_protocol(catalogue: Catalogue) -> None:
+    service = service_of(catalogue)
+    with running(service, key=KEY) as client:
         for path in KEYS:
             assert_says(client.post(path, json={}), path, 401)
         for path in ("/ping", "/v2/health/live", "/v2/health/ready"):
@@ -105,34 +99,25 @@ TOY = Dialect(
 )
 
 
-def test_a_new_protocol_needs_one_file_and_one_row(serving: Server, catalogue: Catalogue) -> None:
+def test_a_new_protocol_needs_one_file_and_one_row(catalogue: Catalogue) -> None:
     """They give it paths, an error format, an entry in the document and counts, without any other change.
 
     The other paths under /v2 belong to another protocol, which keeps its own error format there.
     """
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service, dialects=Dialects((*DIALECTS.rows, TOY)))) as client:
+    with running(catalogue, dialects=Dialects((*DIALECTS.rows, TOY))) as client:
         answer = client.post("/v2/shout", json={"say": "a"})
         assert (answer.json()["loud"], answer.headers["x-model"]) == ("A", "encoder")
-        told = [
-            client.post("/v2/shout", json={"cry": "a"}),
-            client.post("/v2/shout", json={"say": "a " * 100}),
-            client.post("/v2/shout", content=b"{", headers={"content-type": JSON}),
-            client.post("/v2/shout", content=b" " * (MAX_BODY_BYTES + 1), headers={"content-type": JSON}),
-            client.get("/v2/shout"),
-            client.get("/v2/shout/nothing"),
-            client.post("/models/nobody/v2/shout", json={"say": "a"}),
-        ]
-        assert [(one.status_code, one.json()["sorry"]) for one in told] == [
-            (400, "unknown_key"),
-            (400, "text_too_long"),
-            (400, "malformed_json"),
-            (413, "body_too_large"),
-            (405, "wrong_method"),
-            (404, "no_such_route"),
-            (404, "no_such_model"),
-        ]
+        for method, path, sent, status, code in (
+            ("POST", "/v2/shout", {"json": {"cry": "a"}}, 400, "unknown_key"),
+            ("POST", "/v2/shout", {"json": {"say": "a " * 100}}, 400, "text_too_long"),
+            ("POST", "/v2/shout", {"content": b"{", "headers": {"content-type": JSON}}, 400, "malformed_json"),
+            ("POST", "/v2/shout", {"content": b" " * (MAX_BODY_BYTES + 1)}, 413, "body_too_large"),
+            ("GET", "/v2/shout", {}, 405, "wrong_method"),
+            ("GET", "/v2/shout/nothing", {}, 404, "no_such_route"),
+            ("POST", "/models/nobody/v2/shout", {"json": {"say": "a"}}, 404, "no_such_model"),
+        ):
+            told = client.request(method, path, **sent)
+            assert (told.status_code, told.json()["sorry"]) == (status, code)
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
         for path in ("/v2/nothing", "/v2/models/nobody"):
             assert set(client.get(path).json()) == {"error"}

@@ -1,10 +1,10 @@
-"""Answers of the models' routes over HTTP."""
+"""/fill-mask, /embed, /classify and /complete answer as the library does; an encoder without a head answers embedding
+requests of every protocol if no other model embeds."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 from huggingface_hub import InferenceClient
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
 from openai import NotFoundError, OpenAI
-from starlette.types import ASGIApp
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
@@ -20,15 +19,13 @@ from clozeline.inference.completer import Completer, Decoding
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.open_model import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.registry.sources import parse_sources
 from clozeline.serving.admission import Admission
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.house_texts import COMPLETING, FILLING
-from clozeline.serving.loading import open_source
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
+from clozeline.serving.models import Catalogue
+from tests.make.apps import opened, running, service_of
 from tests.make.packages import HIDDEN_SIZE, write_classifier, write_embedder
-from tests.serving.conftest import run_app, wait_until
+from tests.serving.conftest import wait_until
 
 
 def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Client) -> None:
@@ -66,22 +63,15 @@ def test_vectors_equal_those_of_the_encoder_in_text_order(client: httpx.Client, 
     # Other texts in the micro-batch change the last bits.
     np.testing.assert_allclose(vectors, served.embed(texts), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-
-
-def test_one_text_gets_one_vector_in_a_list(client: httpx.Client) -> None:
     assert np.shape(client.post("/embed", json={"inputs": "a"}).json()) == (1, 8)
 
 
-def test_labels_come_best_first_and_their_scores_add_up_to_1(client: httpx.Client) -> None:
+def test_labels_come_best_first_with_scores_among_all_labels(client: httpx.Client) -> None:
     (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
     assert sum(score["score"] for score in scores) == pytest.approx(1)
     assert scores == sorted(scores, key=lambda score: -score["score"])
     best = client.post("/classify", json={"inputs": ["open the file"], "parameters": {"top_k": 1}}).json()
     assert best == [scores[:1]]
-
-
-def test_selecting_labels_does_not_change_their_scores(client: httpx.Client) -> None:
-    (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
     body = {"inputs": "open the file", "parameters": {"labels": ["numpy", "torch"]}}
     assert client.post("/classify", json=body).json() == [[s for s in scores if s["label"] != "python"]]
 
@@ -134,7 +124,6 @@ def test_null_equals_a_missing_value(client: httpx.Client, route: str, parameter
     assert given.json() == none.json()
 
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TEXTS = ["return the list", "open the file of a", "a"]
 
 
@@ -156,12 +145,6 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(Completer, "rows", waiting)
     yield release
     release.set()
-
-
-def service_of(catalogue: Catalogue, admission: Admission | None = None) -> Service:
-    service = Service(Capacity(num_workers=1, admission=admission or Admission()))
-    service.open(catalogue)
-    return service
 
 
 def test_the_route_completes_texts_as_the_library_does(client: httpx.Client, completer: Completer) -> None:
@@ -200,9 +183,7 @@ def test_sampling_parameters_behave_as_in_hugging_face(client: httpx.Client) -> 
     assert said(stop=[greedy[2:4]]) == greedy[: greedy.index(greedy[2:4])]
 
 
-def test_tokens_of_every_generation_step_are_counted(client: httpx.Client, completer: Completer) -> None:
-    (one,) = completer.complete(["return the list"], Decoding(max_tokens=4))
-    assert len(one.tokens) == 4
+def test_tokens_of_every_generation_step_are_counted(client: httpx.Client) -> None:
     body = {"inputs": "return the list", "parameters": {"max_new_tokens": 4}}
     assert client.post("/complete", json=body).headers["x-compute-tokens"] == str(4 + 5 + 6 + 7)
 
@@ -242,22 +223,18 @@ def test_a_causal_model_refuses_fill_mask_on_every_route(client: httpx.Client, p
     assert {"/complete", "/v1/completions", "/pipeline/text-generation", "/embed"} <= set(cards["writer"]["routes"])
 
 
-def test_one_deadline_applies_to_all_generation_steps(
-    serving: Server, catalogue: Catalogue, held: threading.Event
-) -> None:
+def test_one_deadline_applies_to_all_generation_steps(catalogue: Catalogue, held: threading.Event) -> None:
     service = service_of(catalogue)
-    with serving(create_app(service)) as client:
+    with running(service) as client:
         answer = client.post("/complete", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
         assert answer.status_code == 504
         assert service.scheduler.waiting_tokens == 0
 
 
-def test_a_started_completion_is_not_refused_between_steps(
-    serving: Server, catalogue: Catalogue, held: threading.Event
-) -> None:
+def test_a_started_completion_is_not_refused_between_steps(catalogue: Catalogue, held: threading.Event) -> None:
     """The line is as full as it may be when the second token is asked for."""
-    service = service_of(catalogue, Admission(max_waiting_tokens=4))
-    with serving(create_app(service)) as client, ThreadPoolExecutor(3) as clients:
+    service = service_of(catalogue, admission=Admission(max_waiting_tokens=4))
+    with running(service) as client, ThreadPoolExecutor(3) as clients:
         begun = clients.submit(client.post, "/complete", json={"inputs": "a b c"})
         wait_until(lambda: service.workers.num_running == 1)
         waiting = clients.submit(client.post, "/complete", json={"inputs": "a b c"})
@@ -267,13 +244,14 @@ def test_a_started_completion_is_not_refused_between_steps(
         assert [answer.result().status_code for answer in (begun, waiting)] == [200, 200]
 
 
-def test_confidence_counts_only_generated_tokens(serving: Server, catalogue: Catalogue) -> None:
-    with serving(create_app(service_of(catalogue))) as client:
+def test_confidence_counts_only_generated_tokens(catalogue: Catalogue) -> None:
+    with running(catalogue) as client:
         client.post("/complete", json={"inputs": "a", "parameters": {"max_new_tokens": 3}})
         assert 'clozeline_confidence_count{model="writer"} 3.0' in client.get("/metrics").text
 
 
-TEXTS_OF_ENCODERS_WITHOUT_A_HEAD = ["return the [MASK] of the list", "open the file"]
+BARE = ["return the [MASK] of the list", "open the file"]
+"""Texts for an encoder without a head."""
 
 
 @pytest.fixture(scope="module")
@@ -282,58 +260,88 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]
     folder = tmp_path_factory.mktemp("headless")
     write_embedder(folder / "docsearch")
     write_classifier(folder / "library")
-    service = Service(Capacity(num_workers=1))
-    sources = parse_sources([str(folder / "docsearch"), str(folder / "library")])
-    service.open(Catalogue([open_source(source, "int8") for source in sources]))
-    with run_app(create_app(service)) as client:
+    with running(opened(folder / "docsearch", folder / "library")) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def expected_TH(client: httpx.Client, catalogue: Catalogue) -> np.ndarray:
-    """Embeddings of TEXTS by the encoder with a head, whose other weights are the same."""
-    return catalogue.answering(FILLING).model.embed(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)
+    """Embeddings of BARE by the encoder with a head, whose other weights are the same."""
+    return catalogue.answering(FILLING).model.embed(BARE)
 
 
 def test_its_card_lists_embedding_routes_and_no_fill_mask_route(headless: httpx.Client, catalogue: Catalogue) -> None:
     card = headless.get("/models").json()["models"][0]
     assert (card["name"], card["task"]) == ("docsearch", "feature-extraction")
     with_a_head = {one.path for one in DIALECTS.asking(catalogue.answering(FILLING))}
-    not_answered = with_a_head - set(card["routes"])
-    assert {route for route in not_answered if "zero-shot" not in route} == {"/fill-mask", "/pipeline/fill-mask"}
+    not_answered = {route for route in with_a_head - set(card["routes"]) if "zero-shot" not in route}
+    assert not_answered == {"/fill-mask", "/pipeline/fill-mask"}
     assert not any("zero-shot" in route for route in card["routes"])
 
 
-def test_own_routes_and_text_embeddings_inference_give_embeddings(
-    headless: httpx.Client, expected_TH: np.ndarray
+def _by_openai(headless: httpx.Client) -> list[list[float]]:
+    with OpenAI(base_url=f"{headless.base_url}/v1", api_key="none is asked for", max_retries=0) as sdk:
+        with pytest.raises(NotFoundError, match="docsearch"):
+            sdk.embeddings.create(model="library", input=BARE)
+        return [one.embedding for one in sdk.embeddings.create(model="docsearch", input=BARE).data]
+
+
+def _by_triton(headless: httpx.Client) -> np.ndarray:
+    tensor = InferInput("text", [len(BARE)], "BYTES")
+    tensor.set_data_from_numpy(np.array([text.encode() for text in BARE], dtype=object))
+    with InferenceServerClient(f"{headless.base_url.host}:{headless.base_url.port}") as triton:
+        outputs = triton.get_model_metadata("docsearch")["outputs"]
+        assert outputs == [{"name": "embedding", "datatype": "FP32", "shape": [-1, HIDDEN_SIZE]}]
+        with pytest.raises(InferenceServerException, match="one of: embedding"):
+            triton.infer("docsearch", [tensor], outputs=[InferRequestedOutput("token")])
+        vectors: np.ndarray = triton.infer("docsearch", [tensor]).as_numpy("embedding")
+        return vectors
+
+
+def _by_mlflow(headless: httpx.Client) -> list[list[float]]:
+    scoring = ScoringServerClient(headless.base_url.host, headless.base_url.port)
+    records = scoring.invoke(BARE, params={"model": "docsearch"})["predictions"]
+    assert [set(record) for record in records] == [{"embedding"}] * 2
+    return [record["embedding"] for record in records]
+
+
+def _pipeline(headless: httpx.Client, task: str) -> InferenceClient:
+    return InferenceClient(model=str(headless.base_url.join(f"/pipeline/{task}")))
+
+
+@pytest.mark.parametrize(
+    "embed",
+    [
+        lambda headless: headless.post("/embed", json={"inputs": BARE}).json(),
+        lambda headless: _pipeline(headless, "feature-extraction").feature_extraction(BARE),
+        _by_openai,
+        _by_triton,
+        _by_mlflow,
+    ],
+    ids=["own", "hugging face", "openai", "open inference", "mlflow"],
+)
+def test_an_encoder_without_a_head_embeds_in_every_protocol(
+    headless: httpx.Client, expected_TH: np.ndarray, embed: Callable[[httpx.Client], Any]
 ) -> None:
-    np.testing.assert_allclose(
-        headless.post("/embed", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD}).json(), expected_TH, atol=1e-6
-    )
-    body = {
-        "inputs": {
-            "source_sentence": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0],
-            "sentences": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD,
-        }
-    }
-    np.testing.assert_allclose(headless.post("/similarity", json=body).json(), expected_TH @ expected_TH[0], atol=1e-6)
+    np.testing.assert_allclose(embed(headless), expected_TH, atol=1e-6)
+
+
+def test_an_encoder_without_a_head_compares_and_tokenizes(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    body = {"inputs": {"source_sentence": BARE[0], "sentences": BARE}}
+    told = headless.post("/similarity", json=body).json()
+    asked = _pipeline(headless, "sentence-similarity").sentence_similarity(BARE[0], other_sentences=BARE)
+    for cosines in (told, asked):
+        np.testing.assert_allclose(cosines, expected_TH @ expected_TH[0], atol=1e-6)
     info = headless.get("/info").json()
     assert (info["model_id"], info["model_type"]) == ("docsearch", {"embedding": {"pooling": "mean"}})
-    assert len(headless.post("/tokenize", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD}).json()) == 2
 
 
 @pytest.mark.parametrize("path", ["/embed", "/pipeline/feature-extraction"])
 def test_at_the_level_of_tokens_each_token_gets_a_vector(
     headless: httpx.Client, expected_TH: np.ndarray, path: str
 ) -> None:
-    hidden_TLH = (
-        headless.post(f"{path}?level=tokens", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD})
-        .raise_for_status()
-        .json()
-    )
-    num_tokens = [
-        len(tokens) for tokens in headless.post("/tokenize", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD}).json()
-    ]
+    hidden_TLH = headless.post(f"{path}?level=tokens", json={"inputs": BARE}).raise_for_status().json()
+    num_tokens = [len(tokens) for tokens in headless.post("/tokenize", json={"inputs": BARE}).json()]
     assert [len(hidden_LH) for hidden_LH in hidden_TLH] == num_tokens
     for hidden_LH, expected_H in zip(hidden_TLH, expected_TH, strict=True):
         mean_H = np.mean(hidden_LH, axis=0)
@@ -342,58 +350,12 @@ def test_at_the_level_of_tokens_each_token_gets_a_vector(
 
 @pytest.mark.parametrize(("query", "more"), [("level=words", {}), ("level=tokens", {"dimensions": 2})])
 def test_a_level_that_cannot_be_given_is_refused(headless: httpx.Client, query: str, more: dict[str, int]) -> None:
-    answer = headless.post(f"/embed?{query}", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD, **more})
-    assert answer.status_code == 422
-    assert "level" in answer.json()["error"]
+    answer = headless.post(f"/embed?{query}", json={"inputs": BARE, **more})
+    assert (answer.status_code, "level" in answer.json()["error"]) == (422, True)
 
 
-def test_openai_gives_embeddings(headless: httpx.Client, expected_TH: np.ndarray) -> None:
-    with OpenAI(base_url=f"{headless.base_url}/v1", api_key="none is asked for", max_retries=0) as sdk:
-        answer = sdk.embeddings.create(model="docsearch", input=TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)
-        np.testing.assert_allclose([one.embedding for one in answer.data], expected_TH, atol=1e-6)
-        with pytest.raises(NotFoundError, match="docsearch"):
-            sdk.embeddings.create(model="library", input=TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)
-
-
-def test_hugging_face_pipelines_give_embeddings_and_refuse_fill_mask(
-    headless: httpx.Client, expected_TH: np.ndarray
-) -> None:
-    def asking(task: str) -> InferenceClient:
-        return InferenceClient(model=str(headless.base_url.join(f"/pipeline/{task}")))
-
-    np.testing.assert_allclose(
-        asking("feature-extraction").feature_extraction(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD), expected_TH, atol=1e-6
-    )
-    cosines = asking("sentence-similarity").sentence_similarity(
-        TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0], other_sentences=TEXTS_OF_ENCODERS_WITHOUT_A_HEAD
-    )
-    np.testing.assert_allclose(cosines, expected_TH @ expected_TH[0], atol=1e-6)
-    with pytest.raises(OSError, match="no served model answers /pipeline/fill-mask"):
-        asking("fill-mask").fill_mask(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0])
-
-
-def test_the_open_inference_protocol_gives_embeddings(headless: httpx.Client, expected_TH: np.ndarray) -> None:
-    tensor = InferInput("text", [len(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD)], "BYTES")
-    tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS_OF_ENCODERS_WITHOUT_A_HEAD], dtype=object))
-    with InferenceServerClient(f"{headless.base_url.host}:{headless.base_url.port}") as triton:
-        outputs = triton.get_model_metadata("docsearch")["outputs"]
-        assert outputs == [{"name": "embedding", "datatype": "FP32", "shape": [-1, HIDDEN_SIZE]}]
-        answer = triton.infer("docsearch", [tensor])
-        np.testing.assert_allclose(answer.as_numpy("embedding"), expected_TH, atol=1e-6)
-        with pytest.raises(InferenceServerException, match="one of: embedding"):
-            triton.infer("docsearch", [tensor], outputs=[InferRequestedOutput("token")])
-
-
-def test_mlflow_gives_embeddings_without_a_masks_field(headless: httpx.Client, expected_TH: np.ndarray) -> None:
-    scoring = ScoringServerClient(headless.base_url.host, headless.base_url.port)
-    records = scoring.invoke(TEXTS_OF_ENCODERS_WITHOUT_A_HEAD, params={"model": "docsearch"})["predictions"]
-    assert [set(record) for record in records] == [{"embedding"}] * 2
-    np.testing.assert_allclose([record["embedding"] for record in records], expected_TH, atol=1e-6)
-
-
-def test_an_encoder_without_a_head_refuses_fill_mask(headless: httpx.Client, tmp_path: Path) -> None:
-    refused = headless.post("/fill-mask", json={"inputs": TEXTS_OF_ENCODERS_WITHOUT_A_HEAD[0], "model": "docsearch"})
+def test_an_encoder_without_a_head_refuses_fill_mask(headless: httpx.Client) -> None:
+    refused = headless.post("/fill-mask", json={"inputs": BARE[0], "model": "docsearch"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "no_such_model")
-    write_embedder(tmp_path / "docsearch")
-    served = open_source(parse_sources([str(tmp_path / "docsearch")])[0], "int8")
-    assert not isinstance(served.model, OpenEncoder)
+    with pytest.raises(OSError, match="no served model answers /pipeline/fill-mask"):
+        _pipeline(headless, "fill-mask").fill_mask(BARE[0])

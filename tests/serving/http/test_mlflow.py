@@ -17,11 +17,11 @@ from starlette.types import ASGIApp
 from clozeline.inference.language import OpenEncoder
 from clozeline.inference.tokenization import TextTooLongError
 from clozeline.registry.sources import ModelSource
-from clozeline.serving.http.house_labels import ANSWERING, CLASSIFYING
+from clozeline.serving.http.house_labels import CLASSIFYING
 from clozeline.serving.http.house_texts import FILLING
 from clozeline.serving.loading import open_source
-from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
+from clozeline.serving.models import Catalogue
+from tests.make.apps import running
 from tests.make.packages import write_encoder_of_another_mask
 
 TEXTS = ["return the [MASK]", "open the file"]
@@ -54,10 +54,8 @@ def test_the_mlflow_client_sees_that_the_server_is_ready(scoring: ScoringServerC
 def test_a_record_equals_the_prediction_of_the_registered_model(
     scoring: ScoringServerClient, catalogue: Catalogue
 ) -> None:
-    (masked, plain), expected = (
-        records(scoring, TEXTS, top_k=2),
-        catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False),
-    )
+    masked, plain = records(scoring, TEXTS, top_k=2)
+    expected = catalogue.answering(FILLING).model.records(TEXTS, top_k=2, truncate=False)
     np.testing.assert_allclose(
         [masked["embedding"], plain["embedding"]], [one["embedding"] for one in expected], atol=1e-6
     )
@@ -73,10 +71,8 @@ def test_bracketed_mask_is_accepted_by_every_model(
 ) -> None:
     write_encoder_of_another_mask(tmp_path / "other")
     served = open_source(ModelSource.parse(str(tmp_path / "other")), "int8")
-    service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([served]))
     texts = ["return the [MASK] of <mask>", "open the file"]
-    with serving(create_app(service)) as client:
+    with running([served]) as client:
         told = client.post("/invocations", json={"inputs": texts}).json()["predictions"]
         filled = client.post("/fill-mask", json={"inputs": texts[0]}).json()
     assert [len(record["masks"]) for record in told] == [2, 0]
@@ -130,9 +126,6 @@ def test_the_mlflow_client_can_send_texts_in_every_format(scoring: ScoringServer
 def test_bodies_of_other_clients_are_accepted(client: httpx.Client, body: object) -> None:
     answer = client.post("/invocations", json=body).json()
     assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
-
-
-def test_a_single_text_is_one_record(client: httpx.Client) -> None:
     assert len(client.post("/invocations", json={"inputs": "a"}).json()["predictions"]) == 1
 
 
@@ -149,11 +142,7 @@ def test_pair_rows_are_accepted_in_every_format(
     first, second, pairs = PAIRS[name]
     rows = [dict(zip((first, second), pair, strict=True)) for pair in pairs]
     written = [json.dumps(row) for row in rows]
-    expected = (
-        catalogue.answering(CLASSIFYING, name).model.records(written, top_k=2, truncate=False)
-        if name == "ranker"
-        else catalogue.answering(ANSWERING, name).model.records(written, top_k=2, truncate=False)
-    )
+    expected = catalogue.named(name).model.records(written, top_k=2, truncate=False)
     frame = pd.DataFrame(rows)
     for given in (frame, frame.assign(number=1), written):
         assert records(scoring, given, model=name, top_k=2) == approximately(expected)
@@ -164,27 +153,20 @@ def test_pair_rows_are_accepted_in_every_format(
         assert answer["predictions"] == approximately(told)
 
 
-@pytest.mark.parametrize(
-    ("model", "inputs", "told"),
-    [
-        ("ranker", ["open the file"], "`inputs[0]` does not hold the two texts"),
-        ("ranker", {"text": ["a"]}, "`text` and `text_pair`"),
-        ("reader", ["who?"], "`question` and `context`"),
-        ("reader", ['{"question": "a", "context": "b"}', "[1]"], "`inputs[1]` does not hold"),
-        ("reader", {"question": ["a", "b"], "context": ["c"]}, "inputs[1]"),
-        ("reader", {"question": ["a"], "context": [" "]}, "inputs[0]"),
-        ("reader", {}, "at least 1 item"),
-    ],
-)
-def test_rows_without_both_texts_are_reported(client: httpx.Client, model: str, inputs: object, told: str) -> None:
-    refused = client.post("/invocations", json={"inputs": inputs, "params": {"model": model}})
-    assert refused.status_code == 400
-    assert told in refused.json()["message"]
+def asked(model: str, inputs: object) -> dict[str, object]:
+    return {"inputs": inputs, "params": {"model": model}}
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
+        (asked("ranker", ["open the file"]), "`inputs[0]` does not hold the two texts"),
+        (asked("ranker", {"text": ["a"]}), "`text` and `text_pair`"),
+        (asked("reader", ["who?"]), "`question` and `context`"),
+        (asked("reader", ['{"question": "a", "context": "b"}', "[1]"]), "`inputs[1]` does not hold"),
+        (asked("reader", {"question": ["a", "b"], "context": ["c"]}), "inputs[1]"),
+        (asked("reader", {"question": ["a"], "context": [" "]}), "inputs[0]"),
+        (asked("reader", {}), "at least 1 item"),
         ({}, "exactly one of"),
         ({"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
         ({"inputs": [5]}, "inputs[0]"),
@@ -196,8 +178,9 @@ def test_rows_without_both_texts_are_reported(client: httpx.Client, model: str, 
         ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
     ],
 )
-def test_input_without_texts_is_refused(client: httpx.Client, body: object, told: str) -> None:
+def test_input_without_the_texts_that_the_model_reads_is_refused(
+    client: httpx.Client, body: dict[str, object], told: str
+) -> None:
     refused = client.post("/invocations", json=body)
-    assert refused.status_code == 400
-    assert refused.json()["error_code"] == "BAD_REQUEST"
+    assert (refused.status_code, refused.json()["error_code"]) == (400, "BAD_REQUEST")
     assert told in refused.json()["message"]

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import numpy as np
@@ -88,25 +89,35 @@ def test_a_completion_ends_before_a_stop_string(sdk: OpenAI) -> None:
     assert said(stop="\n") == whole
 
 
-@pytest.mark.parametrize(
-    ("given", "code", "param"),
-    [
-        ({"prompt": ""}, "invalid_request", "prompt"),
-        ({"prompt": [5, 6]}, "invalid_request", "prompt"),
-        ({"prompt": ["a", "a " * 100]}, "text_too_long", "prompt[1]"),
-        ({"prompt": "a", "max_tokens": 0}, "invalid_request", "max_tokens"),
-        ({"prompt": "a", "stop": ["a"] * 5}, "invalid_request", "stop"),
-        ({"prompt": "a", "n": 2}, "invalid_request", "n"),
-        ({"prompt": "a", "stream": True}, "invalid_request", "stream"),
-        ({"prompt": "a", "frequency_penalty": 0.5}, "invalid_request", "frequency_penalty"),
-        ({"prompt": "a", "logprobs": 3}, "unknown_key", "logprobs"),
-    ],
-)
-def test_an_unsupported_completion_parameter_is_a_bad_request_that_names_it(
-    sdk: OpenAI, given: dict[str, object], code: str, param: str
+REFUSED: list[tuple[dict[str, object], str, str]] = [
+    ({"prompt": ""}, "invalid_request", "prompt"),
+    ({"prompt": [5, 6]}, "invalid_request", "prompt"),
+    ({"prompt": ["a", "a " * 100]}, "text_too_long", "prompt[1]"),
+    ({"prompt": "a", "max_tokens": 0}, "invalid_request", "max_tokens"),
+    ({"prompt": "a", "stop": ["a"] * 5}, "invalid_request", "stop"),
+    ({"prompt": "a", "n": 2}, "invalid_request", "n"),
+    ({"prompt": "a", "stream": True}, "invalid_request", "stream"),
+    ({"prompt": "a", "frequency_penalty": 0.5}, "invalid_request", "frequency_penalty"),
+    ({"prompt": "a", "logprobs": 3}, "unknown_key", "logprobs"),
+    ({"input": ""}, "invalid_request", "input"),
+    ({"input": ["a", " "]}, "invalid_request", "input[1]"),
+    ({"input": [101, 7592]}, "invalid_request", "input"),
+    ({"input": [[101, 7592], [102]]}, "invalid_request", "input"),
+    ({"input": "a", "dimensions": 9}, "too_many_dimensions", "dimensions"),
+    ({"input": "a", "dimensions": 0}, "invalid_request", "dimensions"),
+    ({"input": "a", "encoding_format": "hex"}, "invalid_request", "encoding_format"),
+    ({"input": ["a", "a " * 100]}, "text_too_long", "input[1]"),
+    ({"input": "a", "extra_body": {"dimension": 3}}, "unknown_key", "dimension"),
+]
+
+
+@pytest.mark.parametrize(("given", "code", "param"), REFUSED)
+def test_an_unusable_parameter_is_a_bad_request_that_names_it(
+    sdk: OpenAI, given: dict[str, Any], code: str, param: str
 ) -> None:
+    create, model = (sdk.completions.create, "writer") if "prompt" in given else (sdk.embeddings.create, "encoder")
     with pytest.raises(openai.BadRequestError) as raised:
-        sdk.completions.create(model="writer", **given)
+        create(model=model, **given)
     assert (raised.value.code, raised.value.param, raised.value.type) == (code, param, "invalid_request_error")
 
 
@@ -120,12 +131,21 @@ def test_streams_are_refused_with_the_reason_and_null_means_the_default(client: 
     assert answers[0]["usage"]["prompt_tokens"] == 2
 
 
-@pytest.mark.parametrize("name", ["gpt", "encoder"])
-def test_a_completion_needs_an_existing_causal_model(sdk: OpenAI, name: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "name", "able"),
+    [
+        ("completions", "gpt", "writer"),
+        ("completions", "encoder", "writer"),
+        ("embeddings", "gpt", "encoder"),
+        ("embeddings", "library", "encoder"),
+    ],
+)
+def test_a_missing_model_or_one_of_another_kind_is_not_found(sdk: OpenAI, call: str, name: str, able: str) -> None:
+    given = {"prompt": "a"} if call == "completions" else {"input": "a"}
     with pytest.raises(openai.NotFoundError) as raised:
-        sdk.completions.create(model=name, prompt="a")
-    assert raised.value.code == "model_not_found"
-    assert "writer" in raised.value.message
+        getattr(sdk, call).create(model=name, **given)
+    assert (raised.value.code, raised.value.type) == ("model_not_found", "invalid_request_error")
+    assert able in raised.value.message
 
 
 def test_the_sdk_lists_models_and_retrieves_one(sdk: OpenAI) -> None:
@@ -134,36 +154,6 @@ def test_the_sdk_lists_models_and_retrieves_one(sdk: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as raised:
         sdk.models.retrieve("gpt")
     assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
-
-
-@pytest.mark.parametrize("name", ["gpt", "library"])
-def test_a_missing_model_or_one_without_embeddings_is_not_found(sdk: OpenAI, name: str) -> None:
-    with pytest.raises(openai.NotFoundError) as raised:
-        sdk.embeddings.create(model=name, input="a")
-    assert (raised.value.code, raised.value.type) == ("model_not_found", "invalid_request_error")
-    assert "encoder" in raised.value.message
-
-
-@pytest.mark.parametrize(
-    ("given", "code", "param"),
-    [
-        ({"input": ""}, "invalid_request", "input"),
-        ({"input": ["a", " "]}, "invalid_request", "input[1]"),
-        ({"input": [101, 7592]}, "invalid_request", "input"),
-        ({"input": [[101, 7592], [102]]}, "invalid_request", "input"),
-        ({"input": "a", "dimensions": 9}, "too_many_dimensions", "dimensions"),
-        ({"input": "a", "dimensions": 0}, "invalid_request", "dimensions"),
-        ({"input": "a", "encoding_format": "hex"}, "invalid_request", "encoding_format"),
-        ({"input": ["a", "a " * 100]}, "text_too_long", "input[1]"),
-        ({"input": "a", "extra_body": {"dimension": 3}}, "unknown_key", "dimension"),
-    ],
-)
-def test_an_unusable_parameter_is_a_bad_request_that_names_it(
-    sdk: OpenAI, given: dict[str, object], code: str, param: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as raised:
-        sdk.embeddings.create(model="encoder", **given)
-    assert (raised.value.code, raised.value.param, raised.value.type) == (code, param, "invalid_request_error")
 
 
 def test_token_ids_are_refused_with_the_remedy(client: httpx.Client) -> None:

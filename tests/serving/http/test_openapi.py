@@ -1,4 +1,5 @@
-"""The server keeps what /openapi.json promises."""
+"""The server keeps what /openapi.json promises: each example is answered as printed, each refusal in any state of the
+server is documented, and HEAD (of load balancers) is answered wherever GET is, with the same headers and no body."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -9,18 +10,15 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from starlette.types import ASGIApp
 
-from clozeline.registry.sources import parse_sources
-from clozeline.serving.access import OPEN_PATHS, ApiKeys
+from clozeline.serving.access import OPEN_PATHS
 from clozeline.serving.http.endpoint import DIALECTS
 from clozeline.serving.http.openapi import OpenAPIDocument
 from clozeline.serving.limits import MAX_BODY_BYTES
-from clozeline.serving.loading import open_source
 from clozeline.serving.models import Capacity, Catalogue, Service
-from clozeline.serving.server import create_app
+from tests.make.apps import KEY, opened, running, service_of
 from tests.make.packages import write_embedder
-from tests.serving.conftest import connection, run_app
+from tests.serving.conftest import connection
 
 
 def documented() -> dict[str, Any]:
@@ -38,6 +36,8 @@ EXAMPLES = [
 """Every example of the document; a route with a body and without examples is an error here."""
 ASKED = {"pairs": "ranker", "entities": "names", "answers": "reader", "greedy": "writer", "drawn": "writer"}
 """Name of an example → its model, for examples of another model than the route's default."""
+WITHOUT_EXAMPLE = {"/feedback"}
+"""Takes the id of an earlier answer, which is valid once."""
 READ = [path for path, operations in documented()["paths"].items() if "get" in operations]
 
 
@@ -65,10 +65,8 @@ def test_the_document_describes_every_route(api: dict[str, Any]) -> None:
     """The server has a model of each kind."""
     assert set(api["paths"]) == set(documented()["paths"])
     asked_with_body = {path for path, operations in api["paths"].items() if "post" in operations}
-    scored = {"/feedback"}  # has no example: a request id is valid once
-    assert {path for path, _, _ in EXAMPLES} == asked_with_body - scored
-    about_all_models = {"/v2/repository/index"} | scored
-    assert {one.path for one in DIALECTS.operations if one.ability} == asked_with_body - about_all_models
+    assert {path for path, _, _ in EXAMPLES} == asked_with_body - WITHOUT_EXAMPLE
+    assert {one.path for one in DIALECTS.operations if one.ability} == asked_with_body - WITHOUT_EXAMPLE
 
 
 @pytest.mark.parametrize(("path", "name", "body"), EXAMPLES, ids=lambda value: value if isinstance(value, str) else "")
@@ -184,24 +182,17 @@ def test_the_schema_refuses_what_the_server_refuses(
         jsonschema.validate(body, bodies(api)[path])
 
 
-Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
-KEY = "a-key-of-some-length"
-WITHOUT_EXAMPLE = {"/feedback"}
-"""Takes the id of an earlier answer, which is valid once."""
+Serve = Callable[..., AbstractContextManager[httpx.Client]]
 
 
 @pytest.fixture
-def served(dist: Path, heads: Path, tmp_path: Path) -> Callable[..., Service]:
-    """Maker of a service of the named models, which are served under other names than their folders'."""
+def serve(dist: Path, heads: Path, tmp_path: Path) -> Serve:
+    """Runs a server of the named models, which are served under other names than their folders'."""
     write_embedder(tmp_path / "embedder")
-    places = [*dist.iterdir(), *heads.iterdir(), tmp_path / "embedder"]
+    found = {place.name: place for place in (*dist.iterdir(), *heads.iterdir(), tmp_path / "embedder")}
 
-    def serve(*names: str) -> Service:
-        found = {place.name: place for place in places}
-        sources = parse_sources([f"clozeline-{name}={found[name]}" for name in names])
-        service = Service(Capacity(num_workers=1))
-        service.open(Catalogue([open_source(source, "int8") for source in sources]))
-        return service
+    def serve(*names: str, key: str | None = None) -> AbstractContextManager[httpx.Client]:
+        return running(opened(*(f"clozeline-{name}={found[name]}" for name in names)), key=key)
 
     return serve
 
@@ -221,10 +212,8 @@ def document_of(client: httpx.Client, **headers: str) -> dict[str, Any]:
     ],
     ids=" and ".join,
 )
-def test_every_example_is_answered_by_the_server_that_shows_it(
-    serving: Serving, served: Callable[..., Service], names: tuple[str, ...]
-) -> None:
-    with serving(create_app(served(*names))) as client:
+def test_every_example_is_answered_by_the_server_that_shows_it(serve: Serve, names: tuple[str, ...]) -> None:
+    with serve(*names) as client:
         version = client.get("/models").json()["models"][0]["version"]
         for path, operations in document_of(client)["paths"].items():
             ((method, operation),) = operations.items()
@@ -244,27 +233,23 @@ def test_every_example_is_answered_by_the_server_that_shows_it(
                 assert answer.status_code == 200, f"{path}: {answer.text}"
 
 
-def test_the_document_lists_only_routes_that_its_models_answer(
-    serving: Serving, served: Callable[..., Service]
-) -> None:
-    with serving(create_app(served("encoder", "library"))) as client:
+def test_the_document_lists_only_routes_that_its_models_answer(serve: Serve) -> None:
+    with serve("encoder", "library") as client:
         paths = document_of(client)["paths"]
         routes = {route for card in client.get("/models").json()["models"] for route in card["routes"]}
     asked_of_models = {path for path in paths if "post" in paths[path]}
-    assert asked_of_models - {"/v2/repository/index"} - WITHOUT_EXAMPLE == routes
+    assert asked_of_models - WITHOUT_EXAMPLE == routes
     assert {"/tag", "/answer", "/rerank"}.isdisjoint(paths)
     assert {path for path in paths if "get" in paths[path]} == {
         path for path, operations in documented()["paths"].items() if "get" in operations
     }
 
 
-def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(
-    serving: Serving, served: Callable[..., Service]
-) -> None:
+def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(serve: Serve) -> None:
     every_route = set(documented()["paths"])
-    with serving(create_app(Service(Capacity(num_workers=1)))) as client:
+    with running(Service(Capacity(num_workers=1))) as client:
         assert set(document_of(client)["paths"]) == every_route
-    with serving(create_app(served("library"), ApiKeys.of([KEY]))) as client:
+    with serve("library", key=KEY) as client:
         without = document_of(client)
         assert set(without["paths"]) == every_route
         assert "clozeline-library" not in str(without)
@@ -274,16 +259,15 @@ def test_without_a_key_or_before_loading_every_route_is_listed_and_no_model(
     assert with_key["paths"]["/classify"]["post"]["security"]
 
 
-def test_the_document_of_one_server_is_not_changed_by_another(serving: Serving, served: Callable[..., Service]) -> None:
-    with serving(create_app(served("library"))) as client:
+def test_the_document_of_one_server_is_not_changed_by_another(serve: Serve) -> None:
+    with serve("library") as client:
         first, again = document_of(client), document_of(client)
     assert first == again
     assert "clozeline-library" in str(first)
-    with serving(create_app(Service(Capacity(num_workers=1)))) as client:
+    with running(Service(Capacity(num_workers=1))) as client:
         assert document_of(client)["paths"] == documented()["paths"]
 
 
-KEYS = {"keyed": ApiKeys.of([KEY])}
 ROUTES = [(method, path) for path, operations in documented()["paths"].items() for method in operations]
 WITH_BODY = [path for method, path in ROUTES if method == "post"]
 
@@ -313,44 +297,36 @@ class Documented:
 
 
 @pytest.fixture(scope="module")
-def asked_of_documented_refusals(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
+def states(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
     """Servers that are loading, stopping, or protected by a key."""
-    services = {name: Service(Capacity(num_workers=1)) for name in ("loading", "stopping", "keyed")}
-    for name in ("stopping", "keyed"):
-        services[name].open(catalogue)
+    stopping = service_of(catalogue)
+    servers = {
+        "loading": running(Service(Capacity(num_workers=1))),
+        "stopping": running(stopping),
+        "keyed": running(catalogue, key=KEY),
+    }
     with ExitStack() as stack:
-        found = {
-            name: Documented(stack.enter_context(run_app(create_app(service, KEYS.get(name)))))
-            for name, service in services.items()
-        }
-        services["stopping"].drain()
+        found = {name: Documented(stack.enter_context(server)) for name, server in servers.items()}
+        stopping.drain()
         yield found
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_answers_of_a_loading_server_are_documented(
-    asked_of_documented_refusals: dict[str, Documented], method: str, path: str
-) -> None:
+def test_answers_of_a_loading_server_are_documented(states: dict[str, Documented], method: str, path: str) -> None:
     content = b"{}" if method == "post" else None
-    status = asked_of_documented_refusals["loading"].status_of(method, path, content=content)
+    status = states["loading"].status_of(method, path, content=content)
     assert status in (200, 503) if method == "get" else status in (400, 422, 503)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_answers_of_a_stopping_server_are_documented(
-    asked_of_documented_refusals: dict[str, Documented], method: str, path: str
-) -> None:
-    status = asked_of_documented_refusals["stopping"].status_of(
-        method, path, content=b"{}" if method == "post" else None
-    )
+def test_answers_of_a_stopping_server_are_documented(states: dict[str, Documented], method: str, path: str) -> None:
+    status = states["stopping"].status_of(method, path, content=b"{}" if method == "post" else None)
     assert status == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_request_without_a_key_gets_the_documented_401(
-    asked_of_documented_refusals: dict[str, Documented], method: str, path: str
-) -> None:
-    keyed = asked_of_documented_refusals["keyed"]
+def test_a_request_without_a_key_gets_the_documented_401(states: dict[str, Documented], method: str, path: str) -> None:
+    keyed = states["keyed"]
     status = keyed.status_of(method, path, content=b"{}" if method == "post" else None)
     assert (status == 401) == (path not in OPEN_PATHS)
     wanted = keyed.document["paths"][path][method]["security"]
@@ -360,17 +336,14 @@ def test_a_request_without_a_key_gets_the_documented_401(
 
 
 @pytest.mark.parametrize("path", WITH_BODY)
-def test_a_body_that_is_too_large_is_reported_as_documented(
-    asked_of_documented_refusals: dict[str, Documented], path: str
-) -> None:
-    assert asked_of_documented_refusals["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
+def test_a_body_that_is_too_large_is_reported_as_documented(states: dict[str, Documented], path: str) -> None:
+    assert states["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
 
 
-def test_a_server_without_keys_documents_no_authentication(asked_of_documented_refusals: dict[str, Documented]) -> None:
-    assert "securitySchemes" not in asked_of_documented_refusals["loading"].document["components"]
+def test_a_server_without_keys_documents_no_authentication(states: dict[str, Documented]) -> None:
+    assert "securitySchemes" not in states["loading"].document["components"]
 
 
-Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 PAGES = ["/", "/docs", "/openapi.json"]
 OF_THE_MOMENT = {"/metrics": {"date", "content-length"}}
 
@@ -398,17 +371,15 @@ def test_the_answer_to_head_never_has_a_body(client: httpx.Client, path: str) ->
     assert answer.count(b"\r\n\r\n") == 1
 
 
-def test_head_is_refused_wherever_get_is(serving: Server, catalogue: Catalogue) -> None:
-    loading, keyed = (Service(Capacity(num_workers=1)) for _ in range(2))
-    keyed.open(catalogue)
-    with serving(create_app(loading)) as client:
-        assert [client.head(path).status_code for path in ("/health/ready", "/health/live", "/models")] == [
-            503,
-            200,
-            503,
-        ]
-    with serving(create_app(keyed, ApiKeys.of(["a-key-of-some-length"]))) as client:
-        assert [client.head(path).status_code for path in ("/health/ready", "/models")] == [200, 401]
+def test_head_is_refused_wherever_get_is(states: dict[str, Documented]) -> None:
+    for state, path, status in (
+        ("loading", "/health/ready", 503),
+        ("loading", "/health/live", 200),
+        ("loading", "/models", 503),
+        ("keyed", "/health/ready", 200),
+        ("keyed", "/models", 401),
+    ):
+        assert states[state].client.head(path).status_code == status
 
 
 def test_head_on_a_post_route_gets_405(client: httpx.Client) -> None:
@@ -416,13 +387,9 @@ def test_head_on_a_post_route_gets_405(client: httpx.Client) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_a_head_request_is_logged_and_counted_as_head(
-    serving: Server, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_head_request_is_logged_and_counted_as_head(catalogue: Catalogue, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="clozeline.serving")
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
+    with running(catalogue) as client:
         client.head("/v1/models/encoder")
         counts = client.get("/metrics").text
     assert 'clozeline_requests_total{route="/v1/models/{model}",status="200"} 1.0' in counts

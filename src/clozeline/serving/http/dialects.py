@@ -40,16 +40,12 @@ class Words:
         return JsonResponse(body.model_dump(), self.status(error.status), error.headers)
 
 
-def _house(status: int, detail: ErrorDetail) -> ErrorEnvelope:
-    return ErrorEnvelope(error=detail)
-
-
 def sentence(detail: ErrorDetail) -> str:
     """Return the whole error as one text, for clients that show nothing else."""
     return f"{detail.message} (given: {detail.given}; expected: {detail.expected}; do: {detail.do})"
 
 
-HOUSE_WORDS = Words(ErrorEnvelope, _house)
+HOUSE_WORDS = Words(ErrorEnvelope, lambda status, detail: ErrorEnvelope(error=detail))
 
 
 @dataclass(frozen=True, slots=True)

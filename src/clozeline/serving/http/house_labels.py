@@ -20,7 +20,7 @@ from clozeline.inference.tagger import Entity, Tagged, Tagger
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.records.package import ScoreFunction
 from clozeline.serving.asking import Reply
-from clozeline.serving.errors import problem, refused
+from clozeline.serving.errors import check_known, problem, refused
 from clozeline.serving.http import bodies
 from clozeline.serving.http.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.loading import ServedModel
@@ -64,8 +64,6 @@ ZERO_SHOT_EXAMPLES = {
         {"inputs": "Open it for reading.", "parameters": {**_LABELS, "hypothesis_template": "Here a {} is used."}},
     ),
 }
-_Scores = tuple[list[LabelScore], dict[str, str]]
-"""Scored labels, and headers that name the model."""
 TAGGING = Ability(Tagger)
 TAG_EXAMPLES = {
     "one text": Example("The entities of a text", {"inputs": "Maria Lopez lives in Oslo."}),
@@ -135,12 +133,13 @@ async def classify(call: Call, body: ClassifyRequest) -> Response:
     asked = body.parameters or fields.ClassifyParameters()
     wanted = asked.labels
     if wanted is not None:
-        _check_labels(served.model, wanted)
+        check_known("no_such_label", wanted, served.model.manifest.labels, "parameters.labels")
     reply = await labelled(call, served, given, truncate=body.truncate, function=asked.function_to_apply)
     top_k = asked.top_k or (_DEFAULT_NUM_LABELS if wanted is None else len(served.model.manifest.labels))
     identity, best = served.identity, [scores[0].label for scores in reply.answers]
     headers = reply.headers | call.service.given.keep(identity.name, identity.version, best)
-    return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=headers)
+    kept = [[one for one in scores if wanted is None or one.label in wanted] for scores in reply.answers]
+    return JsonResponse([scores[:top_k] for scores in kept], headers=headers)
 
 
 def classifier_of(call: Call, given: Sequence[Given], name: str | None = None) -> ServedModel[Classifier]:
@@ -185,19 +184,6 @@ def _given_in(inputs: str | Pair | Sequence[str | Pair]) -> list[Given]:
     return [(one.text, one.text_pair) if isinstance(one, Pair) else one for one in listed]
 
 
-def _check_labels(classifier: Classifier, wanted: list[str]) -> None:
-    known = classifier.manifest.labels
-    for label in wanted:
-        if label not in known:
-            raise refused(
-                "no_such_label", given=label, expected=f"one of: {', '.join(known)}", param="parameters.labels"
-            )
-
-
-def _chosen(scores: list[LabelScore], wanted: list[str] | None, top_k: int) -> list[LabelScore]:
-    return [score for score in scores if wanted is None or score.label in wanted][:top_k]
-
-
 CLASSIFY = Operation(
     path="/classify",
     answer=classify,
@@ -239,45 +225,30 @@ async def zero_shot_lists(call: Call, body: ZeroShotRequest) -> Response:
     return JsonResponse(answer.model_dump(), headers=headers)
 
 
-async def _scores(call: Call, body: ZeroShotRequest) -> _Scores:
-    served = call.served(CHOOSING, body.model)
-    model = served.model
+async def _scores(call: Call, body: ZeroShotRequest) -> tuple[list[LabelScore], dict[str, str]]:
+    """Return the labels with their scores, best first, and headers that name the model."""
+    served, wanted = call.served(CHOOSING, body.model), body.parameters
+    text, model, labels = body.inputs, served.model, wanted.candidate_labels
+    template, truncate = wanted.hypothesis_template, body.truncate
     if isinstance(model, Classifier):
-        scores, headers = await _by_entailment(call, ServedModel(served.identity, model), body)
+        reply = await call.ask(
+            served,
+            [text] * len(labels),
+            lambda: choosing_by_entailment(model, text, labels, template=template, truncate=truncate),
+        )
+        scores, headers = chosen(labels, reply.answers, multi_label=wanted.multi_label), reply.headers
     else:
-        assert isinstance(model, OpenEncoder), "Catalogue.zero_shot returns no other model"
-        scores, headers = await _by_cloze(call, ServedModel(served.identity, model), body)
+        assert isinstance(model, OpenEncoder), "`can_choose` of CHOOSING finds no other model"
+        if wanted.multi_label:
+            expected = "false, or a served classifier that was trained on entailment"
+            where = "parameters.multi_label"
+            raise refused("labels_compete", given="multi_label: true", expected=expected, param=where)
+        by_cloze = await call.ask(
+            served, [text], lambda: choosing_by_cloze(model, text, labels, template=template, truncate=truncate)
+        )
+        scores, headers = by_cloze.answers[0], by_cloze.headers
     call.service.metrics.confident(served.identity.name, [scores[0].score])
     return scores, headers
-
-
-async def _by_entailment(call: Call, served: ServedModel[Classifier], body: ZeroShotRequest) -> _Scores:
-    wanted = body.parameters
-    labels, template = wanted.candidate_labels, wanted.hypothesis_template
-    reply = await call.ask(
-        served,
-        [body.inputs] * len(labels),
-        lambda: choosing_by_entailment(served.model, body.inputs, labels, template=template, truncate=body.truncate),
-    )
-    return chosen(labels, reply.answers, multi_label=wanted.multi_label), reply.headers
-
-
-async def _by_cloze(call: Call, served: ServedModel[OpenEncoder], body: ZeroShotRequest) -> _Scores:
-    wanted = body.parameters
-    if wanted.multi_label:
-        raise refused(
-            "labels_compete",
-            given="multi_label: true",
-            expected="false, or a served classifier that was trained on entailment",
-            param="parameters.multi_label",
-        )
-    labels, template = wanted.candidate_labels, wanted.hypothesis_template
-    reply = await call.ask(
-        served,
-        [body.inputs],
-        lambda: choosing_by_cloze(served.model, body.inputs, labels, template=template, truncate=body.truncate),
-    )
-    return reply.answers[0], reply.headers
 
 
 ZERO_SHOT = Operation(

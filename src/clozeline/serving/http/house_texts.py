@@ -149,9 +149,9 @@ FILL_MASK = Operation(
 
 class EmbedRequest(StrictModel):
     inputs: bodies.Inputs
-    normalize: Annotated[
-        Literal[True], Field(description="Always true: the graph normalizes every vector to length 1.")
-    ] = True
+    normalize: Literal[True] = Field(
+        default=True, description="Always true: the graph normalizes every vector to length 1."
+    )
     dimensions: bodies.Dimensions = None
     encoding_format: Literal["float"] = "float"
     truncate: fields.Truncate = False

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -56,12 +56,10 @@ class InferParameters(fields.TagReading, fields.AnswerSearch):
     """Parameters for tags and answers are those of /tag and /answer."""
 
     binary_data_output: bool = False
-    top_k: Annotated[
-        fields.TopK | None,
-        Field(
-            description="Number of candidates for the mask or the next token (null: 5), labels (all) or answers (1)."
-        ),
-    ] = None
+    top_k: fields.TopK | None = Field(
+        default=None,
+        description="Number of candidates for the mask or the next token (null: 5), labels (all) or answers (1).",
+    )
     truncate: fields.Truncate = False
 
 

@@ -21,8 +21,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from clozeline.inference.fields import StrictModel
-from clozeline.records.package import Manifest, Task
-from clozeline.serving.errors import ErrorDetail, refused
+from clozeline.records.package import Manifest
+from clozeline.serving.errors import check_known, refused
 from clozeline.serving.http import kinds, tensors
 from clozeline.serving.http.bodies import checked_texts
 from clozeline.serving.http.dialects import Dialect, ErrorBody, Words, sentence
@@ -54,39 +54,8 @@ def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
         raise refused("no_such_input", given=", ".join(given), expected=" and ".join(names), param="inputs")
 
 
-def outputs_of(task: Task, requested: Sequence[kinds.OutputName]) -> tuple[kinds.OutputName, ...]:
-    """Return the requested names, each once, or the default outputs if none are named.
-
-    Raises:
-        ApiError: 422, a model of `task` has no such output.
-    """
-    kind = kinds.answers_of(task)
-    wanted = tuple(dict.fromkeys(requested)) or kind.unasked or kind.outputs
-    wrong = next((name for name in wanted if name not in kind.outputs), None)
-    if wrong:
-        raise refused("no_such_output", given=wrong, expected=f"one of: {', '.join(kind.outputs)}", param="outputs")
-    return wanted
-
-
-def check_parameters(task: Task, parameters: kinds.InferParameters) -> None:
-    """Raise ApiError (422) if a parameter was sent that models of `task` do not read."""
-    known = kinds.answers_of(task).parameters
-    unread = sorted(parameters.model_fields_set - known)
-    if unread:
-        raise refused(
-            "no_such_parameter",
-            given=unread[0],
-            expected=f"one of: {', '.join(sorted(known))}",
-            param=f"parameters.{unread[0]}",
-        )
-
-
 class InferenceProtocolError(ErrorBody):
     error: str
-
-
-def _said(status: int, detail: ErrorDetail) -> InferenceProtocolError:
-    return InferenceProtocolError(error=sentence(detail))
 
 
 class OutputParameters(StrictModel):
@@ -195,10 +164,12 @@ async def model_ready(call: Call) -> Response:
 async def infer(call: Call, body: InferRequest) -> Response:
     served = named(call)
     manifest = served.model.manifest
-    check_parameters(manifest.task, body.parameters)
-    wanted = outputs_of(manifest.task, [output.name for output in body.outputs])
+    kind = kinds.answers_of(manifest.task)
+    check_known("no_such_parameter", sorted(body.parameters.model_fields_set), sorted(kind.parameters), "parameters.{}")
+    wanted = tuple(dict.fromkeys(output.name for output in body.outputs)) or kind.unasked or kind.outputs
+    check_known("no_such_output", wanted, kind.outputs, "outputs")
     asked = kinds.TensorRequest(call, served.identity.name, _inputs(call, manifest, body), wanted, body.parameters)
-    values, headers = await kinds.answers_of(manifest.task).tensors(asked)
+    values, headers = await kind.tensors(asked)
     binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
     outputs = [
@@ -282,7 +253,7 @@ def of_version(asked: Operation, name: str) -> Operation:
 
 
 INFERENCE_PROTOCOL = Dialect(
-    Words(InferenceProtocolError, _said, unusable=400),
+    Words(InferenceProtocolError, lambda status, detail: InferenceProtocolError(error=sentence(detail)), unusable=400),
     (
         Operation(
             path="/v2", answer=server, summary="Name, version and extensions of the server", result=ServerMetadata
@@ -310,7 +281,7 @@ class ModelConfiguration(BaseModel):
     name: str
     platform: str
     backend: Literal["onnxruntime"] = "onnxruntime"
-    max_batch_size: Annotated[int, Field(description="0: the first axis of each tensor counts the texts.")] = 0
+    max_batch_size: int = Field(default=0, description="0: the first axis of each tensor counts the texts.")
     input: list[ConfiguredTensor]
     output: list[ConfiguredTensor]
 

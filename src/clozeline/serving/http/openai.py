@@ -101,13 +101,13 @@ class CompletionsRequest(StrictModel):
     top_p: fields.TopP = 1.0
     seed: fields.Seed | None = None
     stop: _Stop | None = None
-    echo: Annotated[bool, Field(description="Put the prompt before its continuation.")] = False
+    echo: bool = Field(default=False, description="Put the prompt before its continuation.")
     n: Literal[1] = 1
     best_of: Literal[1] = 1
     frequency_penalty: _Zero = 0.0
     presence_penalty: _Zero = 0.0
     stream: Annotated[Literal[False], BeforeValidator(_in_one_piece)] = False
-    user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
+    user: str | None = Field(default=None, description="Accepted and ignored.")
     truncate: house_texts.CutBeginning = False
 
     @model_validator(mode="before")
@@ -192,11 +192,11 @@ def _said(status: int, detail: ErrorDetail) -> OpenAIError:
 class EmbeddingsRequest(StrictModel):
     model: Annotated[str, Field(description="A name from /v1/models.")]
     input: OpenAITexts
-    encoding_format: Annotated[
-        house_texts.EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
-    ] = "float"
+    encoding_format: house_texts.EncodingFormat = Field(
+        default="float", description="base64 holds little-endian float32; OpenAI's SDK asks for it."
+    )
     dimensions: Dimensions = None
-    user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
+    user: str | None = Field(default=None, description="Accepted and ignored.")
     truncate: fields.Truncate = False
 
 

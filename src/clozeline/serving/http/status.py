@@ -3,6 +3,7 @@
 Feedback is the right answer to a request that was answered before.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -12,11 +13,11 @@ from starlette.responses import Response
 
 from clozeline.inference.fields import StrictModel
 from clozeline.records.package import FileRecord, Precision, QuantizationScheme, ScoreFunction, Task
-from clozeline.serving.errors import ApiError, refused
+from clozeline.serving.errors import refused
 from clozeline.serving.http.bodies import MAX_TEXTS
 from clozeline.serving.http.house_labels import TaggedSpan, entities_of
 from clozeline.serving.http.operation import ASKED, KEYED, LOADING, Call, JsonResponse, Operation
-from clozeline.serving.loading import LoadedModel
+from clozeline.serving.loading import Identity, LoadedModel
 from clozeline.serving.models import REQUEST_ID, GivenAnswer
 
 _SCORED = "/classify, /tag, /answer or /fill-mask"
@@ -94,41 +95,16 @@ async def models(call: Call) -> Response:
 
 
 def card(served: LoadedModel, routes: list[str]) -> ModelCard:
-    identity, manifest = served.identity, served.model.manifest
-    return ModelCard(
-        name=identity.name,
-        source=identity.source,
-        version=identity.version,
-        sha256=identity.sha256,
-        task=manifest.task,
-        routes=routes,
-        precision=identity.precision,
-        precision_reason=identity.precision_reason,
-        family=manifest.family,
-        max_length=manifest.max_length,
-        vocab_size=manifest.vocab_size,
-        hidden_size=manifest.hidden_size,
-        mask_token=manifest.special_tokens.mask_token,
-        labels=list(manifest.labels),
-        label_scores=manifest.label_scores,
-        decision_threshold=manifest.decision_threshold,
-        reads_pairs=manifest.reads_pairs,
-        quantization=manifest.quantization,
-        scheme=None if manifest.quantization is None else str(manifest.quantization),
-        opset=manifest.opset,
-        versions=manifest.versions,
-        lock_sha256=manifest.lock_sha256,
-        files=manifest.files,
-    )
+    manifest = served.model.manifest
+    facts = dict(manifest) | {one.name: getattr(served.identity, one.name) for one in dataclasses.fields(Identity)}
+    scheme = None if manifest.quantization is None else str(manifest.quantization)
+    facts |= {"routes": routes, "mask_token": manifest.special_tokens.mask_token, "scheme": scheme}
+    return ModelCard.model_validate({name: facts[name] for name in ModelCard.model_fields})
 
 
 def _check_workers(call: Call) -> None:
     if fault := call.service.fault():
-        raise _worker_fault(fault)
-
-
-def _worker_fault(fault: str) -> ApiError:
-    return refused("worker_fault", given=fault, expected="running worker threads")
+        raise refused("worker_fault", given=fault, expected="running worker threads")
 
 
 OPERATIONS = (

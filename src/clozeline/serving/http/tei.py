@@ -58,8 +58,8 @@ _COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "
 class RerankRequest(StrictModel):
     query: fields.Text
     texts: bodies.Texts
-    raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
-    return_text: Annotated[bool, Field(description="Return the texts with their scores.")] = False
+    raw_scores: bool = Field(default=False, description="Return logits instead of probabilities.")
+    return_text: bool = Field(default=False, description="Return the texts with their scores.")
     truncate: fields.Truncate = False
     truncation_direction: bodies.TruncationDirection = "right"
 
@@ -216,7 +216,7 @@ class PredictRequest(StrictModel):
             'list of pairs ([["a", "b"]])',
         ),
     ]
-    raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
+    raw_scores: bool = Field(default=False, description="Return logits instead of probabilities.")
     truncate: fields.Truncate = False
     truncation_direction: bodies.TruncationDirection = "right"
 

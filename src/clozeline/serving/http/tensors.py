@@ -68,7 +68,7 @@ class InputTensor(StrictModel):
     shape: Annotated[list[Annotated[int, Field(ge=1), fields.WHOLE]], Field(min_length=1, max_length=2)]
     datatype: Literal["BYTES"]
     parameters: InputParameters = InputParameters()
-    data: Annotated[_Strings | None, Field(description="The texts, flat or in the shape [texts, 1].")] = None
+    data: _Strings | None = Field(default=None, description="The texts, flat or in the shape [texts, 1].")
 
 
 class Tensor(BaseModel):
