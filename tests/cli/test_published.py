@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ import pytest
 from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from transformers import BertForMaskedLM, BertModel
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from clozeline.cli import app, published
 from clozeline.orchestration.importing import Described, SentenceVectors
@@ -24,7 +23,6 @@ from clozeline.params.reading import read_params
 from clozeline.records.finetune.scored_items import HeldOut
 from clozeline.records.snapshot import FORGOTTEN_LOCK, with_tombstone, write
 from clozeline.system.errors import ArtifactError, GateError, ParamsError, TransientError
-from tests.conftest import PROJECT
 from tests.make import packages
 from tests.make.models import NAME, OLD, sentence_tokenizer, small_bert
 
@@ -41,20 +39,21 @@ FOUND = Described(
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project beside a folder `My.Model`, whose checkpoint is `FOUND`."""
-    for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(PROJECT / name, tmp_path)
-    (tmp_path / "My.Model").mkdir()
-    (tmp_path / "My.Model/config.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
+def found(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project beside a folder `My.Model`, whose checkpoint is `FOUND`."""
+    (project / "My.Model").mkdir()
+    (project / "My.Model/config.json").write_text("{}")
     monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: FOUND)
     monkeypatch.setattr(published, "_check_opens", lambda entry: None)
-    return tmp_path
+    return project
+
+
+def run(*options: str) -> Result:
+    return CliRunner().invoke(app, ["import", "My.Model", *options], catch_exceptions=False)
 
 
 @pytest.fixture
-def packaged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def packaged(found: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names that would be packaged."""
     names: list[str] = []
     monkeypatch.setattr(published, "_package", lambda workspace, called: names.append(called))
@@ -63,7 +62,7 @@ def packaged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_import_is_written_into_params_with_its_hashes_and_items(project: Path, packaged: list[str]) -> None:
-    result = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    result = run()
     entry = read_params(project / "params.yaml").imports["my-model"]
     assert packaged == ["my-model"]
     assert (entry.model, entry.revision, entry.pooling, entry.max_length) == ("My.Model", None, "cls", 16)
@@ -113,18 +112,18 @@ def write_entailment(folder: Path) -> None:
     ],
 )
 def test_the_next_command_asks_the_package(
-    project: Path,
+    found: Path,
     monkeypatch: pytest.MonkeyPatch,
     task: str,
     labels: tuple[str, ...],
     reads_pairs: bool,
     write: Callable[[Path], None],
 ) -> None:
-    found = replace(FOUND, task=task, labels=labels, reads_pairs=reads_pairs)
-    monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: found)
-    monkeypatch.setattr(published, "_package", lambda workspace, called: write(project / "dist" / called))
+    described = replace(FOUND, task=task, labels=labels, reads_pairs=reads_pairs)
+    monkeypatch.setattr("clozeline.orchestration.importing.described", lambda *_, **__: described)
+    monkeypatch.setattr(published, "_package", lambda workspace, called: write(found / "dist" / called))
     monkeypatch.setattr(published, "_release", lambda workspace, called, before: None)
-    told = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False).output
+    told = run().output
     (next_command,) = re.findall("Next: `clozeline ([^`]+)`", told)
     answered = CliRunner().invoke(app, shlex.split(next_command))
     assert (answered.exception, bool(answered.stdout.strip())) == (None, True)
@@ -134,26 +133,26 @@ def test_a_forgotten_text_does_not_come_back_as_an_item(project: Path, packaged:
     letter = "Dear Miss Quuxbert, please send the forty brown parcels to Elm Street."
     write(project / FORGOTTEN_LOCK, with_tombstone(project / FORGOTTEN_LOCK, letter))
     (project / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("Hello.", letter)))
-    CliRunner().invoke(app, ["import", "My.Model", "--text", "notes.jsonl"], catch_exceptions=False)
+    run("--text", "notes.jsonl")
     assert [item.text for item in HeldOut.lines(project / "imports/my-model.jsonl")] == ["Hello."]
 
 
 @pytest.mark.parametrize("fault", [GateError("it differs", given="1", expected="0", do="nothing"), KeyboardInterrupt()])
 def test_the_project_is_as_before_if_the_model_is_not_packaged(
-    project: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+    found: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise fault
 
     monkeypatch.setattr(published, "_package", fail)
-    items = project / "imports/again.jsonl"
+    items = found / "imports/again.jsonl"
     items.parent.mkdir()
     items.write_text("those of an earlier import")
-    before = (project / "params.yaml").read_bytes()
+    before = (found / "params.yaml").read_bytes()
     for name in ("my-model", "again"):
         result = CliRunner().invoke(app, ["import", "My.Model", "--name", name])
         assert result.exit_code != 0
-    assert (project / "params.yaml").read_bytes() == before
+    assert (found / "params.yaml").read_bytes() == before
     assert [(file.name, file.read_text()) for file in items.parent.iterdir()] == [(items.name, items.read_text())]
     assert items.read_text() == "those of an earlier import"
 
@@ -166,7 +165,7 @@ def test_a_package_stays_in_params_if_only_its_release_fails(
 
     monkeypatch.setattr(published, "_release", fail)
     with pytest.raises(TransientError):
-        CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+        run()
     assert packaged == list(read_params(project / "params.yaml").imports) == ["my-model"]
 
 
@@ -179,11 +178,8 @@ def test_a_package_stays_in_params_if_only_its_release_fails(
     ],
 )
 def test_a_model_without_its_head_or_a_token_that_it_needs_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, without: str | None, told: str
+    project: Path, monkeypatch: pytest.MonkeyPatch, head: str, without: str | None, told: str
 ) -> None:
-    for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(PROJECT / name, tmp_path)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(published, "_package", lambda *_: pytest.fail("a stage was started"))
     tokenizer = sentence_tokenizer()
     if without:
@@ -194,10 +190,10 @@ def test_a_model_without_its_head_or_a_token_that_it_needs_is_refused_before_any
     config = json.loads(Path("model/config.json").read_text())
     labels = {"id2label": {"0": "bad", "1": "good"}, "label2id": {"bad": 0, "good": 1}}
     Path("model/config.json").write_text(json.dumps(config | labels | {"architectures": [head]}))
-    before = (tmp_path / "params.yaml").read_bytes()
+    before = (project / "params.yaml").read_bytes()
     with pytest.raises(ArtifactError, match=told):
         CliRunner().invoke(app, ["import", "model"], catch_exceptions=False)
-    assert (tmp_path / "params.yaml").read_bytes() == before
+    assert (project / "params.yaml").read_bytes() == before
 
 
 def released(outcome: str) -> Release:
@@ -208,7 +204,7 @@ def released(outcome: str) -> Release:
 @pytest.fixture
 def again(project: Path, packaged: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A project whose import of `My.Model` is released; the outcomes of which figures were shown since."""
-    CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    run()
     shown: list[str] = []
     monkeypatch.setattr(published, "_release", RELEASE)
     show = "clozeline.cli.summary.show_releases"
@@ -239,7 +235,7 @@ def test_a_held_import_stays_in_params_and_says_so(
 ) -> None:
     before = (project / "params.yaml").read_bytes()
     monkeypatch.setattr("clozeline.flows.release.release", lambda *_, **__: [released("held")])
-    result = CliRunner().invoke(app, ["import", "My.Model"], catch_exceptions=False)
+    result = run()
     assert "to go back, import the earlier model again" in result.output
     assert ((project / "params.yaml").read_bytes() == before, again) == (False, ["held"])
 
@@ -254,5 +250,5 @@ def test_a_held_import_stays_in_params_and_says_so(
 )
 def test_options_that_do_not_fit_are_refused(project: Path, packaged: list[str], options: list[str], told: str) -> None:
     with pytest.raises(ParamsError, match=told):
-        CliRunner().invoke(app, ["import", "My.Model", *options], catch_exceptions=False)
+        run(*options)
     assert packaged == []

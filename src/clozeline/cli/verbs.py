@@ -125,7 +125,7 @@ def telling_of_extras() -> Iterator[None]:
         if extra is None:
             raise
         raise ClozelineError(
-            f"this command needs {package}, a package of the extra `{extra}` that the base install leaves out",
+            f"this command needs a package that the base install leaves out: {package}, of the extra `{extra}`",
             do=f"run `pip install 'clozeline[{extra}]'`",
         ) from error
 

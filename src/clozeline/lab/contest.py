@@ -27,17 +27,9 @@ from clozeline.encoder.checkpoints import Checkpoint, find_checkpoint, opened
 from clozeline.encoder.families import FORMS
 from clozeline.encoder.families.layout import LanguageHead
 from clozeline.encoder.own import OWN_MODEL_TYPE
-from clozeline.evaluation import groups
-from clozeline.evaluation.groups import ByConfidence, ByDocument, Grouping, Sums
-from clozeline.evaluation.measuring import (
-    MOST_BLOCKS,
-    DocumentSums,
-    EncoderFigures,
-    expected_calibration_error,
-    measure,
-)
-from clozeline.lab import blimp
-from clozeline.lab.blimp import BlimpFigures, Verdicts
+from clozeline.evaluation import groups, measuring
+from clozeline.evaluation.measuring import DocumentSums, EncoderFigures
+from clozeline.lab.blimp import BlimpFigures, Verdicts, read_pairs, sentences
 from clozeline.language import models
 from clozeline.language.models import LanguageModel
 from clozeline.language.objectives import Split
@@ -148,7 +140,7 @@ class Said:
     """Evaluation results of one model on a set of texts."""
 
     documents: DocumentSums
-    by_confidence: Sums
+    by_confidence: groups.Sums
     shards: TokenShards
 
 
@@ -218,9 +210,12 @@ class Contender:
                 head, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
             )
             total = len(split.rows) * groups.num_passes(head, how.num_folds)
-        groupings: dict[str, Grouping] = {"document": ByDocument(max(num_groups, 1)), "confidence": ByConfidence()}
+        groupings: dict[str, groups.Grouping] = {
+            "document": groups.ByDocument(max(num_groups, 1)),
+            "confidence": groups.ByConfidence(),
+        }
         with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
-            sums = measure(self.model, questions, groupings, bar.advance)
+            sums = measuring.measure(self.model, questions, groupings, bar.advance)
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
 
 
@@ -342,11 +337,11 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
         DataError: the text or the pairs are missing, empty or unreadable.
         ParamsError: rows of the given length are too long for a model.
     """
-    pairs = blimp.read_pairs(questions.pairs) if questions.pairs else []
+    pairs = read_pairs(questions.pairs) if questions.pairs else []
     with TemporaryDirectory(prefix="clozeline-") as folder:
         scratch = Path(folder)
         num_texts = _keep_texts(questions, scratch / "texts.parquet")
-        keep(blimp.sentences(pairs), scratch / "pairs.parquet")
+        keep(sentences(pairs), scratch / "pairs.parquet")
         contenders = [
             Contender.open(name, scratch / f"tokenizer-{place}", questions.family) for place, name in enumerate(names)
         ]
@@ -361,7 +356,8 @@ def judge_models(names: Sequence[str], questions: ContestQuestions, scores: Path
                 for place, contender in enumerate(contenders)
             ]
 
-        answers = asked("texts", how, num_texts if scores else min(num_texts, MOST_BLOCKS)) if num_texts else []
+        num_groups = num_texts if scores else min(num_texts, measuring.MOST_BLOCKS)
+        answers = asked("texts", how, num_groups) if num_texts else []
         of_pairs = asked("pairs", replace(how, estimator="pll"), 2 * len(pairs)) if pairs else []
         if scores:
             _write_scores(scores, names, answers)
@@ -396,7 +392,7 @@ def _keep_texts(questions: ContestQuestions, path: Path) -> int:
 def _figures(said: Said, sampling: Sampling) -> tuple[EncoderFigures, float]:
     """Return the figures of a model on the texts, and its calibration error."""
     figures = EncoderFigures.of(said.documents, said.shards.num_documents, **sampling)
-    return figures, expected_calibration_error(said.by_confidence)
+    return figures, measuring.expected_calibration_error(said.by_confidence)
 
 
 def _blimp_comparison(first: Verdicts, second: Verdicts, sampling: Sampling) -> PairedTest:
